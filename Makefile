@@ -1,0 +1,41 @@
+# make run    installs into .venv and shows palmette at work
+# make test   installs into .venv, lints, type-checks and tests
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: run setup test lint trust bench docs clean
+
+run: $(READY)
+	$(BIN)/palmette axioms
+	$(BIN)/palmette measure example
+
+setup: $(READY)
+
+# uv where it is at hand, pip where it is not; the same pins either way.
+$(READY): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	if command -v uv >/dev/null 2>&1 && UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" \
+	    uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[dev]'; then :; else \
+	    $(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'; fi
+	touch $@
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/python -m pytest -q -n 2 -m "not slow"
+
+trust: $(READY)
+	$(BIN)/python -m pytest -q
+
+bench: $(READY)
+	$(BIN)/python -m benchmarks
+
+docs: $(READY)
+	$(BIN)/python docs/make.py
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,32 @@
+"""The command line. One file per command; torch is imported inside them, so that help is instant."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from palmette import __version__
+from palmette.cli.axioms import axioms
+from palmette.cli.measure import measure
+
+
+class _Group(click.Group):
+    """Commands whose errors are one sentence and exit code 2, never a traceback."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (ValueError, TypeError, OSError) as error:
+            click.echo(f"palmette: {error}", err=True)
+            sys.exit(2)
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="palmette")
+def main() -> None:
+    """How far can a neural network be pruned? Measure it with the PQ Index, and prune it there."""
+
+
+main.add_command(axioms)
+main.add_command(measure)

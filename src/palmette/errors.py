@@ -1,0 +1,21 @@
+"""What palmette raises when what it was given cannot be used: said for people, with nothing changed."""
+
+
+class PalmetteError(Exception):
+    """Base of all errors of this package that are not plain misuse of an argument."""
+
+
+class NothingToPrune(PalmetteError, ValueError):
+    """A model, or a choice of its parameters, without a prunable weight."""
+
+
+class NotFinite(PalmetteError, ValueError):
+    """A weight is NaN or infinite, so that nothing can be said about its size."""
+
+
+class MaskMismatch(PalmetteError, ValueError):
+    """Masks that belong to another model: names or shapes differ."""
+
+
+class ParameterGone(PalmetteError, RuntimeError):
+    """A parameter whose mask is held is no longer part of the model or of the optimizer."""

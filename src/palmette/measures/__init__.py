@@ -1,0 +1,1 @@
+"""Numbers about weights. Tensors in, tensors out; no model, no file, no training."""

@@ -1,0 +1,179 @@
+"""Lists, arrays and tensors as rows: the one shape that every measure works on.
+
+A row is a set of entries that is measured as one: a vector, a slice, a neuron, a layer, a network. Rows of
+equal kind are measured together as the first dimension of a matrix, and a row that spans several tensors is
+a sequence of matrices with the same number of rows. Nothing is concatenated or widened as a whole: the
+measures walk over tiles of a bounded size.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+TILE = 1 << 18  # entries widened to float64 at a time: 2 MB, which stays in a core's cache
+CUDA_TILE = 1 << 24
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`n` rows, each made of one or more segments.
+
+    Args:
+        segments: matrices of `n` rows; row `i` is the `i`-th row of all of them, one after another.
+        kept: for each segment a boolean matrix of the same shape that marks the entries that count,
+            or None where all do.
+    """
+
+    segments: tuple[Tensor, ...]
+    kept: tuple[Tensor | None, ...]
+
+    @staticmethod
+    def of(matrix: Tensor, kept: Tensor | None = None) -> Rows:
+        """One row for each row of `matrix`."""
+        return Rows((matrix,), (kept,))
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+        return self.segments[0].shape[0]
+
+    @property
+    def width(self) -> int:
+        """Entries of a row, those that do not count included."""
+        return sum(segment.shape[1] for segment in self.segments)
+
+    @property
+    def device(self) -> torch.device:
+        """Where results are put."""
+        return self.segments[0].device
+
+    def counts(self) -> Tensor:
+        """Entries of each row that count (`d`), int64."""
+        d = torch.zeros(self.n, dtype=torch.int64, device=self.device)
+        for segment, kept in zip(self.segments, self.kept, strict=True):
+            d += segment.shape[1] if kept is None else kept.sum(1).to(self.device)
+        return d
+
+    def take(self, chosen: Tensor) -> Rows:
+        """The rows that the boolean vector `chosen` marks."""
+        if bool(chosen.all()):
+            return self
+        return Rows(
+            tuple(s[chosen.to(s.device)] for s in self.segments),
+            tuple(None if k is None else k[chosen.to(k.device)] for k in self.kept),
+        )
+
+    def tiles(self) -> Iterator[tuple[slice, Tensor]]:
+        """Walk over all entries: (which rows, their magnitudes in float64, 0 where an entry does not count).
+
+        A tile is scratch memory: it is valid until the next one is asked for, and may be written to.
+        """
+        for segment, kept in zip(self.segments, self.kept, strict=True):
+            scratch = torch.empty(0, dtype=torch.float64, device=segment.device)
+            for rows, columns in _cut(segment):
+                part = segment[rows, columns]
+                if scratch.shape != part.shape:
+                    scratch = torch.empty(part.shape, dtype=torch.float64, device=segment.device)
+                tile = scratch.copy_(part).abs_()
+                if kept is not None:
+                    tile.masked_fill_(~kept[rows, columns], 0.0)
+                yield rows, tile
+
+    def largest(self) -> Tensor:
+        """Largest magnitude of each row, float64; 0 for an empty one."""
+        largest = torch.zeros(self.n, dtype=torch.float64, device=self.device)
+        for rows, tile in self.tiles():
+            torch.maximum(largest[rows], tile.amax(1).to(self.device), out=largest[rows])
+        return largest
+
+
+def _cut(matrix: Tensor) -> Iterator[tuple[slice, slice]]:
+    n, width = matrix.shape
+    if n == 0 or width == 0:
+        return
+    tile = CUDA_TILE if matrix.is_cuda else TILE
+    tall, wide = max(1, tile // width), min(width, tile)
+    for i in range(0, n, tall):
+        for j in range(0, width, wide):
+            yield slice(i, i + tall), slice(j, j + wide)
+
+
+def as_rows(
+    w: Any, *, dim: int | None = None, kept: Any = None
+) -> tuple[Rows, Callable[[Tensor], Any]]:
+    """Rows of `w`, and the function that gives a result in the kind that came in.
+
+    Args:
+        w: numbers as a Python list, numpy array or torch tensor of any float or integer dtype.
+        dim: the dimension along which a row lies; None takes all entries as one row.
+        kept: boolean mask of the shape of `w`: which entries count.
+    """
+    values = _tensor(w, "w")
+    if values.dtype == torch.bool or values.is_complex() or values.layout != torch.strided:
+        raise TypeError(f"w must hold real numbers in a dense layout, got {_describe(values)}")
+    shape = values.shape
+    if dim is not None and not -values.dim() <= dim < values.dim():
+        raise ValueError(f"dim must name one of the {values.dim()} dimensions of w, got dim={dim}")
+    mask = None if kept is None else _mask(kept, shape).to(values.device)
+    matrix = _flat(values, dim)
+    rows = Rows.of(matrix, None if mask is None else _flat(mask, dim))
+    left = () if dim is None else tuple(s for i, s in enumerate(shape) if i != dim % len(shape))
+
+    def give_back(result: Tensor) -> Any:
+        result = result.reshape(left)
+        if isinstance(w, Tensor):
+            return result
+        array = result.cpu().numpy()
+        return array[()] if isinstance(w, np.ndarray | np.generic) else array.tolist()
+
+    return rows, give_back
+
+
+def _flat(values: Tensor, dim: int | None) -> Tensor:
+    if dim is None:
+        return values.reshape(1, -1)
+    values = values.movedim(dim, -1)
+    return values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
+
+
+def _mask(kept: Any, shape: torch.Size) -> Tensor:
+    mask = _tensor(kept, "kept") if isinstance(kept, Tensor | np.ndarray) else torch.tensor(kept)
+    if mask.dtype != torch.bool:
+        raise TypeError(f"kept must be a boolean mask, got {_describe(mask)}")
+    if mask.shape != shape:
+        raise ValueError(
+            f"kept must have the shape of w, {tuple(shape)}, got a mask of shape {tuple(mask.shape)}"
+        )
+    return mask
+
+
+def _tensor(values: Any, name: str) -> Tensor:
+    if isinstance(values, Tensor):
+        values = values.detach()
+        return values.cpu() if values.device.type == "mps" else values  # MPS has no float64
+    if not isinstance(values, np.ndarray | np.generic):
+        return torch.from_numpy(np.asarray(values, dtype=np.float64))
+    array = np.asarray(values)
+    if array.dtype.kind in "fiu" and (array.dtype.itemsize > 8 or not array.dtype.isnative):
+        array = array.astype(np.float64)
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got an array of dtype {array.dtype}")
+    if any(stride < 0 for stride in array.strides):
+        array = np.ascontiguousarray(array)
+    with warnings.catch_warnings():
+        # A read-only array (a memory-mapped file) is only read here.
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def _describe(values: Tensor) -> str:
+    layout = "" if values.layout == torch.strided else f", {values.layout}"
+    return f"a tensor of shape {tuple(values.shape)}, {values.dtype}{layout}"
