@@ -14,9 +14,7 @@ from palmette.measures.rows import Rows, as_rows
 _NEAR_ZERO = 1e-3
 
 
-def pq_index(
-    w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, kept: Any = None
-) -> Any:
+def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, kept: Any = None) -> Any:
     r"""PQ Index of `w`: 0 when all magnitudes are equal, larger when sparser.
 
     .. math:: I_{p,q}(w) = 1 - d^{1/q - 1/p} \, \|w\|_p / \|w\|_q
@@ -58,9 +56,7 @@ def pq_index(
 def check_pq(p: float, q: float) -> None:
     """Raise unless ``0 < p <= 1 <= q`` and ``p != q``, the range that the proof of Theorem 1 covers."""
     if not (0 < p <= 1 <= q < float("inf") and p != q):
-        raise ValueError(
-            f"the PQ Index needs 0 < p <= 1 <= q and p != q (Theorem 1), got p={p}, q={q}"
-        )
+        raise ValueError(f"the PQ Index needs 0 < p <= 1 <= q and p != q (Theorem 1), got p={p}, q={q}")
 
 
 @dataclass(frozen=True)
@@ -115,9 +111,7 @@ def power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
         largest = rows.largest()
         # A power of two, so that scaling rounds nothing.
         exponent = torch.frexp(largest).exponent
-        scale = torch.where(
-            largest.isfinite() & (largest > 0), torch.ldexp(scale, exponent - 1), scale
-        )
+        scale = torch.where(largest.isfinite() & (largest > 0), torch.ldexp(scale, exponent - 1), scale)
     p_sum, q_sum = torch.zeros_like(scale), torch.zeros_like(scale)
     for chosen, tile in rows.tiles():
         if scaled:

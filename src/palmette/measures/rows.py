@@ -106,9 +106,7 @@ def _cut(matrix: Tensor) -> Iterator[tuple[slice, slice]]:
             yield slice(i, i + tall), slice(j, j + wide)
 
 
-def as_rows(
-    w: Any, *, dim: int | None = None, kept: Any = None
-) -> tuple[Rows, Callable[[Tensor], Any]]:
+def as_rows(w: Any, *, dim: int | None = None, kept: Any = None) -> tuple[Rows, Callable[[Tensor], Any]]:
     """Rows of `w`, and the function that gives a result in the kind that came in.
 
     Args:
