@@ -62,6 +62,12 @@ class Rows:
             d += segment.shape[1] if kept is None else kept.sum(1).to(self.device)
         return d
 
+    def part(self, which: slice) -> Rows:
+        """Some rows, without a copy."""
+        return Rows(
+            tuple(s[which] for s in self.segments), tuple(None if k is None else k[which] for k in self.kept)
+        )
+
     def take(self, chosen: Tensor) -> Rows:
         """The rows that the boolean vector `chosen` marks."""
         if bool(chosen.all()):
@@ -78,7 +84,7 @@ class Rows:
         """
         for segment, kept in zip(self.segments, self.kept, strict=True):
             scratch = torch.empty(0, dtype=torch.float64, device=segment.device)
-            for rows, columns in _cut(segment):
+            for rows, columns in cut_into_tiles(segment):
                 part = segment[rows, columns]
                 if scratch.shape != part.shape:
                     scratch = torch.empty(part.shape, dtype=torch.float64, device=segment.device)
@@ -95,7 +101,8 @@ class Rows:
         return largest
 
 
-def _cut(matrix: Tensor) -> Iterator[tuple[slice, slice]]:
+def cut_into_tiles(matrix: Tensor) -> Iterator[tuple[slice, slice]]:
+    """Rows and columns of tiles of bounded size that cover `matrix`, in index order for a single row."""
     n, width = matrix.shape
     if n == 0 or width == 0:
         return

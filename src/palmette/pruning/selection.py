@@ -1,0 +1,234 @@
+"""From how many to which: exactly that many of the smallest, ties by index, in bounded memory.
+
+Magnitudes are compared as bit patterns: a float without its sign bit, read as an integer, sorts like the
+magnitude it stands for. So counts are exact, and the same on every device and for every float dtype.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palmette.measures.rows import Rows, cut_into_tiles
+from palmette.pruning import fused
+
+# Rows up to this width are sorted, many at once; longer ones are searched for their threshold.
+SORTED_WIDTH = 1 << 16
+SAMPLE = 1 << 17
+CUDA_SAMPLE = 1 << 20
+_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def select(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
+    """Which entries remain when each row loses its `cut` smallest magnitudes.
+
+    Args:
+        rows: finite scores (their magnitudes are compared) and which of them are still kept.
+        cut: how many of each row's kept entries go, int64, at most as many as it has.
+
+    Returns:
+        For each segment of `rows` a boolean matrix, True where an entry remains. The count is exact;
+        among equal magnitudes the one with the lowest index goes first, the earlier segment first.
+
+    >>> select(Rows.of(torch.tensor([[3.0, -1.0, 1.0, 1.0]])), torch.tensor([2]))
+    (tensor([[ True, False, False,  True]]),)
+    """
+    if rows.width <= SORTED_WIDTH:
+        return _select_by_sorting(rows, cut)
+    remaining = tuple(torch.empty(s.shape, dtype=torch.bool, device=s.device) for s in rows.segments)
+    for i in range(rows.n):
+        row = rows.part(slice(i, i + 1))
+        _write_remaining(row, _find_cut(row, int(cut[i])), [r[i : i + 1] for r in remaining])
+    return remaining
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a row is cut: every key below `key` goes, and the first `ties` of those equal to it."""
+
+    key: int
+    ties: int
+    equal: int
+
+
+def threshold(rows: Rows, cut: int) -> float:
+    """The `cut`-th smallest magnitude among the kept entries of a single row.
+
+    >>> threshold(Rows.of(torch.tensor([[3.0, -1.0, 2.0]])), 2)
+    2.0
+    """
+    key = torch.tensor(_find_cut(rows, cut).key, dtype=_INTEGER[_key_dtype(rows).itemsize])
+    return float(key.view(_key_dtype(rows)))
+
+
+# Short rows.
+
+
+def _select_by_sorting(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
+    remaining = torch.empty(rows.n, rows.width, dtype=torch.bool, device=rows.device)
+    if rows.width:
+        for part, _ in cut_into_tiles(remaining):
+            block = rows.part(part)
+            keys = torch.cat(
+                [_keys(s, k, _key_dtype(rows)) for s, k in zip(block.segments, block.kept, strict=True)], 1
+            )
+            remaining[part] = _remaining_of_block(keys, cut[part].to(rows.device))
+    # An entry that was gone stays gone.
+    widths = [s.shape[1] for s in rows.segments]
+    return tuple(
+        r.contiguous() if k is None else r & k
+        for r, k in zip(remaining.split(widths, 1), rows.kept, strict=True)
+    )
+
+
+def _remaining_of_block(keys: Tensor, cut: Tensor) -> Tensor:
+    if keys.device.type == "cpu":
+        ordered = torch.from_numpy(np.sort(keys.numpy(), axis=1))
+    else:
+        ordered = keys.sort(dim=1).values
+    cut = cut[:, None]
+    at = ordered.gather(1, (cut - 1).clamp_min(0)).masked_fill_(cut == 0, -1)
+    below, equal = keys < at, keys == at
+    ties = cut - below.sum(1, keepdim=True)
+    gone = below | (equal & (equal.cumsum(1) <= ties))
+    return ~gone
+
+
+# Long rows: guess a bracket from a sample, count what is below it, look only at what is inside.
+
+
+def _find_cut(row: Rows, cut: int) -> Cut:
+    if cut == 0:
+        return Cut(-1, 0, 0)
+    most = torch.iinfo(_INTEGER[_key_dtype(row).itemsize]).max
+    sample = _sorted_sample(row)
+    middle = cut / int(row.counts()[0]) * len(sample)
+    margin = 4 * math.sqrt(middle * (1 - middle / len(sample))) + 2 if len(sample) else 0.0
+    at_most: dict[int, int] = {-1: 0}  # key: how many are at most that
+
+    def count_at_most(key: int) -> int:
+        if key not in at_most:
+            at_most[key] = sum(_count(keys <= key) for keys in _key_tiles(row))
+        return at_most[key]
+
+    def from_sample(position: float) -> int:
+        if position < 0:
+            return -1
+        return int(sample[int(position)]) if position < len(sample) else most
+
+    low, high = from_sample(middle - margin), from_sample(middle + margin)
+    while True:
+        high = max(high, low + 1)
+        counts, between = _split(row, low, high)
+        at_most |= counts
+        below = at_most[low]
+        if below < cut <= below + len(between):
+            key = _kth_smallest(between, cut - below)
+            less = below + _count(between < key)
+            return Cut(key, cut - less, _count(between == key))
+        # Many are equal, or the sample misled: look at the end, then at a wider bracket beyond it.
+        margin *= 8
+        if cut <= below:
+            less = count_at_most(low - 1)
+            if less < cut:
+                return Cut(low, cut - less, below - less)
+            low, high = min(low - 1, from_sample(middle - margin)), low
+        else:
+            less = below + len(between)
+            if cut <= count_at_most(high):
+                return Cut(high, cut - less, count_at_most(high) - less)
+            low, high = high, max(high + 1, from_sample(middle + margin))
+
+
+def _sorted_sample(row: Rows) -> Tensor:
+    """Keys of some kept entries, drawn evenly over the whole row; of all of them if they are few."""
+    size = CUDA_SAMPLE if row.device.type == "cuda" else SAMPLE
+    drawn = []
+    for segment, kept in zip(row.segments, row.kept, strict=True):
+        values, mask = segment[0], None if kept is None else kept[0]
+        if row.width > size and len(values):
+            # Any sample gives the right answer; this one gives it in the same number of passes each time.
+            generator = torch.Generator(device=segment.device).manual_seed(len(values))
+            share = math.ceil(size * len(values) / row.width)
+            where = torch.randint(len(values), (share,), generator=generator, device=segment.device)
+            values, mask = values[where], None if mask is None else mask[where]
+        keys = _keys(values, None, _key_dtype(row))
+        drawn.append((keys if mask is None else keys[mask]).to(row.device))
+    return torch.cat(drawn).sort().values.cpu()
+
+
+def _split(row: Rows, low: int, high: int) -> tuple[dict[int, int], Tensor]:
+    """How many keys are at most `low`, and those strictly between `low` and `high`, in one pass."""
+    if fused.usable(row):
+        return fused.split(row, low, high)
+    below, between = 0, []
+    for keys in _key_tiles(row):
+        if keys.device.type == "cpu":  # numpy compresses several times faster than torch
+            array = keys.numpy()
+            at_most_low = array <= low
+            below += np.count_nonzero(at_most_low)
+            between.append(torch.from_numpy(array[(array < high) ^ at_most_low]))
+        else:
+            below += _count(keys <= low)
+            between.append(keys[(keys > low) & (keys < high)].to(row.device))
+    return {low: below}, torch.cat(between)
+
+
+def _kth_smallest(keys: Tensor, k: int) -> int:
+    if keys.device.type == "cpu":
+        return int(np.partition(keys.numpy(), k - 1)[k - 1])
+    return int(keys.sort().values[k - 1])
+
+
+def _write_remaining(row: Rows, cut: Cut, remaining: list[Tensor]) -> None:
+    """Fill `remaining`, a mask for each segment of a single row, in one pass."""
+    if cut.ties == cut.equal and fused.usable(row):
+        fused.write_remaining(row, cut.key, remaining)
+        return
+    ties = 0 if cut.ties == cut.equal else cut.ties
+    last_to_go = cut.key - 1 if ties else cut.key
+    for segment, kept, out in zip(row.segments, row.kept, remaining, strict=True):
+        for part, columns in cut_into_tiles(segment):
+            mask = None if kept is None else kept[part, columns]
+            keys = _keys(segment[part, columns], mask, _key_dtype(row))
+            tile = torch.gt(keys, last_to_go, out=out[part, columns])
+            if mask is not None:
+                tile &= mask  # what was gone stays gone
+            if ties:
+                equal = (keys == cut.key).nonzero()[:ties, 1]
+                tile[0, equal] = False
+                ties -= len(equal)
+
+
+# Keys.
+
+
+def _key_dtype(rows: Rows) -> torch.dtype:
+    """The narrowest dtype that holds the values of all segments."""
+    dtype = rows.segments[0].dtype
+    for segment in rows.segments[1:]:
+        dtype = torch.promote_types(dtype, segment.dtype)
+    return dtype
+
+
+def _keys(values: Tensor, kept: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """Integers that sort like magnitudes; above all of them where an entry is not kept."""
+    integer = _INTEGER[dtype.itemsize]
+    keys = values.to(dtype).contiguous().view(integer) & torch.iinfo(integer).max
+    return keys if kept is None else keys.masked_fill_(~kept, torch.iinfo(integer).max)
+
+
+def _key_tiles(row: Rows) -> Iterator[Tensor]:
+    for segment, kept in zip(row.segments, row.kept, strict=True):
+        for part, columns in cut_into_tiles(segment):
+            mask = None if kept is None else kept[part, columns]
+            yield _keys(segment[part, columns], mask, _key_dtype(row))
+
+
+def _count(marked: Tensor) -> int:
+    return np.count_nonzero(marked.numpy()) if marked.device.type == "cpu" else int(marked.sum())
