@@ -60,15 +60,17 @@ def _gini(rows: Rows) -> Tensor:
     # The weights 2k - d - 1 add up to 0, so any constant may be taken off; the median leaves
     # nothing to cancel when the entries are nearly equal.
     median = ordered.gather(1, (width - (d + 1) // 2).clamp(max=width - 1)).to(torch.float64)
+    largest = ordered[:, -1:].to(torch.float64)
     for j in range(0, width, TILE):
         tile = ordered[:, j : j + TILE].to(torch.float64)
         # Entries that do not count were sorted to the front as zeros: rank <= 0.
         rank = torch.arange(j + 1, j + tile.shape[1] + 1, device=rows.device) - (width - d)
         weight = (2 * rank - d - 1).to(torch.float64).masked_fill_(rank <= 0, 0.0)
-        spread += ((tile - median) * weight).sum(1)
-        total += tile.sum(1)
+        # Differences first: divided by the largest, entries that differ in their last digit may be equal.
+        spread += ((tile - median) / largest * weight).sum(1)
+        total += (tile / largest).sum(1)
     index = (spread / d[:, 0] / total).clamp(min=0.0)
-    return index.masked_fill_(~total.isfinite() | (total == 0), float("nan"))
+    return index.masked_fill_(~(largest[:, 0].isfinite()), float("nan"))
 
 
 def _sorted_magnitudes(rows: Rows) -> Tensor:

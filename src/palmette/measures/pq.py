@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ from torch import Tensor
 
 from palmette.measures.rows import Rows, as_rows
 
-# Below this index, 1 - ratio has lost three digits; the series of `_index_near_zero` has lost none.
-_NEAR_ZERO = 1e-3
+# Below this index, 1 - ratio has lost two digits, and at p = 0.1 three; `_index_near_zero` has lost none.
+_NEAR_ZERO = 0.02
+_TINY = torch.finfo(torch.float64).tiny
 
 
 def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, kept: Any = None) -> Any:
@@ -55,8 +57,11 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
 
 def check_pq(p: float, q: float) -> None:
     """Raise unless ``0 < p <= 1 <= q`` and ``p != q``, the range that the proof of Theorem 1 covers."""
-    if not (0 < p <= 1 <= q < float("inf") and p != q):
-        raise ValueError(f"the PQ Index needs 0 < p <= 1 <= q and p != q (Theorem 1), got p={p}, q={q}")
+    numbers = isinstance(p, Real) and isinstance(q, Real)
+    if not (numbers and 0 < p <= 1 <= q < float("inf") and p != q):
+        raise ValueError(
+            f"the PQ Index needs 0 < p <= 1 <= q < inf and p != q (Theorem 1), got p={p!r}, q={q!r}"
+        )
 
 
 @dataclass(frozen=True)
@@ -84,8 +89,13 @@ class PowerSums:
             raise ValueError(
                 f"power sums add for the same p and q only, got {(self.p, self.q)} and {(other.p, other.q)}"
             )
-        scale = torch.maximum(self.scale, other.scale)
-        ours, theirs = self.scale / scale, other.scale / scale
+        # A part without a non-zero entry has no say in the scale: it would push a small one out of range.
+        scale = torch.where(
+            (self.p_sum > 0) & (other.p_sum > 0),
+            torch.maximum(self.scale, other.scale),
+            torch.where(other.p_sum > 0, other.scale, self.scale),
+        )
+        ours, theirs = (self.scale / scale).clamp_max(1.0), (other.scale / scale).clamp_max(1.0)
         return PowerSums(
             self.d + other.d,
             scale,
@@ -109,9 +119,9 @@ def power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
     scaled = q > 2 or any(s.dtype == torch.float64 for s in rows.segments)
     if scaled:
         largest = rows.largest()
-        # A power of two, so that scaling rounds nothing.
-        exponent = torch.frexp(largest).exponent
-        scale = torch.where(largest.isfinite() & (largest > 0), torch.ldexp(scale, exponent - 1), scale)
+        # A power of two rounds nothing, but any other number than 1 is out of range at a large enough power.
+        unit = largest if q > 2 else torch.ldexp(scale, torch.frexp(largest).exponent - 1)
+        scale = torch.where(largest.isfinite() & (largest > 0), unit, scale)
     p_sum, q_sum = torch.zeros_like(scale), torch.zeros_like(scale)
     for chosen, tile in rows.tiles():
         if scaled:
@@ -123,10 +133,17 @@ def power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
 
 def index_of_rows(rows: Rows, *, p: float, q: float) -> Tensor:
     """PQ Index of each row, float64, NaN where a row has none."""
-    index = power_sums(rows, p=p, q=q).index()
+    return index_from_sums(rows, power_sums(rows, p=p, q=q))
+
+
+def index_from_sums(rows: Rows, sums: PowerSums) -> Tensor:
+    """The same, from sums that are already there; rows of nearly equal magnitudes are looked at again."""
+    index = sums.index()
     small = index < _NEAR_ZERO
     if bool(small.any()):
-        index[small] = _index_near_zero(rows.take(small), p=p, q=q)
+        near = _index_near_zero(rows.take(small), p=sums.p, q=sums.q)
+        # It overflows to 1 where a large q would have it take the exponential of a large number.
+        index[small] = torch.where(near <= 2 * _NEAR_ZERO, near, index[small])
     return index
 
 
@@ -147,7 +164,9 @@ def _index_near_zero(rows: Rows, *, p: float, q: float) -> Tensor:
         g = reference[chosen].to(tile.device)[:, None]
         present = tile > 0
         # log1p of an exact difference: log itself would lose the digits in which the entries differ.
-        return torch.log1p((tile - g) / g).masked_fill_(~present, 0.0), present
+        # It is exact down to half the reference; far below, nothing would be left of the entry.
+        x = torch.where(2 * tile > g, torch.log1p((tile - g) / g), torch.log((tile / g).clamp_min(_TINY)))
+        return x.masked_fill_(~present, 0.0), present
 
     for chosen, tile in rows.tiles():
         x, present = logs(chosen, tile)

@@ -9,9 +9,11 @@ measures walk over tiles of a bounded size.
 from __future__ import annotations
 
 import math
+import reprlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -121,25 +123,41 @@ def as_rows(w: Any, *, dim: int | None = None, kept: Any = None) -> tuple[Rows, 
         dim: the dimension along which a row lies; None takes all entries as one row.
         kept: boolean mask of the shape of `w`: which entries count.
     """
-    values = _tensor(w, "w")
-    if values.dtype == torch.bool or values.is_complex() or values.layout != torch.strided:
-        raise TypeError(f"w must hold real numbers in a dense layout, got {_describe(values)}")
+    values = as_tensor(w, "w")
     shape = values.shape
-    if dim is not None and not -values.dim() <= dim < values.dim():
-        raise ValueError(f"dim must name one of the {values.dim()} dimensions of w, got dim={dim}")
+    if dim is not None and not (isinstance(dim, Integral) and -values.dim() <= dim < values.dim()):
+        raise ValueError(f"dim must name one of the {values.dim()} dimensions of w, got dim={dim!r}")
     mask = None if kept is None else _mask(kept, shape).to(values.device)
     matrix = _flat(values, dim)
     rows = Rows.of(matrix, None if mask is None else _flat(mask, dim))
     left = () if dim is None else tuple(s for i, s in enumerate(shape) if i != dim % len(shape))
 
     def give_back(result: Tensor) -> Any:
-        result = result.reshape(left)
-        if isinstance(w, Tensor):
-            return result
-        array = result.cpu().numpy()
-        return array[()] if isinstance(w, np.ndarray | np.generic) else array.tolist()
+        return in_the_kind_of(w, result.reshape(left))
 
     return rows, give_back
+
+
+def as_tensor(values: Any, name: str) -> Tensor:
+    """`values` as a dense tensor of real numbers without a gradient, not copied where that can be avoided.
+
+    Args:
+        values: a number, Python list, numpy array or torch tensor.
+        name: what the caller calls them, for the error message.
+    """
+    tensor = _any_tensor(values, name)
+    narrow = tensor.dtype in (torch.bool, torch.float4_e2m1fn_x2)
+    if narrow or tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:
+        raise TypeError(f"{name} must hold real numbers in a dense layout, got {_describe(tensor)}")
+    return tensor
+
+
+def in_the_kind_of(w: Any, result: Tensor) -> Any:
+    """`result` as a tensor for a tensor, numpy for numpy, and floats in lists for all else."""
+    if isinstance(w, Tensor):
+        return result
+    array = result.cpu().numpy()
+    return array[()] if isinstance(w, np.ndarray | np.generic) else array.tolist()
 
 
 def _flat(values: Tensor, dim: int | None) -> Tensor:
@@ -150,33 +168,46 @@ def _flat(values: Tensor, dim: int | None) -> Tensor:
 
 
 def _mask(kept: Any, shape: torch.Size) -> Tensor:
-    mask = _tensor(kept, "kept") if isinstance(kept, Tensor | np.ndarray) else torch.tensor(kept)
-    if mask.dtype != torch.bool:
+    mask = _any_tensor(kept, "kept")
+    if mask.dtype != torch.bool and not (mask.numel() == 0 and isinstance(kept, list | tuple)):
         raise TypeError(f"kept must be a boolean mask, got {_describe(mask)}")
     if mask.shape != shape:
         raise ValueError(
             f"kept must have the shape of w, {tuple(shape)}, got a mask of shape {tuple(mask.shape)}"
         )
-    return mask
+    return mask.to(torch.bool)
 
 
-def _tensor(values: Any, name: str) -> Tensor:
+def _any_tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
         values = values.detach()
         return values.cpu() if values.device.type == "mps" else values  # MPS has no float64
-    if not isinstance(values, np.ndarray | np.generic):
-        return torch.from_numpy(np.asarray(values, dtype=np.float64))
-    array = np.asarray(values)
-    if array.dtype.kind in "fiu" and (array.dtype.itemsize > 8 or not array.dtype.isnative):
-        array = array.astype(np.float64)
+    if isinstance(values, np.ma.MaskedArray):
+        raise TypeError(f"{name} must be a plain array, got a masked one: pass its data, and kept=~mask")
+    array = np.asarray(values) if isinstance(values, np.ndarray | np.generic) else _listed(values, name)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, got an array of dtype {array.dtype}")
-    if any(stride < 0 for stride in array.strides):
-        array = np.ascontiguousarray(array)
+    if array.dtype.itemsize > 8 or not array.dtype.isnative:
+        with np.errstate(over="ignore"):  # beyond float64 is an infinity
+            array = array.astype(np.float64)
+    if not array.flags.aligned or any(s < 0 or s % array.itemsize for s in array.strides):
+        array = array.copy()  # a reversed array, a field of a record
     with warnings.catch_warnings():
         # A read-only array (a memory-mapped file) is only read here.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
+
+
+def _listed(values: Any, name: str) -> np.ndarray[Any, Any]:
+    try:
+        array = np.asarray(values)
+        if array.dtype.kind == "O":  # integers beyond 64 bits, fractions, decimals
+            array = np.array([float(v) for v in array.flat]).reshape(array.shape)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise TypeError(
+            f"{name} must be numbers in one rectangular list, got {reprlib.repr(values)}: {error}"
+        ) from error
+    return array
 
 
 def _describe(values: Tensor) -> str:
