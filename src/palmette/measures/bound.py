@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
+from fractions import Fraction
+from itertools import chain
+from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from palmette.measures.pq import check_pq
-from palmette.measures.rows import as_rows
+from palmette.measures.rows import as_tensor, in_the_kind_of
 
 
 def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float = 0.0) -> Any:
@@ -21,13 +26,13 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
     :math:`r` equal magnitudes among zeros at :math:`\eta_r = 0`.
 
     Args:
-        index: PQ Index of the row at the same `p` and `q`; a number, array or tensor.
-        d: entries of the row.
+        index: PQ Index of the row at the same `p` and `q`; a number, list, array or tensor.
+        d: entries of the row: one number, or one for each index.
         p, q: the norms, ``0 < p <= 1 <= q`` and ``p != q``.
         eta: :math:`\eta_r`, at least 0. A larger value lets more go.
 
     Returns:
-        The bound, not rounded, in the kind of `index`; NaN where the index is NaN.
+        The bound, not rounded, in float64 and in the kind of `index`; NaN where the index is NaN.
 
     >>> retained_lower_bound(0.75, 4, p=0.5, q=1)
     1.0
@@ -38,7 +43,14 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
     """
     check_pq(p, q)
     check_eta(eta)
-    return d * (1 + eta) ** (-q / (q - p)) * (1 - index) ** (q * p / (q - p))
+    indices = as_tensor(index, "index").to(torch.float64)
+    sizes = as_tensor(d, "d").to(indices)
+    if bool(((indices < 0) | (indices > 1)).any()):
+        raise ValueError(f"index must lie between 0 and 1 (Theorem 1), got index={index}")
+    if bool((sizes < 0).any()):
+        raise ValueError(f"d must be at least 0, got d={d}")
+    bound = sizes * (1 + eta) ** (-q / (q - p)) * (1 - indices) ** (q * p / (q - p))
+    return in_the_kind_of(index, bound)
 
 
 def eta_of_cut(w: Any, r: int, p: float) -> float:
@@ -46,8 +58,8 @@ def eta_of_cut(w: Any, r: int, p: float) -> float:
 
     .. math:: \eta_r = \sum_{i \notin M_r} |w_i|^p \Big/ \sum_{i \in M_r} |w_i|^p
 
-    with :math:`M_r` the `r` largest magnitudes. Infinite when `r` is 0 and `w` is not all zero; NaN
-    for a row of zeros.
+    with :math:`M_r` the `r` largest magnitudes, and sums without rounding error. Infinite when `r` is
+    0 and `w` is not all zero; NaN for a row of zeros.
 
     >>> eta_of_cut([4.0, 1.0, 1.0, 0.0], 1, p=1)
     0.5
@@ -55,12 +67,10 @@ def eta_of_cut(w: Any, r: int, p: float) -> float:
     Diao et al. 2023, Theorem 2.
     """
     _check_mass(p)
-    mass, _ = _mass(w, p)
-    if not 0 <= r <= mass.numel():
-        raise ValueError(f"r must be between 0 and the {mass.numel()} entries of w, got r={r}")
-    cut = mass.numel() - r
-    tail, head = mass[:cut].sum(), mass[cut:].sum()
-    return float(tail / head)
+    mass = _mass(w, p)
+    if not (isinstance(r, Integral) and 0 <= r <= mass.numel()):
+        raise ValueError(f"r must be a whole number from 0 to the {mass.numel()} entries of w, got r={r!r}")
+    return _tail_share(mass, mass.numel() - int(r))
 
 
 def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
@@ -69,7 +79,8 @@ def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
     .. math:: \min \Big\{ r : \sum_{i \notin M_r} |w_i|^p \le \eta \sum_{i \in M_r} |w_i|^p \Big\}
 
     This is the number that `retained_lower_bound` bounds from below, counted. `eta=0` drops nothing
-    but zeros.
+    but zeros. A tie is a tie: sums near `eta` are compared without rounding error, so that a third of
+    the head is at most ``eta=1/3`` of it.
 
     >>> tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.5)
     1
@@ -80,8 +91,8 @@ def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
     """
     _check_mass(p)
     check_eta(eta)
-    mass, tails = _mass(w, p)
-    return mass.numel() - droppable(tails, mass, eta)
+    mass = _mass(w, p)
+    return mass.numel() - droppable(mass.cumsum(0), mass, eta)
 
 
 def droppable(tails: Tensor, mass: Tensor, eta: float) -> int:
@@ -93,25 +104,54 @@ def droppable(tails: Tensor, mass: Tensor, eta: float) -> int:
         eta: the share of the head that the tail may weigh.
     """
     heads = mass.flip(0).cumsum(0).flip(0)[1:]  # summed from the largest: nothing is subtracted
-    heads = torch.cat([heads, heads.new_zeros(1)])
-    return int((tails <= eta * heads).sum())
+    shares = tails / torch.cat([heads, heads.new_zeros(1)])[: len(tails)]
+    # A sum of n terms is off by n roundings at most. What that leaves open is settled by exact sums.
+    slack = 4 * len(mass) * torch.finfo(torch.float64).eps
+    surely = int(((shares <= eta * (1 - slack)) | (tails == 0)).sum())
+    perhaps = int(((shares <= eta * (1 + slack)) | (tails == 0)).sum())
+    open_cuts = range(surely + 1, perhaps + 1)
+    return surely + bisect_left(open_cuts, True, key=lambda cut: _tail_share(mass, cut) > eta)
 
 
 def check_eta(eta: float) -> None:
     """Raise unless `eta` is a finite number of at least 0."""
-    if not 0 <= eta < float("inf"):
-        raise ValueError(f"eta must be at least 0 and finite, got eta={eta}")
+    if not (isinstance(eta, Real) and 0 <= eta < float("inf")):
+        raise ValueError(f"eta must be at least 0 and finite, got eta={eta!r}")
 
 
 def _check_mass(p: float) -> None:
-    if not 0 < p <= 1:
-        raise ValueError(f"p must be above 0 and at most 1 (Theorem 2), got p={p}")
+    if not (isinstance(p, Real) and 0 < p <= 1):
+        raise ValueError(f"p must be above 0 and at most 1 (Theorem 2), got p={p!r}")
 
 
-def _mass(w: Any, p: float) -> tuple[Tensor, Tensor]:
-    rows, _ = as_rows(w)
-    x = rows.segments[0][0].to(torch.float64).abs()
+def _mass(w: Any, p: float) -> Tensor:
+    x = as_tensor(w, "w").reshape(-1).to(torch.float64).abs()
     if not bool(x.isfinite().all()):
-        raise ValueError("w must be finite, got a NaN or an infinity")
-    mass = (x / x.max().clamp_min(torch.finfo(x.dtype).tiny)).pow(p).sort().values if len(x) else x
-    return mass, mass.cumsum(0)
+        raise ValueError(
+            f"w must be finite, got {int((~x.isfinite()).sum())} entries that are NaN or infinite"
+        )
+    return ordered_mass(x, p)
+
+
+def ordered_mass(magnitudes: Tensor, p: float) -> Tensor:
+    """The p-th powers of a vector of float64 `magnitudes`, ascending, in a unit in which none overflows."""
+    if len(magnitudes) == 0 or not bool(magnitudes.any()):
+        return magnitudes
+    ordered = magnitudes.sort().values
+    # A power of two: at p = 1 the masses of whole numbers stay exact, and so does a tie between them.
+    unit = torch.ldexp(torch.ones_like(ordered[-1]), torch.frexp(ordered[-1]).exponent - 1)
+    return (ordered / unit).pow(p)
+
+
+def _tail_share(mass: Tensor, cut: int) -> float:
+    """What the first `cut` of `mass` weigh as a share of the others: one rounding, at the very end."""
+    tail, head = _exact_sum(mass[:cut]), _exact_sum(mass[cut:])
+    if head:
+        return float(tail / head)
+    return math.inf if tail else math.nan
+
+
+def _exact_sum(mass: Tensor) -> Fraction:
+    values = mass.cpu().numpy()
+    total = math.fsum(values)
+    return Fraction(total) + Fraction(math.fsum(chain(values, [-total])))  # and its rounding error
