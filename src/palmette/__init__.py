@@ -19,10 +19,38 @@ if TYPE_CHECKING:
     from palmette.measures.classic import MEASURES as MEASURES
     from palmette.measures.gini import gini_index as gini_index
     from palmette.measures.pq import pq_index as pq_index
+    from palmette.pruning.budgets import FixedRatio as FixedRatio
+    from palmette.pruning.budgets import Sap as Sap
+    from palmette.pruning.budgets import TailMass as TailMass
+    from palmette.pruning.decision import Decision as Decision
+    from palmette.pruning.masks import Masks as Masks
+    from palmette.pruning.pruner import Pruner as Pruner
+    from palmette.pruning.pruner import prune as prune
+    from palmette.pruning.saliency import magnitude as magnitude
+    from palmette.pruning.saliency import magnitude_of as magnitude_of
+    from palmette.pruning.stopping import AfterSteps as AfterSteps
+    from palmette.pruning.stopping import AtDensity as AtDensity
+    from palmette.pruning.stopping import IndexTurnsUp as IndexTurnsUp
+    from palmette.pruning.stopping import SmallCut as SmallCut
+    from palmette.pruning.weights import prunable as prunable
 
 # Where each public name lives. It is loaded when first asked for, so that `import palmette` and
 # `palmette --help` do not wait for torch.
 _HOME = {
+    "Decision": "pruning.decision",
+    "FixedRatio": "pruning.budgets",
+    "Masks": "pruning.masks",
+    "Pruner": "pruning.pruner",
+    "Sap": "pruning.budgets",
+    "TailMass": "pruning.budgets",
+    "magnitude": "pruning.saliency",
+    "magnitude_of": "pruning.saliency",
+    "prune": "pruning.pruner",
+    "AfterSteps": "pruning.stopping",
+    "AtDensity": "pruning.stopping",
+    "IndexTurnsUp": "pruning.stopping",
+    "SmallCut": "pruning.stopping",
+    "prunable": "pruning.weights",
     "MEASURES": "measures.classic",
     "eta_of_cut": "measures.bound",
     "gini_index": "measures.gini",
@@ -35,9 +63,7 @@ __all__ = ["__version__", *_HOME]
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
-        raise AttributeError(
-            f"module 'palmette' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}"
-        )
+        raise AttributeError(f"module 'palmette' has no attribute {name!r}; it has {', '.join(sorted(_HOME))}")
     return getattr(importlib.import_module(f"palmette.{_HOME[name]}"), name)
 
 

@@ -105,6 +105,13 @@ class PowerSums:
             self.q,
         )
 
+    def over_rows(self) -> PowerSums:
+        """The sums of all rows taken as one, on the CPU."""
+        scale = self.scale.max()
+        ratio = self.scale / scale
+        one = (self.d.sum(), scale, (self.p_sum * ratio**self.p).sum(), (self.q_sum * ratio**self.q).sum())
+        return PowerSums(*(value.reshape(1).cpu() for value in one), p=self.p, q=self.q)
+
     def index(self) -> Tensor:
         r"""PQ Index of each row, as :math:`(M_q - M_p) / M_q` with the power means :math:`M`."""
         small = (self.p_sum / self.d) ** (1 / self.p)

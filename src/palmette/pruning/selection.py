@@ -81,8 +81,7 @@ def _select_by_sorting(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
     # An entry that was gone stays gone.
     widths = [s.shape[1] for s in rows.segments]
     return tuple(
-        r.contiguous() if k is None else r & k
-        for r, k in zip(remaining.split(widths, 1), rows.kept, strict=True)
+        r.contiguous() if k is None else r & k for r, k in zip(remaining.split(widths, 1), rows.kept, strict=True)
     )
 
 

@@ -1,0 +1,201 @@
+"""How many weights each unit may lose. A budget is a value: rows and what is kept go in, exact counts come out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from palmette.measures.bound import check_eta, droppable, retained_lower_bound
+from palmette.measures.pq import PowerSums, check_pq, index_from_sums, power_sums
+from palmette.measures.rows import Rows
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a budget found out about each row.
+
+    Args:
+        sums: the power sums of the weights, with `d`, the entries still kept.
+        index: PQ Index, NaN where a row has none.
+        retained: how many the budget wants to keep, not rounded: Algorithm 1's :math:`r_t` for SAP.
+        cut: how many go, int64.
+    """
+
+    sums: PowerSums
+    index: Tensor
+    retained: Tensor
+    cut: Tensor
+
+
+class Budget(ABC):
+    """How many weights of each row go. The index it reports is measured with `p` and `q`."""
+
+    p: float
+    q: float
+
+    def __call__(self, rows: Tensor | Rows, kept: Tensor | None = None) -> Tensor:
+        """Exact counts, int64, one per row: how many of its kept entries go.
+
+        Args:
+            rows: a matrix with one row per unit, or a vector for a single one.
+            kept: boolean, of the same shape: which entries are still there (all by default).
+        """
+        if isinstance(rows, Tensor):
+            if kept is not None and kept.shape != rows.shape:
+                raise ValueError(f"kept must have the shape of rows, {tuple(rows.shape)}, got {tuple(kept.shape)}")
+            rows = Rows.of(torch.atleast_2d(rows.detach()), None if kept is None else torch.atleast_2d(kept))
+        return self.plan(rows).cut
+
+    def plan(self, rows: Rows) -> Plan:
+        """The counts, and the measurements they rest on. A row without an index loses nothing."""
+        sums = power_sums(rows, p=self.p, q=self.q)
+        index = index_from_sums(rows, sums)
+        retained, cut = self._count(rows, sums.d, index)
+        cut = torch.where(index.isnan(), 0, cut)
+        return Plan(sums, index, retained, cut)
+
+    @abstractmethod
+    def _count(self, rows: Rows, d: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        """(how many to keep, how many go) for each row."""
+
+
+@dataclass(frozen=True)
+class Sap(Budget):
+    r"""Sparsity-informed Adaptive Pruning: the index itself says how many weights may go.
+
+    .. math:: c = \lfloor d \cdot \min(\gamma (1 - r/d), \beta) \rfloor, \qquad
+              r = d\,(1+\eta_r)^{-q/(q-p)}\,[1 - I_{p,q}(w)]^{qp/(q-p)}
+
+    At ``p=0.5, q=1, eta=0, gamma=1`` the fraction pruned is the PQ Index itself.
+
+    Args:
+        p, q: the norms of the index, ``0 < p <= 1 <= q`` and ``p != q``.
+        eta: :math:`\eta_r \ge 0`; larger prunes more.
+        gamma: :math:`\gamma > 0`; above 1 prunes more than the bound says, below 1 less.
+        beta: :math:`0 < \beta \le 1`, the largest fraction that may go at once.
+
+    >>> Sap(p=1, q=2)(torch.tensor([3.0, 4.0, 0.0, 0.0]))
+    tensor([2])
+
+    Diao et al. 2023, Algorithm 1.
+    """
+
+    p: float = 0.5
+    q: float = 1.0
+    eta: float = 0.0
+    gamma: float = 1.0
+    beta: float = 0.9
+
+    def __post_init__(self) -> None:
+        check_pq(self.p, self.q)
+        check_eta(self.eta)
+        if not 0 < self.gamma < float("inf"):
+            raise ValueError(f"gamma must be above 0 and finite, got gamma={self.gamma}")
+        if not 0 < self.beta <= 1:
+            raise ValueError(f"beta must be above 0 and at most 1, got beta={self.beta}")
+
+    def _count(self, rows: Rows, d: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        size = d.to(torch.float64)
+        retained = retained_lower_bound(index, size, p=self.p, q=self.q, eta=self.eta)
+        wanted = _floor(self.gamma * (size - retained), size)
+        return retained, torch.minimum(wanted, _share(d, self.beta))
+
+
+@dataclass(frozen=True)
+class FixedRatio(Budget):
+    r"""The same fraction in every round: Lottery Ticket and One Shot.
+
+    .. math:: c = \lfloor d \cdot P \rfloor
+
+    Args:
+        ratio: :math:`0 \le P \le 1`, taken as the decimal number that was written: 0.29 of 100 is 29.
+
+    >>> FixedRatio(0.29)(torch.ones(100))
+    tensor([29])
+
+    Frankle and Carbin 2019; Diao et al. 2023, Section 4.1 with :math:`P = 0.2`.
+    """
+
+    ratio: float = 0.2
+    p: ClassVar[float] = 0.5
+    q: ClassVar[float] = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.ratio <= 1:
+            raise ValueError(f"ratio must be between 0 and 1, got ratio={self.ratio}")
+
+    def _count(self, rows: Rows, d: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        cut = _share(d, self.ratio)
+        return (d - cut).to(torch.float64), cut
+
+
+@dataclass(frozen=True)
+class TailMass(Budget):
+    r"""Everything that together weighs at most `eta` times the rest, counted and not bounded.
+
+    .. math:: d - c = \min \Big\{ r : \sum_{i \notin M_r} |w_i|^p \le \eta \sum_{i \in M_r} |w_i|^p \Big\}
+
+    with :math:`M_r` the `r` largest magnitudes: the number that Theorem 2, and so `Sap`, bounds from below.
+    The rows are sorted, one at a time.
+
+    Args:
+        p: the power that is the mass of a weight, ``0 < p <= 1``; the index is reported at the same `p`.
+        eta: how much the tail may weigh, at least 0.
+
+    >>> TailMass(p=1, eta=0.5)(torch.tensor([4.0, 1.0, 1.0, 0.0]))
+    tensor([3])
+
+    Diao et al. 2023, Theorem 2 and Appendix A.
+    """
+
+    p: float = 0.5
+    eta: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.p <= 1:
+            raise ValueError(f"p must be above 0 and at most 1 (Theorem 2), got p={self.p}")
+        check_eta(self.eta)
+
+    @property
+    def q(self) -> float:  # type: ignore[override]
+        """The larger norm of the index that is reported: 1, or 2 when p is 1."""
+        return 2.0 if self.p == 1 else 1.0
+
+    def _count(self, rows: Rows, d: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        cut = torch.zeros_like(d)
+        for i in range(rows.n):
+            row = rows.part(slice(i, i + 1))
+            kept = [s[0] if k is None else s[0][k[0]] for s, k in zip(row.segments, row.kept, strict=True)]
+            mass = torch.cat([k.to(rows.device, torch.float64).abs_() for k in kept]).sort().values
+            if mass.numel():
+                mass = (mass / mass[-1].clamp_min(torch.finfo(torch.float64).tiny)).pow_(self.p)
+            cut[i] = droppable(mass.cumsum(0), mass, self.eta)
+        return (d - cut).to(torch.float64), cut
+
+
+def _share(d: Tensor, share: float) -> Tensor:
+    """floor(d * share), exactly, with `share` as the decimal that a person wrote."""
+    exact = Fraction(str(float(share)))
+    sizes, where = torch.unique(d, return_inverse=True)
+    counts = [size * exact.numerator // exact.denominator for size in sizes.tolist()]
+    return torch.tensor(counts, dtype=torch.int64, device=d.device)[where]
+
+
+def _floor(x: Tensor, size: Tensor) -> Tensor:
+    """floor(x), where an `x` that rounding has put just under a whole number is that number.
+
+    A one-hot row of 49 entries at p=.5, q=1 loses 48: in float64, 49 * (1 - 1/49) may come out as 47.99….
+    """
+    whole = x.round()
+    slack = 16 * torch.finfo(torch.float64).eps * size
+    return (
+        torch.where((x - whole).abs() <= slack, whole, x.floor())
+        .nan_to_num(0.0)
+        .clamp(max=2.0**62)
+        .to(torch.int64)
+    )

@@ -1,0 +1,142 @@
+"""What a cut did and why, unit by unit; prints as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class UnitDecisions:
+    """The units of one group: the neurons of a layer, a layer, or the network. One entry per unit.
+
+    Args:
+        name: of the layer, or "global".
+        total: entries of each unit, the pruned included.
+        d: entries that were kept before.
+        index: PQ Index of these, NaN where there is none.
+        r: how many the budget wanted to keep, not rounded.
+        c: how many were cut.
+    """
+
+    name: str
+    total: int
+    d: Tensor
+    index: Tensor
+    r: Tensor
+    c: Tensor
+
+    @property
+    def density_before(self) -> Tensor:
+        """Fraction of each unit that was kept before."""
+        return self.d / self.total
+
+    @property
+    def density_after(self) -> Tensor:
+        """Fraction of each unit that is kept now."""
+        return (self.d - self.c) / self.total
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One cut: what was measured and what was taken, for every unit.
+
+    Args:
+        scope: of the units.
+        budget: that decided, in words.
+        index: PQ Index of all kept weights together, before the cut, at the budget's p and q.
+        groups: the units, group by group.
+    """
+
+    scope: str
+    budget: str
+    index: float
+    groups: tuple[UnitDecisions, ...]
+
+    @property
+    def total(self) -> int:
+        """All prunable weights, the pruned included."""
+        return sum(g.total * len(g.d) for g in self.groups)
+
+    @property
+    def kept_before(self) -> int:
+        """Weights that were kept before."""
+        return sum(int(g.d.sum()) for g in self.groups)
+
+    @property
+    def cut(self) -> int:
+        """Weights that were cut."""
+        return sum(int(g.c.sum()) for g in self.groups)
+
+    @property
+    def density_before(self) -> float:
+        """Fraction that was kept before."""
+        return self.kept_before / self.total
+
+    @property
+    def density_after(self) -> float:
+        """Fraction that is kept now."""
+        return (self.kept_before - self.cut) / self.total
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain values that `torch.save` and `torch.load` take."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"groups": [vars(g) for g in self.groups]}
+
+    @staticmethod
+    def from_state_dict(state: Mapping[str, Any]) -> Decision:
+        """What `state_dict` gave."""
+        return Decision(**(dict(state) | {"groups": tuple(UnitDecisions(**g) for g in state["groups"])}))
+
+    def __str__(self) -> str:
+        """A table: one line per group, with the middle unit (and the range) where a group has many."""
+        head = ("", "units", "kept", "PQ Index", "to keep", "cut", "density")
+        lines = [_line(g) for g in self.groups]
+        if len(self.groups) > 1 or len(self.groups[0].d) > 1:
+            before, after = f"{self.density_before:.4f}", f"{self.density_after:.4f}"
+            units = str(sum(len(g.d) for g in self.groups))
+            lines.append(
+                (
+                    "all",
+                    units,
+                    f"{self.kept_before:,}",
+                    f"{self.index:.4f}",
+                    "",
+                    f"{self.cut:,}",
+                    f"{before} → {after}",
+                )
+            )
+        widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
+        text = [f"{self.budget}, scope {self.scope}"]
+        for line in (head, *lines):
+            cells = [
+                line[0].ljust(widths[0]),
+                *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True)),
+            ]
+            text.append("  ".join(cells).rstrip())
+        return "\n".join(text)
+
+
+def _line(group: UnitDecisions) -> tuple[str, ...]:
+    kept, cut = int(group.d.sum()), int(group.c.sum())
+    size = group.total * len(group.d)
+    known = group.index[~group.index.isnan()]
+    if len(known) == 0:
+        index = "none"
+    elif len(group.d) == 1:
+        index = f"{float(known[0]):.4f}"
+    else:
+        index = f"{float(known.median()):.4f} ({float(known.min()):.4f}–{float(known.max()):.4f})"
+    wanted = torch.where(group.r.isnan(), group.d, group.r).sum()
+    return (
+        group.name,
+        f"{len(group.d):,}",
+        f"{kept:,}",
+        index,
+        f"{float(wanted):,.1f}",
+        f"{cut:,}",
+        f"{kept / size:.4f} → {(kept - cut) / size:.4f}",
+    )

@@ -1,0 +1,92 @@
+"""Holding masks: after any optimizer step a pruned weight is exactly zero.
+
+Two hooks do it, and the forward pass has none. When a gradient has been accumulated, its pruned entries are
+set to zero, so that they count neither in clipping nor in an optimizer's statistics. When an optimizer has
+stepped, the pruned weights are set to zero, whatever momentum or decay did to them. `fill` and not `multiply`:
+a NaN or an infinity at a pruned place goes away too.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palmette.errors import ParameterGone
+
+
+class Holder:
+    """Keeps the pruned entries of some parameters at zero, for as long as a held optimizer lives."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = dict(parameters)
+        self._pruned: dict[str, Tensor] = {}
+        self._listening: set[str] = set()
+        self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+
+    def set_masks_(self, masks: Mapping[str, Tensor]) -> None:
+        """Hold these from now on: weights, gradients and optimizer state at pruned places become zero."""
+        self._pruned = {n: ~m for n, m in masks.items() if not bool(m.all())}
+        self._zero_weights()
+        with torch.no_grad():
+            for name, parameter in self._parameters.items():
+                self._zero_gradient(name, parameter)
+                for optimizer in self._optimizers:
+                    for value in optimizer.state.get(parameter, {}).values():
+                        if isinstance(value, Tensor) and value.shape == parameter.shape:
+                            self._zero(name, value)
+
+    def hold(self, optimizer: torch.optim.Optimizer) -> None:
+        """Zero the pruned weights after each step of `optimizer`; a second call does nothing more."""
+        register = getattr(optimizer, "register_step_post_hook", None)
+        if register is None:
+            raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
+        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        if not any(id(p) in updated for p in self._parameters.values()):
+            raise ParameterGone(
+                f"this {type(optimizer).__name__} updates none of the pruned parameters "
+                f"({', '.join(list(self._parameters)[:4])}, …); was it made from another model, or before "
+                "the model's parameters were replaced?"
+            )
+        self._listen()
+        self._zero_weights()
+        if optimizer not in self._optimizers:
+            self._optimizers.add(optimizer)
+            # The optimizer keeps this object alive: masks hold even if whoever made them lets go.
+            register(lambda *_: self._zero_weights())
+
+    def _listen(self) -> None:
+        # Parameters know this object weakly, or the two would keep each other alive.
+        me = weakref.ref(self)
+        for name, parameter in self._parameters.items():
+            if parameter.requires_grad and name not in self._listening:
+                parameter.register_post_accumulate_grad_hook(_gradient_hook(me, name))
+                self._listening.add(name)
+
+    @torch.no_grad()
+    def _zero_weights(self) -> None:
+        for name in self._pruned:
+            self._zero(name, self._parameters[name])
+
+    def _zero_gradient(self, name: str, parameter: Tensor) -> None:
+        if name in self._pruned and parameter.grad is not None:
+            self._zero(name, parameter.grad)
+
+    def _zero(self, name: str, values: Tensor) -> None:
+        if name not in self._pruned:
+            return
+        if self._pruned[name].device != values.device:  # the model has moved
+            self._pruned[name] = self._pruned[name].to(values.device)
+        values.masked_fill_(self._pruned[name], 0)
+
+
+def _gradient_hook(holder: weakref.ref[Holder], name: str) -> Any:
+    def after_accumulation(parameter: Tensor) -> None:
+        if (me := holder()) is not None:
+            with torch.no_grad():
+                me._zero_gradient(name, parameter)
+
+    return after_accumulation

@@ -1,0 +1,183 @@
+"""Masks: which weights remain. A mapping from parameter name to boolean tensor, True where a weight is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from palmette.errors import MaskMismatch
+
+_FORMAT = "palmette-masks-1"
+
+
+class Masks(Mapping[str, Tensor]):
+    """Boolean tensors by parameter name, True where a weight is kept.
+
+    Masks are values: they are not changed, only narrowed to new ones by `&`, so a pruned weight never
+    comes back.
+
+    >>> masks = Masks({"w": torch.tensor([True, True, True, False])})
+    >>> masks.density
+    0.75
+    >>> (masks & {"w": torch.tensor([False, True, True, True])})["w"]
+    tensor([False,  True,  True, False])
+    """
+
+    def __init__(self, masks: Mapping[str, Tensor]) -> None:
+        for name, mask in masks.items():
+            if mask.dtype != torch.bool:
+                raise TypeError(f"a mask must be boolean, got {mask.dtype} for {name!r}")
+        self._masks = dict(masks)
+
+    @staticmethod
+    def ones_like(weights: Mapping[str, Tensor]) -> Masks:
+        """Masks that keep everything."""
+        return Masks({n: torch.ones_like(w, dtype=torch.bool) for n, w in weights.items()})
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._masks[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._masks)
+
+    def __len__(self) -> int:
+        return len(self._masks)
+
+    def __and__(self, other: Mapping[str, Tensor]) -> Masks:
+        """What both keep."""
+        check_match(other, {n: m.shape for n, m in self.items()}, "the masks to narrow with")
+        return Masks({n: m & other[n].to(m.device) for n, m in self.items()})
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Masks):
+            return NotImplemented
+        return self.keys() == other.keys() and all(
+            m.shape == other[n].shape and torch.equal(m, other[n].to(m.device)) for n, m in self.items()
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Masks({len(self)} weights, {self.kept:,} of {self.total:,} kept, density {self.density:.4f})"
+
+    @property
+    def kept(self) -> int:
+        """How many weights are kept."""
+        return sum(int(m.sum()) for m in self.values())
+
+    @property
+    def total(self) -> int:
+        """How many weights there are, the pruned included."""
+        return sum(m.numel() for m in self.values())
+
+    @property
+    def density(self) -> float:
+        """The fraction that remains."""
+        return self.kept / self.total if self.total else 1.0
+
+    def to(self, device: torch.device | str) -> Masks:
+        """The same masks on another device."""
+        return Masks({n: m.to(device) for n, m in self.items()})
+
+    @torch.no_grad()
+    def apply_(self, weights: Mapping[str, Tensor]) -> None:
+        """Set every pruned entry of `weights` to zero, in place. Other entries of `weights` are left alone."""
+        check_match(
+            {n: weights[n] for n in self if n in weights},
+            {n: m.shape for n, m in self.items()},
+            "the weights",
+        )
+        for name, mask in self.items():
+            weight = weights[name]
+            weight.masked_fill_(~mask.to(weight.device), 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """One bit per weight, in tensors and plain values that `torch.save` and `torch.load` take."""
+        return {
+            "format": _FORMAT,
+            "shapes": {n: list(m.shape) for n, m in self.items()},
+            "bits": {n: _packed(m) for n, m in self.items()},
+        }
+
+    @staticmethod
+    def from_state_dict(state: Mapping[str, Any]) -> Masks:
+        """What `state_dict` gave, on the CPU."""
+        if state.get("format") != _FORMAT:
+            raise MaskMismatch(f"these are not masks of format {_FORMAT!r}, got format {state.get('format')!r}")
+        shapes, bits = state["shapes"], state["bits"]
+        return Masks({n: _unpacked(bits[n], tuple(shapes[n]), n) for n in shapes})
+
+    def save(self, path: str | Path) -> None:
+        """Write a safetensors file with one bit per weight, whole or not at all."""
+        state = self.state_dict()
+        metadata = {"format": _FORMAT, "shapes": json.dumps(state["shapes"])}
+        path = Path(path)
+        partial = path.with_name(path.name + ".partial")
+        try:
+            save_file(state["bits"], partial, metadata)
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    @staticmethod
+    def load(path: str | Path, like: Mapping[str, Tensor] | None = None) -> Masks:
+        """Read what `save` wrote.
+
+        Args:
+            path: the file.
+            like: weights that the masks must fit; names and shapes that differ are listed in the error.
+        """
+        if not Path(path).is_file():
+            raise FileNotFoundError(f"no mask file at {str(path)!r}")
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != _FORMAT:
+                raise MaskMismatch(f"{str(path)!r} is a safetensors file, but not of masks (no {_FORMAT!r} in it)")
+            bits = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        shapes = json.loads(metadata["shapes"])
+        masks = Masks.from_state_dict({"format": _FORMAT, "shapes": shapes, "bits": bits})
+        if like is not None:
+            check_match(masks, {n: w.shape for n, w in like.items()}, f"the masks in {str(path)!r}")
+        return masks
+
+
+def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], what: str) -> None:
+    """Raise `MaskMismatch`, saying which names and shapes differ, unless `masks` has exactly `shapes`."""
+    missing = [n for n in shapes if n not in masks]
+    unknown = [n for n in masks if n not in shapes]
+    other = [
+        f"{n} ({tuple(masks[n].shape)} instead of {tuple(shapes[n])})"
+        for n in shapes
+        if n in masks and masks[n].shape != shapes[n]
+    ]
+    faults = [
+        f"{label}: {', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
+        for label, names in (
+            ("missing", missing),
+            ("not in this model", unknown),
+            ("of another shape", other),
+        )
+        if names
+    ]
+    if faults:
+        raise MaskMismatch(f"{what} belong to another model; {'; '.join(faults)}")
+
+
+def _packed(mask: Tensor) -> Tensor:
+    return torch.from_numpy(np.packbits(mask.cpu().contiguous().numpy().reshape(-1), bitorder="little"))
+
+
+def _unpacked(bits: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
+    size = int(np.prod(shape, dtype=np.int64))
+    if bits.dtype != torch.uint8 or bits.numel() != (size + 7) // 8:
+        raise MaskMismatch(f"the mask of {name!r} is damaged: {bits.numel()} bytes for shape {shape}")
+    flat = np.unpackbits(bits.cpu().numpy(), count=size, bitorder="little").astype(bool)
+    return torch.from_numpy(flat).reshape(shape)

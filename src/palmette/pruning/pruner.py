@@ -1,0 +1,235 @@
+"""The object a user holds: step() measures, counts, selects and masks; the masks stay, whatever trains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palmette.errors import ParameterGone
+from palmette.pruning.budgets import Budget, Sap
+from palmette.pruning.decision import Decision, UnitDecisions
+from palmette.pruning.holding import Holder
+from palmette.pruning.masks import Masks, check_match
+from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.scopes import Scope, check_scope, groups_of
+from palmette.pruning.selection import select
+from palmette.pruning.stopping import DEFAULT_RULES, StopRule
+from palmette.pruning.weights import Weight, check_finite, parameters_by_name, prunable, uncompiled
+
+
+def prune(
+    weights: Mapping[str, Tensor | Weight],
+    masks: Mapping[str, Tensor] | None = None,
+    *,
+    scope: Scope,
+    budget: Budget,
+    saliency: Saliency = magnitude,
+) -> tuple[Masks, Decision]:
+    """One cut: measure each unit, count, and take that many of the least salient. Nothing given is changed.
+
+    Args:
+        weights: by name; a plain tensor has its neurons along the first axis, a `Weight` says where.
+        masks: which weights are still there, all by default.
+        scope: "neuron", "layer" or "global": the unit inside which weights are compared.
+        budget: how many go.
+        saliency: how much each weight matters.
+
+    Returns:
+        The new masks, part of the old ones, and what was decided for each unit. Counts are exact; ties go
+        by index, lowest first.
+
+    >>> weights = {"w": torch.tensor([[4.0, 3.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])}
+    >>> masks, decision = prune(weights, scope="neuron", budget=Sap(p=1, q=2))
+    >>> masks["w"]
+    tensor([[ True,  True, False, False],
+            [ True,  True,  True,  True]])
+
+    Diao et al. 2023, Algorithm 1.
+    """
+    check_scope(scope)
+    whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
+    if not whole:
+        raise ValueError("weights must hold at least one tensor, got none")
+    tensors = {n: w.tensor for n, w in whole.items()}
+    old = Masks.ones_like(tensors) if masks is None else Masks(masks)
+    check_match(old, {n: w.shape for n, w in tensors.items()}, "the masks")
+    scores = {}
+    for name, tensor in tensors.items():
+        check_finite(name, tensor)
+        scores[name] = saliency(name, tensor)
+        if scores[name] is not tensor:
+            if scores[name].shape != tensor.shape:
+                raise ValueError(
+                    f"saliency must give one score per weight, got shape {tuple(scores[name].shape)} "
+                    f"for {name!r} of shape {tuple(tensor.shape)}"
+                )
+            check_finite(name, scores[name], "score")
+    old = Masks({n: m.to(tensors[n].device) for n, m in old.items()})
+
+    new: dict[str, Tensor] = {}
+    decided, network = [], None
+    for group in groups_of(whole, scores, old, scope):
+        plan = budget.plan(group.weights)
+        new |= group.masks(select(group.scores, plan.cut))
+        sums = plan.sums.over_rows()
+        network = sums if network is None else network + sums
+        decided.append(
+            UnitDecisions(
+                group.name,
+                group.weights.width,
+                plan.sums.d.cpu(),
+                plan.index.cpu(),
+                plan.retained.cpu(),
+                plan.cut.cpu(),
+            )
+        )
+    assert network is not None
+    return Masks(new), Decision(scope, str(budget), float(network.index()), tuple(decided))
+
+
+class Pruner:
+    """Prunes a model step by step, and keeps what is pruned at zero.
+
+    Args:
+        model: any module. It is used in place: its pruned weights are zeros from the first step on, its
+            `state_dict` keys stay its own, its forward pass is untouched.
+        budget: how many weights go in a step; `Sap()` by default.
+        scope: "neuron" (default), "layer" or "global": the unit inside which weights are compared.
+        saliency: how much each weight matters, by default its magnitude.
+        include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`.
+        stop: rules that end the loop, see `palmette.pruning.stopping`; by default the index turning up or a
+            cut of under 1 %. A step that cuts nothing always ends it.
+
+    >>> model = nn.Linear(4, 1, bias=False)
+    >>> _ = model.weight.data.copy_(torch.tensor([[3.0, -4.0, 0.0, 0.0]]))
+    >>> pruner = Pruner(model, budget=Sap(p=1, q=2))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    >>> pruner.hold(optimizer)
+    >>> print(pruner.step())
+    Sap(p=1, q=2, eta=0.0, gamma=1.0, beta=0.9), scope neuron
+            units  kept  PQ Index  to keep  cut          density
+    weight      1     4    0.3000      2.0    2  1.0000 → 0.5000
+    >>> pruner.density
+    0.5
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        budget: Budget | None = None,
+        scope: Scope = "neuron",
+        saliency: Saliency = magnitude,
+        include: Iterable[str] | None = None,
+        exclude: Iterable[str] = (),
+        stop: StopRule | Sequence[StopRule] = DEFAULT_RULES,
+    ) -> None:
+        check_scope(scope)
+        self.model = model
+        self.budget = Sap() if budget is None else budget
+        self.scope = scope
+        self.saliency = saliency
+        self.rules: tuple[StopRule, ...] = (stop,) if callable(stop) else tuple(stop)
+        self.decisions: list[Decision] = []
+        self._weights = prunable(model, include=include, exclude=exclude)
+        self._masks = Masks.ones_like(self._tensors())
+        self._holder = Holder(self._tensors())
+
+    @property
+    def masks(self) -> Masks:
+        """Which weights are kept."""
+        return self._masks
+
+    @property
+    def density(self) -> float:
+        """The fraction of the prunable weights that remains."""
+        return self._masks.density
+
+    @property
+    def stopped(self) -> str:
+        """Why the loop should end; empty, and so false, while it should go on."""
+        if self.decisions and self.decisions[-1].cut == 0:
+            return "the last step cut nothing"
+        return next((reason for rule in self.rules if (reason := rule(self.decisions))), "")
+
+    def hold(self, optimizer: torch.optim.Optimizer) -> None:
+        """Keep pruned weights at zero through every step of `optimizer`, from here on.
+
+        Call it for each optimizer that updates the model, and again when one is replaced.
+        """
+        self._check_still_there()
+        self._holder.hold(optimizer)
+
+    def step(self) -> Decision:
+        """Measure, cut, and hold the new masks. An error leaves weights and masks as they were."""
+        self._check_still_there()
+        masks, decision = prune(
+            self._weights, self._masks, scope=self.scope, budget=self.budget, saliency=self.saliency
+        )
+        self._set(masks)
+        self.decisions.append(decision)
+        return decision
+
+    def rewind(self, state: Mapping[str, Tensor]) -> None:
+        """Load `state`, an earlier `model.state_dict()`, buffers included, and put the pruned weights to zero.
+
+        To start a round where training began: ``start = copy.deepcopy(model.state_dict())`` before it.
+        """
+        self._check_still_there()
+        model = uncompiled(self.model)
+        own = {n: v for n, v in model.state_dict().items() if isinstance(v, Tensor)}
+        given = {n: v for n, v in state.items() if isinstance(v, Tensor)}
+        check_match(given, {n: v.shape for n, v in own.items()}, "the weights to rewind to")
+        if any(v.numel() and v.data_ptr() == given[n].data_ptr() for n, v in own.items()):
+            raise ValueError(
+                "the state to rewind to is the model's own, not a copy, and has been trained along with it; "
+                "take copy.deepcopy(model.state_dict()) before training"
+            )
+        model.load_state_dict(state)
+        self._masks.apply_(self._tensors())
+
+    def state_dict(self) -> dict[str, Any]:
+        """Masks (one bit per weight) and the decisions so far. The settings are the constructor's."""
+        return {"masks": self._masks.state_dict(), "decisions": [d.state_dict() for d in self.decisions]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take up where `state_dict` was taken; the model's pruned weights become zero."""
+        self._check_still_there()
+        masks = Masks.from_state_dict(state["masks"])
+        check_match(masks, {n: w.shape for n, w in self._tensors().items()}, "the masks of this state")
+        self._set(Masks({n: masks[n].to(w.device) for n, w in self._tensors().items()}))
+        self.decisions = [Decision.from_state_dict(d) for d in state["decisions"]]
+
+    def _set(self, masks: Masks) -> None:
+        self._masks = masks
+        self._holder.set_masks_(masks)
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {n: w.tensor for n, w in self._weights.items()}
+
+    def _check_still_there(self) -> None:
+        there = parameters_by_name(self.model)
+        for name, weight in self._weights.items():
+            if there.get(name) is not weight.tensor:
+                what = "was replaced by another parameter" if name in there else "is no longer part of the model"
+                raise ParameterGone(
+                    f"the pruned parameter {name!r} {what}; make a new Pruner for the model as it is now "
+                    "(and give it this one's state_dict() if the masks still fit)"
+                )
+
+    # A copy has a model of its own, and its masks are held there; it holds no optimizer yet.
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {k: v for k, v in self.__dict__.items() if k not in ("_weights", "_holder")}
+        return state | {"_layouts": {n: (w.transposed, w.groups) for n, w in self._weights.items()}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        layouts = state.pop("_layouts")
+        self.__dict__.update(state)
+        parameters = parameters_by_name(self.model)
+        self._weights = {n: Weight(parameters[n], *layout) for n, layout in layouts.items()}
+        self._holder = Holder(self._tensors())
+        self._holder.set_masks_(self._masks)

@@ -1,0 +1,86 @@
+"""When to stop: rules that look at the decisions so far and say why it is enough."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from palmette.pruning.decision import Decision
+
+StopRule = Callable[[Sequence[Decision]], str | None]
+"""Decisions so far -> the reason to stop, or None to go on."""
+
+
+@dataclass(frozen=True)
+class IndexTurnsUp:
+    """Stop when the index of the whole network has risen for `patience` steps in a row.
+
+    By the paper's hypothesis it falls while pruning regularises, and rises when the limit of
+    compressibility is reached (Diao et al. 2023, Figure 1 and Appendix A).
+    """
+
+    patience: int = 2
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise ValueError(f"patience must be at least 1, got patience={self.patience}")
+
+    def __call__(self, decisions: Sequence[Decision]) -> str | None:
+        """The reason to stop, or None."""
+        last = [d.index for d in decisions[-self.patience - 1 :]]
+        if len(last) == self.patience + 1 and all(a < b for a, b in itertools.pairwise(last)):
+            return f"the PQ Index has risen {self.patience} times in a row, to {last[-1]:.4f}"
+        return None
+
+
+@dataclass(frozen=True)
+class SmallCut:
+    """Stop when a step cut less than the fraction `below` of what was kept (Appendix A)."""
+
+    below: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.below <= 1:
+            raise ValueError(f"below must be between 0 and 1, got below={self.below}")
+
+    def __call__(self, decisions: Sequence[Decision]) -> str | None:
+        """The reason to stop, or None."""
+        if decisions and decisions[-1].cut < self.below * decisions[-1].kept_before:
+            return f"the last cut took {decisions[-1].cut / decisions[-1].kept_before:.2%} of what was kept"
+        return None
+
+
+@dataclass(frozen=True)
+class AtDensity:
+    """Stop when no more than the fraction `density` remains."""
+
+    density: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.density <= 1:
+            raise ValueError(f"density must be between 0 and 1, got density={self.density}")
+
+    def __call__(self, decisions: Sequence[Decision]) -> str | None:
+        """The reason to stop, or None."""
+        if decisions and decisions[-1].density_after <= self.density:
+            return f"density {decisions[-1].density_after:.4f} has reached {self.density}"
+        return None
+
+
+@dataclass(frozen=True)
+class AfterSteps:
+    """Stop after so many steps."""
+
+    steps: int
+
+    def __post_init__(self) -> None:
+        if self.steps < 0:
+            raise ValueError(f"steps must be at least 0, got steps={self.steps}")
+
+    def __call__(self, decisions: Sequence[Decision]) -> str | None:
+        """The reason to stop, or None."""
+        return f"{len(decisions)} steps are done" if len(decisions) >= self.steps else None
+
+
+DEFAULT_RULES: tuple[StopRule, ...] = (IndexTurnsUp(), SmallCut())

@@ -1,0 +1,152 @@
+"""Which parameters of a model are prunable, and which of their axes counts the neurons."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor, nn
+
+from palmette.errors import NotFinite, NothingToPrune
+
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_OUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+@dataclass(frozen=True)
+class Weight:
+    """A weight, and how its entries are shared out among neurons.
+
+    Args:
+        tensor: the weight itself.
+        transposed: False when the first axis counts the neurons, as in Linear and convolutions. True when
+            the second does, as in transposed convolutions and in the Conv1D of GPT-2.
+        groups: of a transposed convolution: its inputs come in so many blocks, each with neurons of its own.
+    """
+
+    tensor: Tensor
+    transposed: bool = False
+    groups: int = 1
+
+    def rows(self, values: Tensor) -> Tensor:
+        """`values`, of the shape of the weight, with one row per neuron; each row in index order."""
+        if not self.transposed:
+            return values.reshape(values.shape[0], -1)
+        block = values.reshape(self.groups, -1, *values.shape[1:]).transpose(1, 2)
+        return block.reshape(self.groups * values.shape[1], -1)
+
+    def from_rows(self, matrix: Tensor) -> Tensor:
+        """What `rows` took apart, put together again."""
+        shape = self.tensor.shape
+        if not self.transposed:
+            return matrix.reshape(shape)
+        block = matrix.reshape(self.groups, shape[1], shape[0] // self.groups, math.prod(shape[2:]))
+        return block.transpose(1, 2).reshape(shape)
+
+
+def prunable(
+    model: nn.Module, *, include: Iterable[str] | None = None, exclude: Iterable[str] = ()
+) -> dict[str, Weight]:
+    """The prunable weights of `model` by their names in its `state_dict`, each once.
+
+    By default these are the weights of Linear, convolution and transposed convolution layers, the
+    projections of `nn.MultiheadAttention` and the Conv1D of Transformers, the output layer included. Never
+    by default: biases, norms and embeddings, nor an output layer that shares its weight with an embedding.
+
+    Args:
+        model: any module; a compiled one is looked through to the module that was compiled.
+        include: patterns such as ``"encoder.*.weight"`` (as in a shell) that decide in place of the
+            default: every parameter with two or more dimensions whose name matches one of them.
+        exclude: patterns of names to leave out.
+
+    >>> list(prunable(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))))
+    ['0.weight', '2.weight']
+    """
+    if isinstance(include, str) or isinstance(exclude, str):
+        raise TypeError(f"include and exclude take lists of patterns, got {include!r} and {exclude!r}")
+    model = uncompiled(model)
+    patterns = None if include is None else list(include)
+    left_out = list(exclude)
+    layouts = _layouts(model)
+    chosen = {}
+    for name, parameter in model.named_parameters():  # a shared parameter comes once, by its first name
+        layout = layouts.get(parameter)
+        wanted = layout is not None if patterns is None else parameter.dim() >= 2 and _matches(name, patterns)
+        if wanted and parameter.numel() and not _matches(name, left_out):
+            chosen[name] = Weight(parameter, *(layout or ()))
+    if not chosen:
+        raise NothingToPrune(_nothing(model, patterns, left_out))
+    return chosen
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The module that `torch.compile` wrapped, or `model` itself: its names are those of `state_dict`."""
+    inner = getattr(model, "_orig_mod", model)
+    return inner if isinstance(inner, nn.Module) else model
+
+
+def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
+    """All parameters by name, each once."""
+    return dict(uncompiled(model).named_parameters())
+
+
+def _layouts(model: nn.Module) -> Mapping[Tensor, tuple[bool, int]]:
+    """Prunable by default: parameter -> (transposed, groups)."""
+    found: dict[Tensor, tuple[bool, int]] = {}
+    embedded: set[Tensor] = set()
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
+            embedded.add(module.weight)
+        elif isinstance(module, nn.MultiheadAttention):
+            found |= {w: (False, 1) for w in (getattr(module, a) for a in _ATTENTION) if w is not None}
+        elif not isinstance(weight, nn.Parameter) or isinstance(weight, nn.UninitializedParameter):
+            continue
+        elif isinstance(module, _OUT_FIRST):
+            found[weight] = (False, 1)
+        elif isinstance(module, _TRANSPOSED):
+            found[weight] = (True, module.groups)
+        elif _is_transformers_conv1d(module):
+            found[weight] = (True, 1)
+    return {weight: layout for weight, layout in found.items() if weight not in embedded}
+
+
+def _is_transformers_conv1d(module: nn.Module) -> bool:
+    # By name, so that transformers need not be installed.
+    return any(
+        c.__name__ == "Conv1D" and c.__module__ == "transformers.pytorch_utils" for c in type(module).__mro__
+    )
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _nothing(model: nn.Module, include: list[str] | None, exclude: list[str]) -> str:
+    names = [n for n, p in model.named_parameters() if p.dim() >= 2]
+    if not names:
+        return f"the model has nothing to prune: no parameter of {type(model).__name__} has two or more dimensions"
+    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+    if include is None and not exclude:
+        return (
+            f"the model has nothing to prune: {type(model).__name__} has no Linear, convolution or attention "
+            f"weight; name others with include, such as {shown}"
+        )
+    return f"nothing is left to prune with include={include}, exclude={exclude}; the names are {shown}"
+
+
+def check_finite(name: str, values: Tensor, what: str = "weight") -> None:
+    """Raise `NotFinite`, naming the parameter, when a value is NaN or infinite."""
+    if values.numel() == 0:
+        return
+    low, high = torch.aminmax(values.detach())  # one pass, no copy; NaN comes through
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+        bad = int((~torch.isfinite(values.detach())).sum())
+        raise NotFinite(
+            f"every {what} must be finite to be ranked, got {bad} NaN or infinite in {name!r} "
+            f"of shape {tuple(values.shape)}"
+        )
