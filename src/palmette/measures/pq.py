@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palmette.measures import fused
 from palmette.measures.rows import Rows, as_rows
 
 # Below this index, 1 - ratio has lost two digits, and at p = 0.1 three; `_index_near_zero` has lost none.
@@ -89,12 +90,7 @@ class PowerSums:
             raise ValueError(
                 f"power sums add for the same p and q only, got {(self.p, self.q)} and {(other.p, other.q)}"
             )
-        # A part without a non-zero entry has no say in the scale: it would push a small one out of range.
-        scale = torch.where(
-            (self.p_sum > 0) & (other.p_sum > 0),
-            torch.maximum(self.scale, other.scale),
-            torch.where(other.p_sum > 0, other.scale, self.scale),
-        )
+        scale = torch.maximum(self._needed_scale(), other._needed_scale())
         ours, theirs = (self.scale / scale).clamp_max(1.0), (other.scale / scale).clamp_max(1.0)
         return PowerSums(
             self.d + other.d,
@@ -107,10 +103,14 @@ class PowerSums:
 
     def over_rows(self) -> PowerSums:
         """The sums of all rows taken as one, on the CPU."""
-        scale = self.scale.max()
-        ratio = self.scale / scale
+        scale = self._needed_scale().max()
+        ratio = (self.scale / scale).clamp_max(1.0)
         one = (self.d.sum(), scale, (self.p_sum * ratio**self.p).sum(), (self.q_sum * ratio**self.q).sum())
         return PowerSums(*(value.reshape(1).cpu() for value in one), p=self.p, q=self.q)
+
+    def _needed_scale(self) -> Tensor:
+        """A part without a non-zero entry needs none: its scale would push a small one out of range."""
+        return torch.where(self.p_sum > 0, self.scale, _TINY)
 
     def index(self) -> Tensor:
         r"""PQ Index of each row, as :math:`(M_q - M_p) / M_q` with the power means :math:`M`."""
@@ -126,11 +126,18 @@ def power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
     scaled = q > 2 or any(s.dtype == torch.float64 for s in rows.segments)
     if scaled:
         largest = rows.largest()
-        # A power of two rounds nothing, but any other number than 1 is out of range at a large enough power.
-        unit = largest if q > 2 else torch.ldexp(scale, torch.frexp(largest).exponent - 1)
-        scale = torch.where(largest.isfinite() & (largest > 0), unit, scale)
+        # The largest becomes 1, the one number that every power leaves in range.
+        scale = torch.where(largest.isfinite() & (largest > 0), largest, scale)
     p_sum, q_sum = torch.zeros_like(scale), torch.zeros_like(scale)
-    for chosen, tile in rows.tiles():
+    slow = Rows((), ())
+    for segment, kept in zip(rows.segments, rows.kept, strict=True):
+        if fused.usable(segment) and not scaled:
+            of_p, of_q = fused.power_sums(segment, kept, p, q)
+            p_sum += of_p.to(rows.device)
+            q_sum += of_q.to(rows.device)
+        else:
+            slow = Rows((*slow.segments, segment), (*slow.kept, kept))
+    for chosen, tile in slow.tiles():
         if scaled:
             tile /= scale[chosen].to(tile.device)[:, None]
         q_sum[chosen] += (tile if q == 1 else tile.pow(q)).sum(1).to(rows.device)
