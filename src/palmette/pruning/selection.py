@@ -121,9 +121,10 @@ def _find_cut(row: Rows, cut: int) -> Cut:
         return int(sample[int(position)]) if position < len(sample) else most
 
     low, high = from_sample(middle - margin), from_sample(middle + margin)
+    room = int(3 * margin / max(1, len(sample)) * row.width) + 4096  # half as much again as is expected
     while True:
         high = max(high, low + 1)
-        counts, between = _split(row, low, high)
+        counts, between = _split(row, low, high, room)
         at_most |= counts
         below = at_most[low]
         if below < cut <= below + len(between):
@@ -161,10 +162,10 @@ def _sorted_sample(row: Rows) -> Tensor:
     return torch.cat(drawn).sort().values.cpu()
 
 
-def _split(row: Rows, low: int, high: int) -> tuple[dict[int, int], Tensor]:
+def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], Tensor]:
     """How many keys are at most `low`, and those strictly between `low` and `high`, in one pass."""
     if fused.usable(row):
-        return fused.split(row, low, high)
+        return fused.split(row, low, high, room)
     below, between = 0, []
     for keys in _key_tiles(row):
         if keys.device.type == "cpu":  # numpy compresses several times faster than torch

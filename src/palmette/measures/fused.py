@@ -1,0 +1,57 @@
+"""Power sums on a CUDA device in one read of the weights, with Triton.
+
+Plain torch would write float64 copies of every tile to memory and read them back. Here a value is loaded once,
+and both of its powers are added up in registers. Without CUDA or Triton, `power_sums` uses plain torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+BLOCK = 4096
+_PROGRAMS = 132 * 16  # enough to fill any device of today
+_KINDS = {0.5: "sqrt", 1.0: "same", 2.0: "square"}
+
+
+def usable(matrix: Tensor) -> bool:
+    """Whether `matrix` is one that the kernel reads: on CUDA, of at most 32 bits, rows without gaps."""
+    return (
+        matrix.is_cuda
+        and matrix.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and matrix.stride(1) == 1
+        and matrix.numel() > 0
+        and importlib.util.find_spec("triton") is not None
+    )
+
+
+def power_sums(matrix: Tensor, kept: Tensor | None, p: float, q: float) -> tuple[Tensor, Tensor]:
+    """Sum of |w|^p and of |w|^q over the kept entries of each row, float64."""
+    from palmette.measures import kernels
+
+    n, width = matrix.shape
+    block = min(BLOCK, 1 << max(6, (width - 1).bit_length()))
+    chunks = min(-(-width // block), max(1, _PROGRAMS // n))
+    sums = torch.empty(2, n, chunks, dtype=torch.float64, device=matrix.device)
+    marks = None if kept is None else kept.contiguous().view(torch.uint8)
+    with torch.cuda.device(matrix.device):
+        kernels.power_sums[(n * chunks,)](
+            matrix,
+            marks if marks is not None else matrix,
+            sums,
+            width,
+            matrix.stride(0),
+            chunks,
+            n * chunks,
+            float(p),
+            float(q),
+            P=_KINDS.get(p, "power"),
+            Q=_KINDS.get(q, "power"),
+            MASKED=marks is not None,
+            BLOCK=block,
+            num_warps=max(1, min(8, block // 256)),
+        )
+    p_sum, q_sum = sums.sum(2)
+    return p_sum, q_sum
