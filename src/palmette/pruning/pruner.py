@@ -54,8 +54,11 @@ def prune(
     if not whole:
         raise ValueError("weights must hold at least one tensor, got none")
     tensors = {n: w.tensor for n, w in whole.items()}
-    old = Masks.ones_like(tensors) if masks is None else Masks(masks)
-    check_match(old, {n: w.shape for n, w in tensors.items()}, "the masks")
+    kept: dict[str, Tensor | None] = dict.fromkeys(tensors)
+    if masks is not None:
+        check_match(Masks(masks), {n: w.shape for n, w in tensors.items()}, "the masks")
+        # A mask that keeps everything need not be read.
+        kept = {n: None if bool(masks[n].all()) else masks[n].to(w.device) for n, w in tensors.items()}
     scores = {}
     for name, tensor in tensors.items():
         check_finite(name, tensor)
@@ -67,11 +70,10 @@ def prune(
                     f"for {name!r} of shape {tuple(tensor.shape)}"
                 )
             check_finite(name, scores[name], "score")
-    old = Masks({n: m.to(tensors[n].device) for n, m in old.items()})
 
     new: dict[str, Tensor] = {}
     decided, network = [], None
-    for group in groups_of(whole, scores, old, scope):
+    for group in groups_of(whole, scores, kept, scope):
         plan = budget.plan(group.weights)
         new |= group.masks(select(group.scores, plan.cut))
         sums = plan.sums.over_rows()

@@ -42,7 +42,7 @@ def check_scope(scope: str) -> None:
 
 
 def groups_of(
-    weights: Mapping[str, Weight], scores: Mapping[str, Tensor], kept: Mapping[str, Tensor], scope: Scope
+    weights: Mapping[str, Weight], scores: Mapping[str, Tensor], kept: Mapping[str, Tensor | None], scope: Scope
 ) -> list[Group]:
     """The units of `scope`, group by group, without copying weights where their layout allows it."""
     check_scope(scope)
@@ -56,7 +56,7 @@ def _group(
     names: Sequence[str],
     weights: Mapping[str, Weight],
     scores: Mapping[str, Tensor],
-    kept: Mapping[str, Tensor],
+    kept: Mapping[str, Tensor | None],
     *,
     per_neuron: bool,
 ) -> Group:
@@ -70,7 +70,7 @@ def _group(
             for n, s in zip(names, segments, strict=True)
         }
 
-    marks = tuple(rows(n, kept[n]) for n in names)
+    marks = tuple(None if (k := kept[n]) is None else rows(n, k) for n in names)
     return Group(
         label,
         Rows(tuple(rows(n, weights[n].tensor.detach()) for n in names), marks),
