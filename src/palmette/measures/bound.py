@@ -6,14 +6,13 @@ import math
 from bisect import bisect_left
 from fractions import Fraction
 from itertools import chain
-from numbers import Integral, Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from palmette.measures.pq import check_pq
-from palmette.measures.rows import as_tensor, in_the_kind_of
+from palmette.measures.rows import as_tensor, in_the_kind_of, is_number
 
 
 def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float = 0.0) -> Any:
@@ -68,7 +67,7 @@ def eta_of_cut(w: Any, r: int, p: float) -> float:
     """
     _check_mass(p)
     mass = _mass(w, p)
-    if not (isinstance(r, Integral) and 0 <= r <= mass.numel()):
+    if not (is_number(r, whole=True) and 0 <= r <= mass.numel()):
         raise ValueError(f"r must be a whole number from 0 to the {mass.numel()} entries of w, got r={r!r}")
     return _tail_share(mass, mass.numel() - int(r))
 
@@ -115,21 +114,19 @@ def droppable(tails: Tensor, mass: Tensor, eta: float) -> int:
 
 def check_eta(eta: float) -> None:
     """Raise unless `eta` is a finite number of at least 0."""
-    if not (isinstance(eta, Real) and 0 <= eta < float("inf")):
+    if not (is_number(eta) and 0 <= eta < float("inf")):
         raise ValueError(f"eta must be at least 0 and finite, got eta={eta!r}")
 
 
 def _check_mass(p: float) -> None:
-    if not (isinstance(p, Real) and 0 < p <= 1):
+    if not (is_number(p) and 0 < p <= 1):
         raise ValueError(f"p must be above 0 and at most 1 (Theorem 2), got p={p!r}")
 
 
 def _mass(w: Any, p: float) -> Tensor:
     x = as_tensor(w, "w").reshape(-1).to(torch.float64).abs()
     if not bool(x.isfinite().all()):
-        raise ValueError(
-            f"w must be finite, got {int((~x.isfinite()).sum())} entries that are NaN or infinite"
-        )
+        raise ValueError(f"w must be finite, got {int((~x.isfinite()).sum())} entries that are NaN or infinite")
     return ordered_mass(x, p)
 
 

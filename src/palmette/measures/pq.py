@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from palmette.measures import fused
-from palmette.measures.rows import Rows, as_rows
+from palmette.measures.rows import Rows, as_rows, is_number
 
 # Below this index, 1 - ratio has lost two digits, and at p = 0.1 three; `_index_near_zero` has lost none.
 _NEAR_ZERO = 0.02
@@ -58,11 +57,8 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
 
 def check_pq(p: float, q: float) -> None:
     """Raise unless ``0 < p <= 1 <= q`` and ``p != q``, the range that the proof of Theorem 1 covers."""
-    numbers = isinstance(p, Real) and isinstance(q, Real)
-    if not (numbers and 0 < p <= 1 <= q < float("inf") and p != q):
-        raise ValueError(
-            f"the PQ Index needs 0 < p <= 1 <= q < inf and p != q (Theorem 1), got p={p!r}, q={q!r}"
-        )
+    if not (is_number(p) and is_number(q) and 0 < p <= 1 <= q < float("inf") and p != q):
+        raise ValueError(f"the PQ Index needs 0 < p <= 1 <= q < inf and p != q (Theorem 1), got p={p!r}, q={q!r}")
 
 
 @dataclass(frozen=True)
@@ -105,8 +101,14 @@ class PowerSums:
         """The sums of all rows taken as one, on the CPU."""
         scale = self._needed_scale().max()
         ratio = (self.scale / scale).clamp_max(1.0)
-        one = (self.d.sum(), scale, (self.p_sum * ratio**self.p).sum(), (self.q_sum * ratio**self.q).sum())
-        return PowerSums(*(value.reshape(1).cpu() for value in one), p=self.p, q=self.q)
+        return PowerSums(
+            self.d.sum().reshape(1).cpu(),
+            scale.reshape(1).cpu(),
+            (self.p_sum * ratio**self.p).sum().reshape(1).cpu(),
+            (self.q_sum * ratio**self.q).sum().reshape(1).cpu(),
+            self.p,
+            self.q,
+        )
 
     def _needed_scale(self) -> Tensor:
         """A part without a non-zero entry needs none: its scale would push a small one out of range."""
@@ -155,48 +157,52 @@ def index_from_sums(rows: Rows, sums: PowerSums) -> Tensor:
     index = sums.index()
     small = index < _NEAR_ZERO
     if bool(small.any()):
-        near = _index_near_zero(rows.take(small), p=sums.p, q=sums.q)
+        middle = sums.scale * (sums.q_sum / sums.d) ** (1 / sums.q)
+        near = _index_near_zero(rows.take(small), middle[small], p=sums.p, q=sums.q)
         # It overflows to 1 where a large q would have it take the exponential of a large number.
         index[small] = torch.where(near <= 2 * _NEAR_ZERO, near, index[small])
     return index
 
 
-def _index_near_zero(rows: Rows, *, p: float, q: float) -> Tensor:
+def _index_near_zero(rows: Rows, middle: Tensor, *, p: float, q: float) -> Tensor:
     r"""The index of rows of nearly equal magnitudes, without cancellation.
 
-    With :math:`x_i = \log|w_i|` over the non-zero entries, centred at their mean, each power mean is
-    :math:`\log M_p = \frac1p \log(1 + \overline{\varphi(p x)}) + \text{const}`, where
-    :math:`\varphi(y) = e^y - 1 - y` is of second order: what nearly cancels has been taken out.
+    With :math:`x_i = \log|w_i|`, centred at the mean of those near the `middle` (a power mean of the row),
+
+    .. math:: \log M_p = \tfrac1p \log\Big(1 + \tfrac1d \Big[\sum_{near} \varphi(p x_i)
+              + \sum_{far} (e^{p x_i} - 1)\Big]\Big) + \text{const}
+
+    where :math:`\varphi(y) = e^y - 1 - y` is of second order: what nearly cancels has been taken out. Few
+    entries are far, and a zero is one of them.
     """
     d = rows.counts()
     reference = rows.largest()
-    nonzero = torch.zeros_like(reference)
-    mean = torch.zeros_like(reference)
+    # Equal entries are exactly at their largest; one that towers above the others is no reference for them.
+    reference = torch.where(reference < 2 * middle, reference, middle)
+    nonzero, near_count, centre = (torch.zeros_like(reference) for _ in range(3))
     p_excess, q_excess = torch.zeros_like(reference), torch.zeros_like(reference)
 
     def logs(chosen: slice, tile: Tensor) -> tuple[Tensor, Tensor]:
         g = reference[chosen].to(tile.device)[:, None]
-        present = tile > 0
+        near = (2 * tile > g) & (tile < 2 * g)
         # log1p of an exact difference: log itself would lose the digits in which the entries differ.
-        # It is exact down to half the reference; far below, nothing would be left of the entry.
-        x = torch.where(2 * tile > g, torch.log1p((tile - g) / g), torch.log((tile / g).clamp_min(_TINY)))
-        return x.masked_fill_(~present, 0.0), present
+        return torch.where(near, torch.log1p((tile - g) / g), torch.log(tile / g)), near
 
     for chosen, tile in rows.tiles():
-        x, present = logs(chosen, tile)
-        nonzero[chosen] += present.sum(1).to(rows.device)
-        mean[chosen] += x.sum(1).to(rows.device)
-    mean /= nonzero
+        x, near = logs(chosen, tile)
+        nonzero[chosen] += (tile > 0).sum(1).to(rows.device)
+        near_count[chosen] += near.sum(1).to(rows.device)
+        centre[chosen] += x.masked_fill_(~near, 0.0).sum(1).to(rows.device)
+    centre /= near_count.clamp_min(1)
     for chosen, tile in rows.tiles():
-        x, present = logs(chosen, tile)
-        x = (x - mean[chosen].to(tile.device)[:, None]).masked_fill_(~present, 0.0)
-        p_excess[chosen] += _exp_excess(p * x).sum(1).to(rows.device)
-        q_excess[chosen] += _exp_excess(q * x).sum(1).to(rows.device)
-    log_ratio = (
-        (1 / p - 1 / q) * torch.log1p((nonzero - d) / d)
-        + torch.log1p(p_excess / nonzero) / p
-        - torch.log1p(q_excess / nonzero) / q
-    )
+        x, near = logs(chosen, tile)
+        x -= centre[chosen].to(tile.device)[:, None]
+        for power, excess in ((p, p_excess), (q, q_excess)):
+            y = power * x
+            terms = torch.where(near, _exp_excess(y), torch.expm1(y)).masked_fill_(tile == 0, 0.0)
+            excess[chosen] += terms.sum(1).to(rows.device)
+    zeros = d - nonzero
+    log_ratio = torch.log1p((p_excess - zeros) / d) / p - torch.log1p((q_excess - zeros) / d) / q
     return -torch.expm1(log_ratio).clamp_max(0.0) + 0.0
 
 

@@ -13,7 +13,7 @@ import reprlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -61,7 +61,11 @@ class Rows:
         """Entries of each row that count (`d`), int64."""
         d = torch.zeros(self.n, dtype=torch.int64, device=self.device)
         for segment, kept in zip(self.segments, self.kept, strict=True):
-            d += segment.shape[1] if kept is None else kept.sum(1).to(self.device)
+            if kept is None:
+                d += segment.shape[1]
+                continue
+            for rows, columns in cut_into_tiles(kept):  # a sum of booleans widens all of them to int64 first
+                d[rows] += kept[rows, columns].sum(1).to(self.device)
         return d
 
     def part(self, which: slice) -> Rows:
@@ -125,7 +129,7 @@ def as_rows(w: Any, *, dim: int | None = None, kept: Any = None) -> tuple[Rows, 
     """
     values = as_tensor(w, "w")
     shape = values.shape
-    if dim is not None and not (isinstance(dim, Integral) and -values.dim() <= dim < values.dim()):
+    if dim is not None and not (is_number(dim, whole=True) and -values.dim() <= dim < values.dim()):
         raise ValueError(f"dim must name one of the {values.dim()} dimensions of w, got dim={dim!r}")
     mask = None if kept is None else _mask(kept, shape).to(values.device)
     matrix = _flat(values, dim)
@@ -136,6 +140,11 @@ def as_rows(w: Any, *, dim: int | None = None, kept: Any = None) -> tuple[Rows, 
         return in_the_kind_of(w, result.reshape(left))
 
     return rows, give_back
+
+
+def is_number(value: object, *, whole: bool = False) -> bool:
+    """Whether an argument is a real number, numpy's included: what else it may be has no order."""
+    return isinstance(value, Integral if whole else Real)
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
@@ -172,16 +181,14 @@ def _mask(kept: Any, shape: torch.Size) -> Tensor:
     if mask.dtype != torch.bool and not (mask.numel() == 0 and isinstance(kept, list | tuple)):
         raise TypeError(f"kept must be a boolean mask, got {_describe(mask)}")
     if mask.shape != shape:
-        raise ValueError(
-            f"kept must have the shape of w, {tuple(shape)}, got a mask of shape {tuple(mask.shape)}"
-        )
+        raise ValueError(f"kept must have the shape of w, {tuple(shape)}, got a mask of shape {tuple(mask.shape)}")
     return mask.to(torch.bool)
 
 
 def _any_tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
-        values = values.detach()
-        return values.cpu() if values.device.type == "mps" else values  # MPS has no float64
+        tensor: Tensor = values.detach()
+        return tensor.cpu() if tensor.device.type == "mps" else tensor  # MPS has no float64
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError(f"{name} must be a plain array, got a masked one: pass its data, and kept=~mask")
     array = np.asarray(values) if isinstance(values, np.ndarray | np.generic) else _listed(values, name)
