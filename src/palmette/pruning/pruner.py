@@ -17,7 +17,7 @@ from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope, check_scope, groups_of
 from palmette.pruning.selection import select
 from palmette.pruning.stopping import DEFAULT_RULES, StopRule
-from palmette.pruning.weights import Weight, check_finite, parameters_by_name, prunable, uncompiled
+from palmette.pruning.weights import Weight, check_values, parameters_by_name, prunable, uncompiled
 
 
 def prune(
@@ -61,7 +61,7 @@ def prune(
         kept = {n: None if bool(masks[n].all()) else masks[n].to(w.device) for n, w in tensors.items()}
     scores = {}
     for name, tensor in tensors.items():
-        check_finite(name, tensor)
+        check_values(name, tensor)
         scores[name] = saliency(name, tensor)
         if scores[name] is not tensor:
             if scores[name].shape != tensor.shape:
@@ -69,7 +69,7 @@ def prune(
                     f"saliency must give one score per weight, got shape {tuple(scores[name].shape)} "
                     f"for {name!r} of shape {tuple(tensor.shape)}"
                 )
-            check_finite(name, scores[name], "score")
+            check_values(name, scores[name], "score")
 
     new: dict[str, Tensor] = {}
     decided, network = [], None

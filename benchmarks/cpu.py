@@ -1,0 +1,90 @@
+"""On the CPU: the index beside two norms, the exact global cut beside numpy and torch.nn.utils.prune."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.utils import prune as torch_prune
+
+import palmette as pm
+from benchmarks.meters import Figure, extra_bytes, ms, seconds
+from palmette.measures.rows import Rows
+from palmette.pruning.selection import threshold
+
+CUT = 0.2
+
+
+def index(size: int = 10**8) -> list[Figure]:
+    weights = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    ours = seconds(lambda: pm.pq_index(weights))
+    norms = seconds(lambda: (torch.linalg.vector_norm(weights, 0.5), torch.linalg.vector_norm(weights, 1)))
+    memory = extra_bytes(lambda: pm.pq_index(weights))
+    return [
+        Figure(
+            f"PQ Index (.5, 1) of {size:.0e} float32",
+            ms(ours),
+            "two calls of `vector_norm`",
+            ms(norms),
+            f"{norms / ours:.1f}× faster",
+            "faster",
+        ),
+        Figure("its extra memory", f"{memory / 2**20:.1f} MB", goal="≤ 64 MB"),
+    ]
+
+
+def global_cut(tensors: int = 100, size: int = 10**6) -> list[Figure]:
+    generator = torch.Generator().manual_seed(0)
+    weights = {f"w{i}": torch.randn(size, generator=generator) for i in range(tensors)}
+    cut = int(CUT * tensors * size)
+    rows = Rows(tuple(w[None] for w in weights.values()), (None,) * tensors)
+
+    def partition() -> float:
+        magnitudes = np.abs(np.concatenate([w.numpy() for w in weights.values()]))
+        return float(np.partition(magnitudes, cut - 1)[cut - 1])
+
+    def ours() -> pm.Masks:
+        return pm.prune(weights, scope="global", budget=pm.FixedRatio(CUT))[0]
+
+    def theirs() -> list[nn.Module]:
+        layers = []
+        for weight in weights.values():
+            layer = nn.Module()
+            layer.weight = nn.Parameter(weight)
+            layers.append(layer)
+        torch_prune.global_unstructured([(m, "weight") for m in layers], torch_prune.L1Unstructured, amount=cut)
+        return layers
+
+    assert threshold(rows, cut) == partition(), "not the same threshold"
+    assert ours().kept == tensors * size - cut, "not the exact count"
+    found, numpy_time = seconds(lambda: threshold(rows, cut)), seconds(partition)
+    whole, torch_time = seconds(ours), seconds(theirs, 2)
+    weight_bytes = 4 * tensors * size
+    memory, torch_memory = extra_bytes(ours) / weight_bytes, extra_bytes(theirs) / weight_bytes
+    name = f"{tensors} tensors of {size:.0e} float32"
+    return [
+        Figure(
+            f"exact global threshold, {name}",
+            ms(found),
+            "`numpy.partition` of their concatenation",
+            ms(numpy_time),
+            f"{numpy_time / found:.1f}× faster",
+            "≥ 3×",
+        ),
+        Figure(
+            "whole cut: index, threshold, masks",
+            ms(whole),
+            "`prune.global_unstructured`",
+            ms(torch_time),
+            f"{torch_time / whole:.1f}× faster",
+            "≥ 10×",
+        ),
+        Figure(
+            "its extra memory, masks included",
+            f"{memory:.1%} of the weights",
+            "`prune.global_unstructured`",
+            f"{torch_memory:.0%}",
+            f"{torch_memory / memory:.0f}× less",
+            "< 30 %",
+        ),
+    ]

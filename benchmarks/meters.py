@@ -1,0 +1,103 @@
+"""Time, memory, the machine, and the table that every benchmark prints."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy
+import torch
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One line of the table: what was measured, beside what, in one run."""
+
+    what: str
+    ours: str
+    beside: str = ""
+    theirs: str = ""
+    ratio: str = ""
+    goal: str = ""
+
+
+def seconds(work: Callable[[], object], repeats: int = 5) -> float:
+    """Median wall time of `work`, after one run to warm up; the device has finished when the clock stops."""
+    work()
+    times = []
+    for _ in range(repeats):
+        _finish()
+        start = time.perf_counter()
+        work()
+        _finish()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def extra_bytes(work: Callable[[], object]) -> int:
+    """How far memory rose above where it stood while `work` ran: the device's, or without one this process's.
+
+    What `work` returns is alive at the end, so it counts.
+    """
+    if torch.cuda.is_available():
+        _finish()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        _finish()
+        return torch.cuda.max_memory_allocated() - before
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed before must not be there to be used again
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the highest mark
+    before = _status("VmRSS")
+    result = work()
+    del result
+    return _status("VmHWM") - before
+
+
+def table(figures: list[Figure]) -> str:
+    """Markdown."""
+    head = ("what", "palmette", "beside", "that", "ratio", "goal")
+    lines = [head, ("---",) * len(head)]
+    lines += [(f.what, f.ours, f.beside, f.theirs, f.ratio, f.goal) for f in figures]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def machine() -> str:
+    """The hardware and the versions, for the heading of a table."""
+    cpu = next(
+        (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
+    )
+    parts = [f"{cpu or platform.processor()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads"]
+    if torch.cuda.is_available():
+        driver = subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"], capture_output=True, text=True
+        ).stdout.strip()
+        parts.append(f"{torch.cuda.get_device_name()}, driver {driver}")
+    parts.append(f"Python {platform.python_version()}, torch {torch.__version__}, numpy {numpy.__version__}")
+    return "; ".join(parts)
+
+
+def ms(value: float) -> str:
+    """Seconds as milliseconds, three digits."""
+    return f"{value * 1e3:.3g} ms"
+
+
+def _finish() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _status(field: str) -> int:
+    line = next(line for line in _lines("/proc/self/status") if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
