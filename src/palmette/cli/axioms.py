@@ -2,10 +2,169 @@
 
 from __future__ import annotations
 
+import json
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
 import click
 
+from palmette.measures.hurley_rickard import TABLE_III, published
 
-@click.command()
-def axioms() -> None:
-    """Which sparsity measures keep which of the six properties?"""
-    raise click.ClickException("to come")
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from palmette.measures.axioms import Verdict
+    from palmette.measures.classic import Measure
+
+_Verdicts = Mapping[str, "Verdict"]
+_CITED = "Hurley and Rickard 2009, Table III"
+
+
+class _NamesFirst(click.Command):
+    """A command that takes -lp as the measure of that name, not as options."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        names = [a for a in args if a in TABLE_III]
+        others = [a for a in args if a not in TABLE_III]
+        return super().parse_args(ctx, [*others, "--", *names] if names and "--" not in args else args)
+
+
+@click.command(cls=_NamesFirst)
+@click.argument("measure", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print all verdicts and counterexamples as JSON.")
+def axioms(measure: str | None, as_json: bool) -> None:
+    """Which sparsity measures keep which of the six properties?
+
+    Tries hard to refute each property for each measure and marks where the outcome differs from the table
+    of Hurley and Rickard (2009). With the name of a MEASURE: all that was found about this one, each
+    counterexample in full.
+    """
+    from palmette.measures.axioms import check
+    from palmette.measures.classic import MEASURES
+
+    if measure is not None and measure not in MEASURES:
+        raise click.UsageError(f"no measure is called {measure!r}; there are {', '.join(MEASURES)}")
+    chosen = [m for name, m in MEASURES.items() if measure in (None, name)]
+    verdicts = {m.name: check(m) for m in chosen}
+    if as_json:
+        click.echo(json.dumps(_as_data(chosen, verdicts), indent=2, allow_nan=False))
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    if measure is None:
+        _print_table(console, chosen, verdicts)
+    else:
+        _print_one(console, chosen[0], verdicts[measure])
+
+
+def _differs(name: str, verdict: Verdict) -> bool:
+    return published(name, verdict.key) not in (None, verdict.holds)
+
+
+def _marks(console: Console) -> tuple[str, str]:
+    return ("✓", "✗") if console.encoding.startswith("utf") else ("yes", "no")
+
+
+def _print_table(console: Console, measures: list[Measure], verdicts: Mapping[str, _Verdicts]) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from palmette.measures.axioms import PROPERTIES
+
+    yes, no = _marks(console)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("measure", no_wrap=True)
+    for key, what in PROPERTIES.items():
+        table.add_column(f"{key}\n{what.name}", justify="center")
+    for m in measures:
+        cells = []
+        for verdict in verdicts[m.name].values():
+            mark = (yes, "green") if verdict.holds else (no, "red")
+            # A blank where the mark would be keeps the column straight.
+            cells.append(Text.assemble("  ", mark, (" !" if _differs(m.name, verdict) else "  ", "bold yellow")))
+        table.add_row(m.name, *cells)
+    console.print(table)
+    console.print(f"\n{yes} not refuted by any trial   {no} refuted by a counterexample")
+    console.print(f"! {_CITED}, says the opposite (settled in the docs):")
+    differing = Table(box=None, show_header=False, pad_edge=False)
+    for m in measures:
+        for verdict in verdicts[m.name].values():
+            if _differs(m.name, verdict):
+                here = f"published {no}, here {yes}" if verdict.holds else f"published {yes}, here {no}"
+                differing.add_row(f"  {m.name}", verdict.key, Text(f"{here}: {verdict}"))
+    console.print(differing)
+    console.print("\nFor a measure S of a vector w:")
+    statements = Table(box=None, show_header=False, pad_edge=False)
+    for key, what in PROPERTIES.items():
+        statements.add_row(f"  {key}", what.name, Text(what.statement))
+    console.print(statements)
+    with_parameters = [f"{m.name} ({_parameters(m)})" for m in measures if m.parameters]
+    console.print(f"\nParameters: {', '.join(with_parameters)}.")
+    console.print("`palmette axioms MEASURE` shows the counterexamples of one measure.")
+
+
+def _print_one(console: Console, m: Measure, verdicts: _Verdicts) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from palmette.measures.axioms import PROPERTIES
+
+    yes, no = _marks(console)
+    direction = "larger is sparser" if m.sparser_is_larger else "larger is denser, as published"
+    parameters = f"; {_parameters(m)}" if m.parameters else ""
+    console.print(f"{m.name}: {m.range}, {direction}{parameters}")
+    console.print(f"{m.source}\n")
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for key, verdict in verdicts.items():
+        mark = Text(yes, "green") if verdict.holds else Text(no, "red")
+        said = Text(str(verdict))
+        if _differs(m.name, verdict):
+            said.append(f"\n! {_CITED}, says {'no' if verdict.holds else 'yes'}", "bold yellow")
+        table.add_row(key, PROPERTIES[key].name, mark, said)
+    console.print(table)
+
+
+def _parameters(m: Measure) -> str:
+    return ", ".join(f"{name}={value:g}" for name, value in m.parameters.items())
+
+
+def _as_data(measures: list[Measure], verdicts: Mapping[str, _Verdicts]) -> dict[str, Any]:
+    from palmette.measures.axioms import PROPERTIES
+
+    return {
+        "published": _CITED,
+        "properties": {key: {"name": p.name, "statement": p.statement} for key, p in PROPERTIES.items()},
+        "measures": {
+            m.name: {
+                "symbol": m.symbol,
+                "parameters": dict(m.parameters),
+                "range": m.range,
+                "sparser_is_larger": m.sparser_is_larger,
+                "source": m.source,
+                "verdicts": {key: _verdict_data(m.name, v) for key, v in verdicts[m.name].items()},
+            }
+            for m in measures
+        },
+    }
+
+
+def _verdict_data(name: str, verdict: Verdict) -> dict[str, Any]:
+    example = verdict.counterexample
+    return {
+        "holds": verdict.holds,
+        "trials": verdict.trials,
+        "published": published(name, verdict.key),
+        "differs": _differs(name, verdict),
+        "counterexample": None
+        if example is None
+        else {
+            "before": example.before,
+            "after": example.after,
+            "value_before": example.value_before,
+            # JSON has no NaN: a measure that is undefined after the change has no value there.
+            "value_after": example.value_after if math.isfinite(example.value_after) else None,
+            "said": example.said,
+        },
+    }

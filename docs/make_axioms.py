@@ -1,0 +1,87 @@
+"""Write the generated parts of docs/axioms.md: what `palmette axioms` finds, as Markdown tables.
+
+python docs/make_axioms.py
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from palmette.measures.axioms import PROPERTIES, Verdict, check, check_all
+from palmette.measures.classic import MEASURES, negative_tanh, pq_mean, u_theta
+from palmette.measures.entropy import shannon_entropy, shannon_entropy_prime
+from palmette.measures.hurley_rickard import published
+from palmette.measures.trials import vector
+
+PAGE = Path(__file__).with_name("axioms.md")
+
+
+def _less(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda w, dim: -function(w, dim=dim)
+
+
+VARIANTS: Mapping[str, Callable[..., Any]] = {
+    "`-tanh_ab`, a = 1/8, b = 2": partial(negative_tanh, a=0.125, b=2.0),
+    "`u_theta`, theta = 0.75": partial(u_theta, theta=0.75),
+    "`pq-mean`, p = 1, q = 2": partial(pq_mean, p=1.0, q=2.0),
+    "`pq-mean`, p = 2, q = 4": partial(pq_mean, p=2.0, q=4.0),
+    "the negative of `H_S`": _less(shannon_entropy),
+    "the negative of `H_S_prime`": _less(shannon_entropy_prime),
+}
+
+
+def _row(title: str, verdicts: Mapping[str, Verdict], name: str = "") -> str:
+    cells = []
+    for key, verdict in verdicts.items():
+        mark = "✓" if verdict.holds else "✗"
+        cells.append(mark if published(name, key) in (None, verdict.holds) else f"**{mark} !**")
+    return f"| {title} | {' | '.join(cells)} |"
+
+
+def _head() -> list[str]:
+    titles = " | ".join(f"{key} {what.name}" for key, what in PROPERTIES.items())
+    return [f"| measure | {titles} |", "|---|" + ":-:|" * len(PROPERTIES)]
+
+
+def _parameters(name: str) -> str:
+    given = ", ".join(f"{key} = {value:g}" for key, value in MEASURES[name].parameters.items())
+    return f"`{name}`" + (f", {given}" if given else "")
+
+
+def _counterexamples(verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
+    rows = ["| measure | | before | after | value | what was done |", "|---|---|---|---|---|---|"]
+    for name, of_measure in verdicts.items():
+        for key, verdict in of_measure.items():
+            if (example := verdict.counterexample) is not None:
+                values = " → ".join(example.values())
+                vectors = f"{vector(example.before)} | {vector(example.after)}"
+                rows.append(f"| `{name}` | {key} | {vectors} | {values} | {example.said} |")
+    return rows
+
+
+def parts() -> dict[str, str]:
+    """The generated parts of the page by name."""
+    verdicts = check_all()
+    return {
+        "verdicts": "\n".join([*_head(), *(_row(_parameters(n), v, n) for n, v in verdicts.items())]),
+        "variants": "\n".join([*_head(), *(_row(title, check(m)) for title, m in VARIANTS.items())]),
+        "counterexamples": "\n".join(_counterexamples(verdicts)),
+    }
+
+
+def filled(page: str) -> str:
+    """`page` with each part between its two marks replaced."""
+    for name, part in parts().items():
+        marks = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
+        page, found = re.subn(marks, lambda m, part=part: f"{m[1]}\n{part}\n\n{m[2]}", page, flags=re.DOTALL)
+        if found != 1:
+            raise ValueError(f"axioms.md must have the marks of the part {name!r} once, found {found}")
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(filled(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,258 @@
+"""The six properties of a sparsity measure as code: try hard to refute each, and show how.
+
+D1 to D4 are Dalton's laws for measures of inequality, P1 and P2 were added by Rickard; Hurley and Rickard
+2009 put them together. The statements are those of Diao et al. 2023, section 1, with strict inequalities.
+
+How a property is tried:
+
+* on all vectors of up to four whole numbers from 0 to 5, on longer ones of plain shape, and on random ones
+  (`palmette.measures.trials`), from short to long, so that the first counterexample is a simple one;
+* a vector on which the measure is not finite is skipped; one on which it stops being finite by the change
+  counts against the property;
+* two values are equal if they differ by at most `TOLERANCE`, relative for values above 1 and absolute
+  below, and only what is not equal is larger or smaller;
+* Bill Gates (P1) says that there is a beta such that for all alpha the measure grows. It is refuted if each
+  beta of a ladder from 1 to 4096 has an alpha without growth: a measure that begins to grow beyond that
+  would be judged wrongly. All other counterexamples are final;
+* of the shortest counterexamples the one shown moves the wrong way rather than not at all, if there is one.
+
+That a property holds on all trials is no proof.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from palmette.measures import trials as tried
+from palmette.measures.classic import MEASURES
+from palmette.measures.trials import Trial, Vector, number, vector
+
+TOLERANCE = 1e-12
+
+Key = Literal["D1", "D2", "D3", "D4", "P1", "P2"]
+
+
+@dataclass(frozen=True)
+class Property:
+    """One of the six.
+
+    Args:
+        key: ``"D1"`` to ``"P2"``.
+        name: what Hurley and Rickard call it.
+        statement: what a measure S of a vector w has to do.
+        relation: how S after the change has to compare with S before it.
+        trials: the changes that are made to a vector.
+    """
+
+    key: Key
+    name: str
+    statement: str
+    relation: Literal["<", "=", ">"]
+    trials: Callable[[Vector], Iterator[Trial]]
+
+
+_SIX = (
+    Property(
+        "D1",
+        "Robin Hood",
+        "S falls when alpha moves from a larger entry w_i to a smaller w_j, 0 < alpha < (w_i - w_j) / 2",
+        "<",
+        tried.robin_hood,
+    ),
+    Property("D2", "Scaling", "S(alpha w) = S(w) for alpha > 0", "=", tried.scaling),
+    Property("D3", "Rising Tide", "S(w + alpha) < S(w) for alpha > 0 and w not constant", "<", tried.rising_tide),
+    Property("D4", "Cloning", "S([w, w]) = S(w)", "=", tried.cloning),
+    Property(
+        "P1",
+        "Bill Gates",
+        "each w_i has a beta > 0 such that S with w_i + beta + alpha is above S with w_i + beta, all alpha > 0",
+        ">",
+        tried.bill_gates,
+    ),
+    Property("P2", "Babies", "S([w, 0]) > S(w) for w not all zero", ">", tried.babies),
+)
+PROPERTIES: Mapping[str, Property] = MappingProxyType({p.key: p for p in _SIX})
+
+
+@dataclass(frozen=True)
+class Counterexample:
+    """A change that a reader can make by hand: `said` leads from `before` to `after`."""
+
+    before: Vector
+    after: Vector
+    value_before: float
+    value_after: float
+    said: str
+
+    @property
+    def moves(self) -> bool:
+        """Whether the two values differ; if not, the property fails by a tie, where it asks for a change."""
+        size = max(1.0, abs(self.value_before), abs(self.value_after))
+        return not abs(self.value_after - self.value_before) <= TOLERANCE * size
+
+    def __str__(self) -> str:
+        before, after = self.values()
+        outcome = f"goes from {before} to {after}" if self.moves else f"stays {after}"
+        return f"{self.said}: {vector(self.before)} -> {vector(self.after)}, S {outcome}"
+
+    def values(self) -> tuple[str, str]:
+        """Both values for eyes: with as many digits as it takes to tell them apart, four if they are equal."""
+        if not math.isfinite(self.value_after):
+            return number(self.value_before), "undefined"
+        for digits in range(4, 13):
+            texts = f"{self.value_before:.{digits}g}", f"{self.value_after:.{digits}g}"
+            if not self.moves or texts[0] != texts[1]:
+                break
+        return texts
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came out of trying to refute property `key`: it holds on all `trials`, or here is why not."""
+
+    key: str
+    trials: int
+    counterexample: Counterexample | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether no counterexample was found."""
+        return self.counterexample is None
+
+    def __str__(self) -> str:
+        return f"holds on {self.trials} trials" if self.counterexample is None else str(self.counterexample)
+
+
+def check(measure: Callable[..., Any], *, trials: int = 1000, seed: int = 0) -> Mapping[str, Verdict]:
+    """Try to refute each of the six properties for `measure`.
+
+    Args:
+        measure: one of `MEASURES`, or any function for which larger means sparser. One with an argument
+            `dim` is called with a float64 tensor, a vector in each row, and ``dim=1``, and has to give one
+            value per row; any other is called with one float64 numpy vector at a time.
+        trials: number of random vectors, on top of the structured ones.
+        seed: of the random vectors.
+
+    Returns:
+        A verdict for each of D1, D2, D3, D4, P1 and P2. Its `trials` counts the changes that were made.
+
+    >>> verdicts = check(MEASURES["gini"])
+    >>> all(verdict.holds for verdict in verdicts.values())
+    True
+    >>> print(check(max)["P2"])
+    appending a zero: [1] -> [1, 0], S stays 1
+    """
+    if trials < 0:
+        raise ValueError(f"trials must be at least 0, got trials={trials}")
+    evaluate = _per_row(measure)
+    return {key: _judge(evaluate, PROPERTIES[key], trials, seed) for key in PROPERTIES}
+
+
+def check_all(*, trials: int = 1000, seed: int = 0) -> Mapping[str, Mapping[str, Verdict]]:
+    """`check` of each of `MEASURES`, by name."""
+    return {name: check(measure, trials=trials, seed=seed) for name, measure in MEASURES.items()}
+
+
+@dataclass(frozen=True)
+class _Batch:
+    """Trials of vectors of equal length, as `befores` [n, betas, d] and `afters` [n, betas, alphas, d']."""
+
+    trials: tuple[Trial, ...]
+    befores: Tensor
+    afters: Tensor
+
+
+@functools.lru_cache(maxsize=len(_SIX))
+def _batches(key: Key, trials: int, seed: int) -> tuple[_Batch, ...]:
+    batches = []
+    for vectors in (tried.structured_vectors(), tried.random_vectors(trials, seed)):
+        by_length: dict[int, list[Trial]] = {}
+        for w in vectors:
+            by_length.setdefault(len(w), []).extend(PROPERTIES[key].trials(w))
+        for of_length in by_length.values():
+            if of_length:
+                befores = torch.tensor([t.befores for t in of_length], dtype=torch.float64)
+                afters = torch.tensor([t.afters for t in of_length], dtype=torch.float64)
+                batches.append(_Batch(tuple(of_length), befores, afters))
+    return tuple(batches)
+
+
+def _judge(evaluate: Callable[[Tensor], Tensor], what: Property, trials: int, seed: int) -> Verdict:
+    made = 0
+    for batch in _batches(what.key, trials, seed):
+        before, after = evaluate(batch.befores), evaluate(batch.afters)
+        defined = before.isfinite()
+        kept = _compares(before[..., None], after, what.relation) & defined[..., None]
+        counts = defined.any(1)
+        made += int(counts.sum())
+        refuted = counts & ~kept.all(2).any(1)
+        if bool(refuted.any()):
+            found = [
+                _counterexample(batch.trials[n], before[n], after[n], kept[n])
+                for n in refuted.nonzero()[:, 0].tolist()
+            ]
+            return Verdict(what.key, made, min(found, key=_complexity))
+    if made == 0:
+        raise ValueError(f"the measure must be finite on some vectors, got none at all in trying {what.key}")
+    return Verdict(what.key, made, None)
+
+
+def _compares(before: Tensor, after: Tensor, relation: Literal["<", "=", ">"]) -> Tensor:
+    tolerance = TOLERANCE * torch.maximum(before.abs(), after.abs()).clamp_min(1.0)
+    rise = after - before
+    if relation == "=":
+        return rise.abs() <= tolerance
+    return (rise < -tolerance if relation == "<" else rise > tolerance) & after.isfinite()
+
+
+def _counterexample(trial: Trial, before: Tensor, after: Tensor, kept: Tensor) -> Counterexample:
+    b = int(before.isfinite().nonzero()[0])
+    a = int((~kept[b]).nonzero()[0])
+    return Counterexample(
+        trial.befores[b], trial.afters[b][a], float(before[b]), float(after[b, a]), trial.said(b, a)
+    )
+
+
+def _complexity(example: Counterexample) -> tuple[float, ...]:
+    """Small for what convinces and is easy to compute by hand: no tie, whole numbers, small ones."""
+    entries = (*example.before, *example.after)
+    broken = sum(x != int(x) for x in entries)
+    undefined = not math.isfinite(example.value_after)
+    return (undefined, not example.moves, broken, max(entries), sum(example.before))
+
+
+def _per_row(measure: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
+    """The measure of every vector along the last dimension of a tensor."""
+
+    def batched(vectors: Tensor) -> Tensor:
+        matrix = vectors.reshape(-1, vectors.shape[-1])
+        values = torch.as_tensor(measure(matrix, dim=1), dtype=torch.float64)
+        if values.shape != matrix.shape[:1]:
+            raise ValueError(
+                f"a measure that takes dim must give one value per row, got shape {tuple(values.shape)} "
+                f"for {len(matrix)} rows"
+            )
+        return values.reshape(vectors.shape[:-1])
+
+    def one_by_one(vectors: Tensor) -> Tensor:
+        matrix = vectors.reshape(-1, vectors.shape[-1])
+        values = torch.tensor([float(measure(row)) for row in matrix.numpy()], dtype=torch.float64)
+        return values.reshape(vectors.shape[:-1])
+
+    return batched if _takes_dim(measure) else one_by_one
+
+
+def _takes_dim(measure: Callable[..., Any]) -> bool:
+    try:
+        return "dim" in inspect.signature(measure).parameters
+    except ValueError:  # some builtins have no signature
+        return False

@@ -1,0 +1,47 @@
+"""Which properties Hurley and Rickard found the measures to have: their Table III, as published.
+
+N. Hurley and S. Rickard, Comparing Measures of Sparsity, IEEE Transactions on Information Theory 55(10),
+4723-4741, 2009. It is kept here to be compared with what `palmette.measures.axioms` finds; where the two
+differ, `docs/axioms.md` settles who is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+_COLUMNS = ("D1", "D2", "D3", "D4", "P1", "P2")
+_ROWS = {
+    "l0": ". x . . . x",
+    "l0_eps": ". . . . . x",
+    "-l1": ". . x . . .",
+    "-lp": "x . x . . .",
+    "l2/l1": "x x . . x .",
+    "-tanh_ab": "x . x . . .",
+    "-log": ". . x . . .",
+    "kappa4": ". x x . x .",
+    "u_theta": ". x . x x .",
+    "-lp_minus": ". . . . x .",
+    "H_G": "x . x . . .",
+    "H_S": ". . . . . .",
+    "H_S_prime": ". . . . . .",
+    "hoyer": "x x x . x x",
+    "gini": "x x x x x x",
+}
+
+TABLE_III: Mapping[str, Mapping[str, bool]] = MappingProxyType(
+    {
+        name: MappingProxyType({key: mark == "x" for key, mark in zip(_COLUMNS, marks.split(), strict=True)})
+        for name, marks in _ROWS.items()
+    }
+)
+
+
+def published(measure: str, key: str) -> bool | None:
+    """Whether Table III grants property `key` to the measure of that name; None if it does not list it.
+
+    >>> published("gini", "D4"), published("hoyer", "D4"), published("pq", "D4")
+    (True, False, None)
+    """
+    row = TABLE_III.get(measure)
+    return None if row is None else row[key]

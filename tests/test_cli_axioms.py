@@ -1,0 +1,84 @@
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from palmette.cli import main
+from palmette.measures.axioms import PROPERTIES
+from palmette.measures.classic import MEASURES
+
+
+def run(*args, columns=80):
+    return CliRunner().invoke(main, ["axioms", *args], env={"COLUMNS": str(columns)})
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_has_a_row_for_each_measure_and_marks_where_it_differs(columns):
+    result = run(columns=columns)
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert all(len(line) <= columns for line in lines)
+    assert "\x1b" not in result.output
+    assert re.split("  +", lines[1].strip()) == ["measure", *(p.name for p in PROPERTIES.values())]
+    rows = {line.split()[0]: line.split()[1:] for line in lines[2 : 2 + len(MEASURES)]}
+    assert list(rows) == list(MEASURES)
+    assert rows["gini"] == ["✓"] * 6
+    assert rows["hoyer"] == ["✓", "✓", "✓", "✗", "✓", "✗", "!"]
+    assert sum(row.count("!") for row in rows.values()) == 4
+    assert "published ✓, here ✗: appending a zero: [0, 1] -> [0, 1, 0]" in result.output
+    assert "l2/l1    D3  published ✗, here ✓: holds on " in result.output
+
+
+def test_json_holds_every_verdict_and_is_strict():
+    data = json.loads(run("--json").output, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert list(data["measures"]) == list(MEASURES)
+    verdicts = data["measures"]["hoyer"]["verdicts"]
+    assert list(verdicts) == list(data["properties"]) == ["D1", "D2", "D3", "D4", "P1", "P2"]
+    babies = verdicts["P2"]
+    assert babies["holds"] is False
+    assert babies["published"] is True
+    assert babies["differs"] is True
+    assert babies["counterexample"] == {
+        "before": [0, 1],
+        "after": [0, 1, 0],
+        "value_before": 1,
+        "value_after": 1,
+        "said": "appending a zero",
+    }
+    assert data["measures"]["H_G"]["verdicts"]["P2"]["counterexample"]["value_after"] is None
+    assert data["measures"]["pq"]["verdicts"]["D1"]["published"] is None
+
+
+@pytest.mark.parametrize("name", MEASURES)
+def test_one_measure_by_name_even_one_that_looks_like_an_option(name):
+    result = run(name)
+    assert result.exit_code == 0
+    assert result.output.startswith(f"{name}: {MEASURES[name].range}")
+    assert re.findall(r"^([DP]\d)  ", result.output, flags=re.M) == ["D1", "D2", "D3", "D4", "P1", "P2"]
+
+
+def test_one_measure_as_json():
+    data = json.loads(run("--json", "-tanh_ab").output)
+    assert list(data["measures"]) == ["-tanh_ab"]
+    assert data["measures"]["-tanh_ab"]["parameters"] == {"a": 1, "b": 0.5}
+
+
+def test_an_unknown_measure_is_an_error_that_lists_the_known_ones():
+    result = run("ginni")
+    assert result.exit_code == 2
+    assert "no measure is called 'ginni'; there are l0, l0_eps, -l1," in result.output
+
+
+def test_a_terminal_without_unicode_gets_words():
+    ran = subprocess.run(
+        [sys.executable, "-m", "palmette", "axioms", "gini"],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "COLUMNS": "80"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert "D1  Robin Hood   yes  holds on " in ran.stdout
