@@ -31,7 +31,9 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
         eta: :math:`\eta_r`, at least 0. A larger value lets more go.
 
     Returns:
-        The bound, not rounded, in float64 and in the kind of `index`; NaN where the index is NaN.
+        The bound, not rounded, in float64 and in the kind of `index`; NaN where the index is NaN. It knows
+        the row through ``1 - index`` alone: an index that is 1 but for a rounding (a few large entries at a
+        small `p`) leaves it few digits.
 
     >>> retained_lower_bound(0.75, 4, p=0.5, q=1)
     1.0
@@ -78,8 +80,8 @@ def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
     .. math:: \min \Big\{ r : \sum_{i \notin M_r} |w_i|^p \le \eta \sum_{i \in M_r} |w_i|^p \Big\}
 
     This is the number that `retained_lower_bound` bounds from below, counted. `eta=0` drops nothing
-    but zeros. A tie is a tie: sums near `eta` are compared without rounding error, so that a third of
-    the head is at most ``eta=1/3`` of it.
+    but zeros. A tie is a tie: sums are exact and their quotient is rounded once, as ``1/3`` itself is, so
+    a tail of a third of its head goes at ``eta=1/3``.
 
     >>> tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.5)
     1
@@ -102,6 +104,8 @@ def droppable(tails: Tensor, mass: Tensor, eta: float) -> int:
         tails: its cumulative sum.
         eta: the share of the head that the tail may weigh.
     """
+    if eta == 0:
+        return int((tails == 0).sum())
     heads = mass.flip(0).cumsum(0).flip(0)[1:]  # summed from the largest: nothing is subtracted
     shares = tails / torch.cat([heads, heads.new_zeros(1)])[: len(tails)]
     # A sum of n terms is off by n roundings at most. What that leaves open is settled by exact sums.
@@ -136,8 +140,8 @@ def ordered_mass(magnitudes: Tensor, p: float) -> Tensor:
         return magnitudes
     ordered = magnitudes.sort().values
     # A power of two: at p = 1 the masses of whole numbers stay exact, and so does a tie between them.
-    unit = torch.ldexp(torch.ones_like(ordered[-1]), torch.frexp(ordered[-1]).exponent - 1)
-    return (ordered / unit).pow(p)
+    excess = (torch.frexp(ordered[-1]).exponent - 900).clamp_min(0)
+    return (ordered / torch.ldexp(torch.ones_like(ordered[-1]), excess)).pow(p)
 
 
 def _tail_share(mass: Tensor, cut: int) -> float:
