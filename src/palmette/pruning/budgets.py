@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from palmette.measures.bound import check_eta, droppable, retained_lower_bound
+from palmette.measures.bound import check_eta, droppable, ordered_mass
 from palmette.measures.pq import PowerSums, check_pq, index_from_sums, power_sums
-from palmette.measures.rows import Rows
+from palmette.measures.rows import Rows, as_tensor, is_number
 
 
 @dataclass(frozen=True)
@@ -38,29 +38,34 @@ class Budget(ABC):
     p: float
     q: float
 
-    def __call__(self, rows: Tensor | Rows, kept: Tensor | None = None) -> Tensor:
+    def __call__(self, rows: Any, kept: Any = None) -> Tensor:
         """Exact counts, int64, one per row: how many of its kept entries go.
 
         Args:
-            rows: a matrix with one row per unit, or a vector for a single one.
+            rows: a tensor, array or list of numbers: one row per unit, or the entries of a single one.
             kept: boolean, of the same shape: which entries are still there (all by default).
         """
-        if isinstance(rows, Tensor):
-            if kept is not None and kept.shape != rows.shape:
-                raise ValueError(f"kept must have the shape of rows, {tuple(rows.shape)}, got {tuple(kept.shape)}")
-            rows = Rows.of(torch.atleast_2d(rows.detach()), None if kept is None else torch.atleast_2d(kept))
-        return self.plan(rows).cut
+        values, mask = as_tensor(rows, "rows"), None if kept is None else torch.as_tensor(kept)
+        if values.dim() not in (1, 2):
+            raise ValueError(f"rows must be a matrix or a vector, got shape {tuple(values.shape)}")
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != values.shape):
+            raise ValueError(
+                f"kept must be boolean and have the shape of rows, {tuple(values.shape)}, "
+                f"got {mask.dtype} of shape {tuple(mask.shape)}"
+            )
+        matrix = values if values.dim() == 2 else values[None]
+        return self.plan(Rows.of(matrix, None if mask is None else mask.to(matrix.device).view(matrix.shape))).cut
 
     def plan(self, rows: Rows) -> Plan:
         """The counts, and the measurements they rest on. A row without an index loses nothing."""
         sums = power_sums(rows, p=self.p, q=self.q)
         index = index_from_sums(rows, sums)
-        retained, cut = self._count(rows, sums.d, index)
+        retained, cut = self._count(rows, sums)
         cut = torch.where(index.isnan(), 0, cut)
         return Plan(sums, index, retained, cut)
 
     @abstractmethod
-    def _count(self, rows: Rows, d: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
         """(how many to keep, how many go) for each row."""
 
 
@@ -94,16 +99,19 @@ class Sap(Budget):
     def __post_init__(self) -> None:
         check_pq(self.p, self.q)
         check_eta(self.eta)
-        if not 0 < self.gamma < float("inf"):
-            raise ValueError(f"gamma must be above 0 and finite, got gamma={self.gamma}")
-        if not 0 < self.beta <= 1:
-            raise ValueError(f"beta must be above 0 and at most 1, got beta={self.beta}")
+        if not (is_number(self.gamma) and 0 < self.gamma < float("inf")):
+            raise ValueError(f"gamma must be above 0 and finite, got gamma={self.gamma!r}")
+        if not (is_number(self.beta) and 0 < self.beta <= 1):
+            raise ValueError(f"beta must be above 0 and at most 1, got beta={self.beta!r}")
 
-    def _count(self, rows: Rows, d: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        size = d.to(torch.float64)
-        retained = retained_lower_bound(index, size, p=self.p, q=self.q, eta=self.eta)
-        wanted = _floor(self.gamma * (size - retained), size)
-        return retained, torch.minimum(wanted, _share(d, self.beta))
+    def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
+        size, sharp = sums.d.to(torch.float64), self.q / (self.q - self.p)
+        # The same r, powers of d cancelled: at a small p the index is so near 1 that 1 - I has few digits left.
+        retained = sums.p_sum * (sums.p_sum / sums.q_sum) ** (sharp - 1) * (1 + self.eta) ** -sharp
+        retained = torch.minimum(_whole_if_near(retained, size * sharp), size)
+        wanted = _whole_if_near(self.gamma * (size - retained), self.gamma * size)
+        most = _share(sums.d, self.beta)
+        return retained, torch.where(wanted < most, wanted.floor(), most).to(torch.int64)
 
 
 @dataclass(frozen=True)
@@ -113,7 +121,7 @@ class FixedRatio(Budget):
     .. math:: c = \lfloor d \cdot P \rfloor
 
     Args:
-        ratio: :math:`0 \le P \le 1`, taken as the decimal number that was written: 0.29 of 100 is 29.
+        ratio: :math:`0 \le P \le 1`, taken as the number that was written: 0.29 of 100 is 29, 1/3 of 300 is 100.
 
     >>> FixedRatio(0.29)(torch.ones(100))
     tensor([29])
@@ -122,16 +130,16 @@ class FixedRatio(Budget):
     """
 
     ratio: float = 0.2
-    p: ClassVar[float] = 0.5
-    q: ClassVar[float] = 1.0
+    p: float = field(default=0.5, init=False, repr=False)
+    q: float = field(default=1.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.ratio <= 1:
-            raise ValueError(f"ratio must be between 0 and 1, got ratio={self.ratio}")
+        if not (is_number(self.ratio) and 0 <= self.ratio <= 1):
+            raise ValueError(f"ratio must be between 0 and 1, got ratio={self.ratio!r}")
 
-    def _count(self, rows: Rows, d: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        cut = _share(d, self.ratio)
-        return (d - cut).to(torch.float64), cut
+    def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
+        cut = _share(sums.d, self.ratio)
+        return (sums.d - cut).to(torch.float64), cut
 
 
 @dataclass(frozen=True)
@@ -157,8 +165,8 @@ class TailMass(Budget):
     eta: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.p <= 1:
-            raise ValueError(f"p must be above 0 and at most 1 (Theorem 2), got p={self.p}")
+        if not (is_number(self.p) and 0 < self.p <= 1):
+            raise ValueError(f"p must be above 0 and at most 1 (Theorem 2), got p={self.p!r}")
         check_eta(self.eta)
 
     @property
@@ -166,36 +174,36 @@ class TailMass(Budget):
         """The larger norm of the index that is reported: 1, or 2 when p is 1."""
         return 2.0 if self.p == 1 else 1.0
 
-    def _count(self, rows: Rows, d: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        cut = torch.zeros_like(d)
+    def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
+        cut = torch.zeros_like(sums.d)
         for i in range(rows.n):
             row = rows.part(slice(i, i + 1))
             kept = [s[0] if k is None else s[0][k[0]] for s, k in zip(row.segments, row.kept, strict=True)]
-            mass = torch.cat([k.to(rows.device, torch.float64).abs_() for k in kept]).sort().values
-            if mass.numel():
-                mass = (mass / mass[-1].clamp_min(torch.finfo(torch.float64).tiny)).pow_(self.p)
+            mass = ordered_mass(torch.cat([k.to(rows.device, torch.float64).abs() for k in kept]), self.p)
             cut[i] = droppable(mass.cumsum(0), mass, self.eta)
-        return (d - cut).to(torch.float64), cut
+        return (sums.d - cut).to(torch.float64), cut
+
+
+def check_budget(budget: Budget) -> None:
+    """Raise unless `budget` is one."""
+    if not isinstance(budget, Budget):
+        raise TypeError(f"budget must be one such as Sap() or FixedRatio(0.2), got {budget!r}")
 
 
 def _share(d: Tensor, share: float) -> Tensor:
-    """floor(d * share), exactly, with `share` as the decimal that a person wrote."""
-    exact = Fraction(str(float(share)))
+    """floor(d * share), exactly, with `share` as the fraction or decimal that a person wrote."""
+    exact = Fraction(share).limit_denominator(1_000_000)
+    if float(exact) != share:
+        exact = Fraction(str(float(share)))
     sizes, where = torch.unique(d, return_inverse=True)
     counts = [size * exact.numerator // exact.denominator for size in sizes.tolist()]
     return torch.tensor(counts, dtype=torch.int64, device=d.device)[where]
 
 
-def _floor(x: Tensor, size: Tensor) -> Tensor:
-    """floor(x), where an `x` that rounding has put just under a whole number is that number.
+def _whole_if_near(x: Tensor, size: Tensor) -> Tensor:
+    """`x`, or the whole number that it is but for the rounding of numbers of the given size.
 
     A one-hot row of 49 entries at p=.5, q=1 loses 48: in float64, 49 * (1 - 1/49) may come out as 47.99….
     """
     whole = x.round()
-    slack = 16 * torch.finfo(torch.float64).eps * size
-    return (
-        torch.where((x - whole).abs() <= slack, whole, x.floor())
-        .nan_to_num(0.0)
-        .clamp(max=2.0**62)
-        .to(torch.int64)
-    )
+    return torch.where((x - whole).abs() <= 16 * torch.finfo(torch.float64).eps * size, whole, x)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class UnitDecisions:
     """The units of one group: the neurons of a layer, a layer, or the network. One entry per unit.
 
@@ -41,7 +41,7 @@ class UnitDecisions:
         return (self.d - self.c) / self.total
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Decision:
     """One cut: what was measured and what was taken, for every unit.
 
@@ -84,7 +84,7 @@ class Decision:
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values that `torch.save` and `torch.load` take."""
-        return {f.name: getattr(self, f.name) for f in fields(self)} | {"groups": [vars(g) for g in self.groups]}
+        return vars(self) | {"groups": [dict(vars(g)) for g in self.groups]}
 
     @staticmethod
     def from_state_dict(state: Mapping[str, Any]) -> Decision:

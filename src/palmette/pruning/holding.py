@@ -10,16 +10,14 @@ CPU it takes a twentieth of the time of `masked_fill_`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from palmette.errors import ParameterGone
 
-
-_INTEGER = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Holder:
@@ -28,20 +26,22 @@ class Holder:
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = dict(parameters)
         self._kept: dict[str, Tensor] = {}
-        self._listening: set[str] = set()
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        for name, parameter in self._parameters.items():
+            _after_accumulation(parameter, weakref.WeakMethod(self._zero_gradient), name)
 
+    @torch.no_grad()
     def set_masks_(self, masks: Mapping[str, Tensor]) -> None:
         """Hold these from now on: weights, gradients and optimizer state at pruned places become zero."""
         self._kept = {n: m for n, m in masks.items() if not bool(m.all())}
         self._zero_weights()
-        with torch.no_grad():
-            for name, parameter in self._parameters.items():
-                self._zero_gradient(name, parameter)
-                for optimizer in self._optimizers:
-                    for value in optimizer.state.get(parameter, {}).values():
-                        if isinstance(value, Tensor) and value.shape == parameter.shape:
-                            self._zero(name, value)
+        for name in self._kept:
+            parameter = self._parameters[name]
+            self._zero_gradient(name)
+            for optimizer in self._optimizers:
+                for value in optimizer.state.get(parameter, {}).values():
+                    if isinstance(value, Tensor) and value.shape == parameter.shape:
+                        self._zero(name, value)
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
         """Zero the pruned weights after each step of `optimizer`; a second call does nothing more."""
@@ -55,42 +55,38 @@ class Holder:
                 f"({', '.join(list(self._parameters)[:4])}, …); was it made from another model, or before "
                 "the model's parameters were replaced?"
             )
-        self._listen()
         self._zero_weights()
         if optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
             # The optimizer keeps this object alive: masks hold even if whoever made them lets go.
             register(lambda *_: self._zero_weights())
 
-    def _listen(self) -> None:
-        # Parameters know this object weakly, or the two would keep each other alive.
-        me = weakref.ref(self)
-        for name, parameter in self._parameters.items():
-            if parameter.requires_grad and name not in self._listening:
-                parameter.register_post_accumulate_grad_hook(_gradient_hook(me, name))
-                self._listening.add(name)
-
     @torch.no_grad()
     def _zero_weights(self) -> None:
         for name in self._kept:
             self._zero(name, self._parameters[name])
 
-    def _zero_gradient(self, name: str, parameter: Tensor) -> None:
-        if name in self._kept and parameter.grad is not None:
-            self._zero(name, parameter.grad)
+    @torch.no_grad()
+    def _zero_gradient(self, name: str) -> None:
+        gradient = self._parameters[name].grad
+        if name in self._kept and gradient is not None and gradient.layout == torch.strided:
+            self._zero(name, gradient)
 
     def _zero(self, name: str, values: Tensor) -> None:
-        if name not in self._kept:
-            return
         if self._kept[name].device != values.device:  # the model has moved
             self._kept[name] = self._kept[name].to(values.device)
-        values.view(_INTEGER[values.element_size()]).mul_(self._kept[name])
+        if values.is_floating_point():  # what an optimizer has packed into integers is its own
+            values.view(_INTEGER[values.element_size()]).mul_(self._kept[name])
 
 
-def _gradient_hook(holder: weakref.ref[Holder], name: str) -> Any:
-    def after_accumulation(parameter: Tensor) -> None:
-        if (me := holder()) is not None:
-            with torch.no_grad():
-                me._zero_gradient(name, parameter)
+def _after_accumulation(parameter: Tensor, zero: weakref.WeakMethod[Callable[[str], None]], name: str) -> None:
+    """Call `zero` with `name` whenever a gradient was accumulated; weakly, or the two keep each other alive."""
 
-    return after_accumulation
+    def hook(_: Tensor) -> None:
+        if (call := zero()) is not None:
+            call(name)
+
+    trained = parameter.requires_grad
+    parameter.requires_grad_(True)  # a frozen one, that may be trained later, takes no hook
+    parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    parameter.requires_grad_(trained)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
 from torch import Tensor
 
 from palmette.errors import MaskMismatch
@@ -33,8 +33,9 @@ class Masks(Mapping[str, Tensor]):
 
     def __init__(self, masks: Mapping[str, Tensor]) -> None:
         for name, mask in masks.items():
-            if mask.dtype != torch.bool:
-                raise TypeError(f"a mask must be boolean, got {mask.dtype} for {name!r}")
+            if not (isinstance(mask, Tensor) and mask.dtype == torch.bool):
+                got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+                raise TypeError(f"a mask must be a boolean tensor, got {got} for {name!r}")
         self._masks = dict(masks)
 
     @staticmethod
@@ -112,7 +113,9 @@ class Masks(Mapping[str, Tensor]):
         """What `state_dict` gave, on the CPU."""
         if state.get("format") != _FORMAT:
             raise MaskMismatch(f"these are not masks of format {_FORMAT!r}, got format {state.get('format')!r}")
-        shapes, bits = state["shapes"], state["bits"]
+        shapes, bits = state.get("shapes", {}), state.get("bits", {})
+        if shapes.keys() != bits.keys():
+            raise MaskMismatch(f"the masks are damaged: shapes of {list(shapes)}, but bits of {list(bits)}")
         return Masks({n: _unpacked(bits[n], tuple(shapes[n]), n) for n in shapes})
 
     def save(self, path: str | Path) -> None:
@@ -122,7 +125,7 @@ class Masks(Mapping[str, Tensor]):
         path = Path(path)
         partial = path.with_name(path.name + ".partial")
         try:
-            save_file(state["bits"], partial, metadata)
+            partial.write_bytes(save(state["bits"], metadata))
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
@@ -137,13 +140,15 @@ class Masks(Mapping[str, Tensor]):
         """
         if not Path(path).is_file():
             raise FileNotFoundError(f"no mask file at {str(path)!r}")
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != _FORMAT:
-                raise MaskMismatch(f"{str(path)!r} is a safetensors file, but not of masks (no {_FORMAT!r} in it)")
-            bits = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        shapes = json.loads(metadata["shapes"])
-        masks = Masks.from_state_dict({"format": _FORMAT, "shapes": shapes, "bits": bits})
+        try:
+            with safe_open(path, "pt") as file:
+                metadata = file.metadata() or {}
+                ours = metadata.get("format") == _FORMAT  # and if not, it may be a large model
+                bits = {name: file.get_tensor(name) for name in file.keys() if ours}  # noqa: SIM118
+            shapes = json.loads(metadata.get("shapes", "{}"))
+            masks = Masks.from_state_dict(metadata | {"shapes": shapes, "bits": bits})
+        except (SafetensorError, ValueError) as error:
+            raise MaskMismatch(f"{str(path)!r} is not a whole file of masks: {error}") from error
         if like is not None:
             check_match(masks, {n: w.shape for n, w in like.items()}, f"the masks in {str(path)!r}")
         return masks

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import ParameterGone
-from palmette.pruning.budgets import Budget, Sap
+from palmette.errors import NothingToPrune, ParameterGone
+from palmette.pruning.budgets import Budget, Sap, check_budget
 from palmette.pruning.decision import Decision, UnitDecisions
 from palmette.pruning.holding import Holder
 from palmette.pruning.masks import Masks, check_match
@@ -50,26 +51,19 @@ def prune(
     Diao et al. 2023, Algorithm 1.
     """
     check_scope(scope)
+    check_budget(budget)
     whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
     if not whole:
-        raise ValueError("weights must hold at least one tensor, got none")
+        raise NothingToPrune("weights must hold at least one tensor, got none")
     tensors = {n: w.tensor for n, w in whole.items()}
+    for name, tensor in tensors.items():
+        check_values(name, tensor)
     kept: dict[str, Tensor | None] = dict.fromkeys(tensors)
     if masks is not None:
         check_match(Masks(masks), {n: w.shape for n, w in tensors.items()}, "the masks")
         # A mask that keeps everything need not be read.
         kept = {n: None if bool(masks[n].all()) else masks[n].to(w.device) for n, w in tensors.items()}
-    scores = {}
-    for name, tensor in tensors.items():
-        check_values(name, tensor)
-        scores[name] = saliency(name, tensor)
-        if scores[name] is not tensor:
-            if scores[name].shape != tensor.shape:
-                raise ValueError(
-                    f"saliency must give one score per weight, got shape {tuple(scores[name].shape)} "
-                    f"for {name!r} of shape {tuple(tensor.shape)}"
-                )
-            check_values(name, scores[name], "score")
+    scores = {n: _scores(n, w, kept[n], saliency) for n, w in tensors.items()}
 
     new: dict[str, Tensor] = {}
     decided, network = [], None
@@ -90,6 +84,23 @@ def prune(
         )
     assert network is not None
     return Masks(new), Decision(scope, str(budget), float(network.index()), tuple(decided))
+
+
+def _scores(name: str, weight: Tensor, kept: Tensor | None, saliency: Saliency) -> Tensor:
+    """What `saliency` says of the kept weights, checked; of the others it may say anything."""
+    scores = saliency(name, weight)
+    if scores is weight:
+        return weight
+    if not isinstance(scores, Tensor) or scores.shape != weight.shape:
+        got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else repr(scores)
+        raise ValueError(
+            f"saliency must give a tensor of the weight's shape, {tuple(weight.shape)} for {name!r}, got {got}"
+        )
+    scores = scores.detach().to(weight.device)
+    if kept is not None:
+        scores = scores.where(kept, 0)
+    check_values(name, scores, "score")
+    return scores
 
 
 class Pruner:
@@ -132,13 +143,14 @@ class Pruner:
         check_scope(scope)
         self.model = model
         self.budget = Sap() if budget is None else budget
+        check_budget(self.budget)
         self.scope = scope
         self.saliency = saliency
         self.rules: tuple[StopRule, ...] = (stop,) if callable(stop) else tuple(stop)
         self.decisions: list[Decision] = []
-        self._weights = prunable(model, include=include, exclude=exclude)
+        chosen = prunable(model, include=include, exclude=exclude)
+        self._layouts = {n: (w.transposed, w.groups) for n, w in chosen.items()}
         self._masks = Masks.ones_like(self._tensors())
-        self._holder = Holder(self._tensors())
 
     @property
     def masks(self) -> Masks:
@@ -181,7 +193,8 @@ class Pruner:
         To start a round where training began: ``start = copy.deepcopy(model.state_dict())`` before it.
         """
         self._check_still_there()
-        model = uncompiled(self.model)
+        compiled = any(n.startswith("_orig_mod.") for n in state)
+        model = self.model if compiled else uncompiled(self.model)
         own = {n: v for n, v in model.state_dict().items() if isinstance(v, Tensor)}
         given = {n: v for n, v in state.items() if isinstance(v, Tensor)}
         check_match(given, {n: v.shape for n, v in own.items()}, "the weights to rewind to")
@@ -200,10 +213,13 @@ class Pruner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` was taken; the model's pruned weights become zero."""
         self._check_still_there()
+        if missing := {"masks", "decisions"} - state.keys():
+            raise ValueError(f"load_state_dict takes what state_dict gave, got a state without {sorted(missing)}")
         masks = Masks.from_state_dict(state["masks"])
         check_match(masks, {n: w.shape for n, w in self._tensors().items()}, "the masks of this state")
+        decisions = [Decision.from_state_dict(d) for d in state["decisions"]]
         self._set(Masks({n: masks[n].to(w.device) for n, w in self._tensors().items()}))
-        self.decisions = [Decision.from_state_dict(d) for d in state["decisions"]]
+        self.decisions = decisions
 
     def _set(self, masks: Masks) -> None:
         self._masks = masks
@@ -222,16 +238,19 @@ class Pruner:
                     "(and give it this one's state_dict() if the masks still fit)"
                 )
 
-    # A copy has a model of its own, and its masks are held there; it holds no optimizer yet.
+    # A copy has a model of its own, and its masks are held there; it holds no optimizer yet. Weights are looked
+    # up when first needed: the copy of a model that has its Pruner as an attribute is not complete before.
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {k: v for k, v in self.__dict__.items() if k not in ("_weights", "_holder")}
-        return state | {"_layouts": {n: (w.transposed, w.groups) for n, w in self._weights.items()}}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_weights", "_holder")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        layouts = state.pop("_layouts")
-        self.__dict__.update(state)
+    @cached_property
+    def _weights(self) -> dict[str, Weight]:
         parameters = parameters_by_name(self.model)
-        self._weights = {n: Weight(parameters[n], *layout) for n, layout in layouts.items()}
-        self._holder = Holder(self._tensors())
-        self._holder.set_masks_(self._masks)
+        return {n: Weight(parameters[n], *layout) for n, layout in self._layouts.items()}
+
+    @cached_property
+    def _holder(self) -> Holder:
+        holder = Holder(self._tensors())
+        holder.set_masks_(self._masks)
+        return holder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from torch import Tensor
 
@@ -25,11 +26,10 @@ def magnitude_of(weights: Mapping[str, Tensor]) -> Saliency:
     >>> one_shot("w", torch.tensor([0.0, 9.0]))
     tensor([ 3., -1.])
     """
-    frozen = {name: weight.detach().clone() for name, weight in weights.items()}
+    return partial(_look_up, {name: weight.detach().clone() for name, weight in weights.items()})
 
-    def saliency(name: str, weight: Tensor) -> Tensor:
-        if name not in frozen:
-            raise ValueError(f"magnitude_of has no weight named {name!r}; it has {', '.join(frozen)}")
-        return frozen[name].to(weight.device)
 
-    return saliency
+def _look_up(frozen: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
+    if name not in frozen:
+        raise ValueError(f"magnitude_of has no weight named {name!r}; it has {', '.join(frozen)}")
+    return frozen[name]

@@ -81,7 +81,8 @@ def _select_by_sorting(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
     # An entry that was gone stays gone.
     widths = [s.shape[1] for s in rows.segments]
     return tuple(
-        r.contiguous() if k is None else r & k for r, k in zip(remaining.split(widths, 1), rows.kept, strict=True)
+        r.contiguous() if k is None else r & k
+        for r, k in zip(remaining.split_with_sizes(widths, 1), rows.kept, strict=True)
     )
 
 
@@ -106,8 +107,9 @@ def _find_cut(row: Rows, cut: int) -> Cut:
         return Cut(-1, 0, 0)
     most = torch.iinfo(_INTEGER[_key_dtype(row).itemsize]).max
     sample = _sorted_sample(row)
-    middle = cut / int(row.counts()[0]) * len(sample)
-    margin = 4 * math.sqrt(middle * (1 - middle / len(sample))) + 2 if len(sample) else 0.0
+    d = int(row.counts()[0])
+    middle = cut / d * len(sample)
+    margin = 4 * math.sqrt(middle * (1 - cut / d)) + 2
     at_most: dict[int, int] = {-1: 0}  # key: how many are at most that
 
     def count_at_most(key: int) -> int:
@@ -121,7 +123,7 @@ def _find_cut(row: Rows, cut: int) -> Cut:
         return int(sample[int(position)]) if position < len(sample) else most
 
     low, high = from_sample(middle - margin), from_sample(middle + margin)
-    room = int(3 * margin / max(1, len(sample)) * row.width) + 4096  # half as much again as is expected
+    room = min(d, int(3 * margin / max(1, len(sample)) * row.width) + 4096)  # half as much again as is expected
     while True:
         high = max(high, low + 1)
         counts, between = _split(row, low, high, room)
@@ -171,7 +173,7 @@ def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], T
         if keys.device.type == "cpu":  # numpy compresses several times faster than torch
             array = keys.numpy()
             at_most_low = array <= low
-            below += np.count_nonzero(at_most_low)
+            below += int(np.count_nonzero(at_most_low))
             between.append(torch.from_numpy(array[(array < high) ^ at_most_low]))
         else:
             below += _count(keys <= low)
@@ -231,4 +233,4 @@ def _key_tiles(row: Rows) -> Iterator[Tensor]:
 
 
 def _count(marked: Tensor) -> int:
-    return np.count_nonzero(marked.numpy()) if marked.device.type == "cpu" else int(marked.sum())
+    return int(np.count_nonzero(marked.numpy())) if marked.device.type == "cpu" else int(marked.sum())

@@ -14,6 +14,7 @@ from palmette.errors import NotFinite, NothingToPrune
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _OUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -35,7 +36,7 @@ class Weight:
     def rows(self, values: Tensor) -> Tensor:
         """`values`, of the shape of the weight, with one row per neuron; each row in index order."""
         if not self.transposed:
-            return values.reshape(values.shape[0], -1)
+            return values.flatten(1) if values.dim() > 1 else values[:, None]
         block = values.reshape(self.groups, -1, *values.shape[1:]).transpose(1, 2)
         return block.reshape(self.groups * values.shape[1], -1)
 
@@ -51,7 +52,7 @@ class Weight:
 def prunable(
     model: nn.Module, *, include: Iterable[str] | None = None, exclude: Iterable[str] = ()
 ) -> dict[str, Weight]:
-    """The prunable weights of `model` by their names in its `state_dict`, each once.
+    """The prunable weights of `model` by their names in its `state_dict`, each once, by its first name.
 
     By default these are the weights of Linear, convolution and transposed convolution layers, the
     projections of `nn.MultiheadAttention` and the Conv1D of Transformers, the output layer included. Never
@@ -61,7 +62,7 @@ def prunable(
         model: any module; a compiled one is looked through to the module that was compiled.
         include: patterns such as ``"encoder.*.weight"`` (as in a shell) that decide in place of the
             default: every parameter with two or more dimensions whose name matches one of them.
-        exclude: patterns of names to leave out.
+        exclude: patterns of names to leave out. A shared weight goes by each of its names.
 
     >>> list(prunable(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))))
     ['0.weight', '2.weight']
@@ -72,12 +73,17 @@ def prunable(
     patterns = None if include is None else list(include)
     left_out = list(exclude)
     layouts = _layouts(model)
+    names: dict[nn.Parameter, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        if isinstance(parameter, nn.UninitializedParameter):
+            raise ValueError(f"{name!r} has no shape yet; run a batch through the model, then prune it")
+        names.setdefault(parameter, []).append(name)
     chosen = {}
-    for name, parameter in model.named_parameters():  # a shared parameter comes once, by its first name
+    for parameter, aliases in names.items():
         layout = layouts.get(parameter)
-        wanted = layout is not None if patterns is None else parameter.dim() >= 2 and _matches(name, patterns)
-        if wanted and parameter.numel() and not _matches(name, left_out):
-            chosen[name] = Weight(parameter, *(layout or ()))
+        wanted = layout is not None if patterns is None else _matches(aliases, patterns) and parameter.dim() >= 2
+        if wanted and parameter.is_floating_point() and parameter.numel() and not _matches(aliases, left_out):
+            chosen[aliases[0]] = Weight(parameter, *(layout or ()))
     if not chosen:
         raise NothingToPrune(_nothing(model, patterns, left_out))
     return chosen
@@ -104,7 +110,7 @@ def _layouts(model: nn.Module) -> Mapping[Tensor, tuple[bool, int]]:
             embedded.add(module.weight)
         elif isinstance(module, nn.MultiheadAttention):
             found |= {w: (False, 1) for w in (getattr(module, a) for a in _ATTENTION) if w is not None}
-        elif not isinstance(weight, nn.Parameter) or isinstance(weight, nn.UninitializedParameter):
+        elif not isinstance(weight, nn.Parameter):
             continue
         elif isinstance(module, _OUT_FIRST):
             found[weight] = (False, 1)
@@ -122,8 +128,8 @@ def _is_transformers_conv1d(module: nn.Module) -> bool:
     )
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for pattern in patterns)
+def _matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _nothing(model: nn.Module, include: list[str] | None, exclude: list[str]) -> str:
@@ -139,10 +145,14 @@ def _nothing(model: nn.Module, include: list[str] | None, exclude: list[str]) ->
     return f"nothing is left to prune with include={include}, exclude={exclude}; the names are {shown}"
 
 
-def check_finite(name: str, values: Tensor, what: str = "weight") -> None:
-    """Raise `NotFinite`, naming the parameter, when a value is NaN or infinite."""
-    if values.numel() == 0:
-        return
+def check_values(name: str, values: Tensor, what: str = "weight") -> None:
+    """Raise, naming the parameter, unless `values` are floats, one or more, none of them NaN or infinite."""
+    if not (isinstance(values, Tensor) and values.dtype in _DTYPES and values.dim() and values.numel()):
+        got = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
+        raise TypeError(
+            f"every {what} must be a tensor of one or more dimensions, not empty, in float64, float32, float16 "
+            f"or bfloat16, got {got} for {name!r}"
+        )
     low, high = torch.aminmax(values.detach())  # one pass, no copy; NaN comes through
     if not bool(torch.isfinite(low) & torch.isfinite(high)):
         bad = int((~torch.isfinite(values.detach())).sum())
