@@ -464,6 +464,21 @@ def test_sums_of_different_powers_do_not_add():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_forty_million_entries_on_a_gpu_are_measured_to_1e_9_at_every_p_and_q(forty_million):
     w, reference = forty_million
-    w = w.cuda()
-    for p, q in GRID:
-        assert reference.error(pq_index(w, p=p, q=q), p, q) < 1e-13
+    for scale in (1, 2.0**-80, 2.0**80):
+        scaled = w.cuda() * scale
+        for p, q in GRID if scale == 1 else CORNERS:
+            assert reference.error(pq_index(scaled, p=p, q=q), p, q) < 1e-12
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("p", "q"), [*CORNERS, (0.3, 1.5)])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_nan_or_infinity_on_a_gpu_spoils_its_own_row_only(p, q, bad):
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        w = torch.tensor([[1.0, bad, 0.0, 2.0], [3.0, 0.0, 1.0, 0.0]], dtype=dtype)
+        result = pq_index(w.cuda(), p=p, q=q, dim=1)
+        assert result[0].isnan()
+        assert result[1].item() == pytest.approx(pq_index(w[1], p=p, q=q).item(), rel=1e-12)
+        masked = pq_index(w.cuda(), p=p, q=q, dim=1, kept=w.isfinite())
+        assert masked[0].item() == pytest.approx(pq_index([1.0, 0.0, 2.0], p=p, q=q), rel=1e-12)
