@@ -39,7 +39,7 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
         (Remark 1) and gives NaN, as does one with a NaN or an infinity in it.
 
     Sums are kept in float64 and an index near 0 is computed without cancellation, so the result
-    is good to about 1e-14 relative whatever the magnitudes.
+    is good to better than 1e-12 relative, for ``p >= 0.1``, whatever the magnitudes.
 
     >>> pq_index([3.0, 4.0, 0.0, 0.0], p=1, q=2)
     0.3
