@@ -105,10 +105,12 @@ class Sap(Budget):
             raise ValueError(f"beta must be above 0 and at most 1, got beta={self.beta!r}")
 
     def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
-        size, sharp = sums.d.to(torch.float64), self.q / (self.q - self.p)
+        size, power = sums.d.to(torch.float64), self.q / (self.q - self.p)
         # The same r, powers of d cancelled: at a small p the index is so near 1 that 1 - I has few digits left.
-        retained = sums.p_sum * (sums.p_sum / sums.q_sum) ** (sharp - 1) * (1 + self.eta) ** -sharp
-        retained = torch.minimum(_whole_if_near(retained, size * sharp), size)
+        retained = (
+            sums.p_sum * (sums.p_sum / sums.q_sum) ** (self.p / (self.q - self.p)) * (1 + self.eta) ** -power
+        )
+        retained = torch.minimum(_whole_if_near(retained, size * power), size)
         wanted = _whole_if_near(self.gamma * (size - retained), self.gamma * size)
         most = _share(sums.d, self.beta)
         return retained, torch.where(wanted < most, wanted.floor(), most).to(torch.int64)
