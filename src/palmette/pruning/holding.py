@@ -35,6 +35,10 @@ class Holder:
         """Hold these from now on: weights, gradients and optimizer state at pruned places become zero."""
         self._kept = {n: m for n, m in masks.items() if not bool(m.all())}
         self._zero_weights()
+        for optimizer in self._optimizers:
+            if isinstance(optimizer, torch.optim.LBFGS):
+                # It remembers steps of all parameters in one vector, the pruned among them: it starts afresh.
+                optimizer.state.clear()
         for name in self._kept:
             parameter = self._parameters[name]
             self._zero_gradient(name)
