@@ -11,9 +11,9 @@ import importlib.util
 import torch
 from torch import Tensor
 
-BLOCK = 4096
-_PROGRAMS = 132 * 16  # enough to fill any device of today
-_KINDS = {0.5: "sqrt", 1.0: "same", 2.0: "square"}
+_PROGRAMS = 132 * 8  # enough to fill any device of today
+_P_KINDS = {0.5: "sqrt", 1.0: "same"}
+_Q_KINDS = {1.0: "same", 2.0: "square"}
 
 
 def usable(matrix: Tensor) -> bool:
@@ -32,26 +32,29 @@ def power_sums(matrix: Tensor, kept: Tensor | None, p: float, q: float) -> tuple
     from palmette.measures import kernels
 
     n, width = matrix.shape
-    block = min(BLOCK, 1 << max(6, (width - 1).bit_length()))
-    chunks = min(-(-width // block), max(1, _PROGRAMS // n))
+    block, blocks, warps = 2048, 4, 4
+    if width < block * blocks:
+        block, blocks, warps = max(64, 1 << (width - 1).bit_length()), 1, 4
+    chunks = min(-(-width // (block * blocks)), max(1, _PROGRAMS // n))
     sums = torch.empty(2, n, chunks, dtype=torch.float64, device=matrix.device)
-    marks = None if kept is None else kept.contiguous().view(torch.uint8)
+    powers = torch.tensor([p, q], dtype=torch.float64, device=matrix.device)
     with torch.cuda.device(matrix.device):
         kernels.power_sums[(n * chunks,)](
             matrix,
-            marks if marks is not None else matrix,
+            matrix if kept is None else kept.contiguous().view(torch.uint8),
+            powers,
             sums,
             width,
             matrix.stride(0),
             chunks,
             n * chunks,
-            float(p),
-            float(q),
-            P=_KINDS.get(p, "power"),
-            Q=_KINDS.get(q, "power"),
-            MASKED=marks is not None,
+            P=_P_KINDS.get(p, "power"),
+            Q=_Q_KINDS.get(q, "power"),
+            NARROW=matrix.element_size() == 2,
+            MASKED=kept is not None,
             BLOCK=block,
-            num_warps=max(1, min(8, block // 256)),
+            BLOCKS=blocks,
+            num_warps=warps,
         )
     p_sum, q_sum = sums.sum(2)
     return p_sum, q_sum

@@ -8,58 +8,85 @@ import triton.language as tl
 
 
 @triton.jit
-def _add_power(total, error, x, exponent, KIND: tl.constexpr):
-    """Add |x|^exponent to a float64 total; for a square root, what float32 lost goes to `error`."""
-    if KIND == "same":
-        total += x.to(tl.float64)
-    elif KIND == "square":
-        wide = x.to(tl.float64)
-        total += wide * wide
-    elif KIND == "sqrt":
-        # A float64 root costs more than reading the value. The float32 root is off by up to 6e-8, always the
-        # same way for the same value; its residual is exact in float32 and gives the missing digits.
-        root = tl.sqrt_rn(x)
-        total += root.to(tl.float64)
-        error += tl.where(root > 0, tl.fma(-root, root, x) / (2 * root), 0.0)
-    else:
-        wide = x.to(tl.float64)
-        total += tl.where(x > 0, tl.exp(exponent * tl.log(tl.where(x > 0, wide, 1.0))), 0.0)
-    return total, error
+def _power(x, exponent):
+    """x^exponent in float64; 0 stays 0, and a NaN stays one."""
+    wide = tl.where(x == 0, 1.0, x.to(tl.float64))
+    return tl.where(x == 0, 0.0, tl.exp(exponent * tl.log(wide)))
 
 
 @triton.jit
 def power_sums(
     x_ptr,
     kept_ptr,
+    powers_ptr,
     out_ptr,
     width,
     row_stride,
     chunks,
     programs,
-    p,
-    q,
     P: tl.constexpr,
     Q: tl.constexpr,
+    NARROW: tl.constexpr,
     MASKED: tl.constexpr,
     BLOCK: tl.constexpr,
+    BLOCKS: tl.constexpr,
 ):
-    """Each program adds up one chunk of one row: out[0] = sum of |x|^p, out[1] = sum of |x|^q."""
-    program = tl.program_id(0).to(tl.int64)
-    row = program // chunks
-    chunk = program % chunks
-    lane = tl.arange(0, BLOCK).to(tl.int64)
+    """Each program adds up one chunk of one row: out[0] = sum of |x|^p, out[1] = sum of |x|^q.
+
+    A float64 root would cost more than reading the value. The float32 root from `rsqrt` lacks its last digits,
+    always the same way for the same value; the residual x - root^2, exact in float32, gives them back to first
+    order, and `missing` adds them up. Of 16-bit values several roots are added in float32 before they are
+    widened: each is cut to 18 bits first, so that the sum is exact, and the residual is that of what was cut.
+    """
+    program = tl.program_id(0)
+    row = (program // chunks).to(tl.int64)
+    chunk = (program % chunks).to(tl.int64)
+    lane = tl.arange(0, BLOCK)
     p_total = tl.zeros([BLOCK], tl.float64)
     q_total = tl.zeros([BLOCK], tl.float64)
-    p_error = tl.zeros([BLOCK], tl.float32)
-    q_error = tl.zeros([BLOCK], tl.float32)
-    for start in range(chunk * BLOCK, width, chunks * BLOCK):
-        column = start + lane
-        inside = column < width
-        x = tl.abs(tl.load(x_ptr + row * row_stride + column, mask=inside, other=0.0).to(tl.float32))
-        if MASKED:
-            kept = tl.load(kept_ptr + row * width + column, mask=inside, other=0)
-            x = tl.where(kept != 0, x, 0.0)
-        p_total, p_error = _add_power(p_total, p_error, x, p, P)
-        q_total, q_error = _add_power(q_total, q_error, x, q, Q)
-    tl.store(out_ptr + program, tl.sum(p_total + p_error.to(tl.float64), 0))
-    tl.store(out_ptr + programs + program, tl.sum(q_total + q_error.to(tl.float64), 0))
+    missing = tl.zeros([BLOCK], tl.float32)
+    if P == "power":
+        p = tl.load(powers_ptr)
+    if Q == "power":
+        q = tl.load(powers_ptr + 1)
+    for start in range(chunk * (BLOCK * BLOCKS), width, chunks.to(tl.int64) * (BLOCK * BLOCKS)):
+        left = tl.minimum(width - start, BLOCK * BLOCKS).to(tl.int32)
+        roots = tl.zeros([BLOCK], tl.float32)
+        values = tl.zeros([BLOCK], tl.float32)
+        for block in tl.static_range(BLOCKS):
+            column = block * BLOCK + lane
+            inside = column < left
+            x = tl.abs(tl.load(x_ptr + row * row_stride + start + column, mask=inside, other=0.0).to(tl.float32))
+            if MASKED:
+                kept = tl.load(kept_ptr + row * width + start + column, mask=inside, other=0)
+                x = tl.where(kept != 0, x, 0.0)
+            if P == "sqrt":
+                inverse = tl.inline_asm_elementwise(
+                    "rsqrt.approx.ftz.f32 $0, $1;", "=r,r", [tl.maximum(x, 1e-37)], tl.float32, True, 1
+                )
+                root = x * inverse
+                if NARROW:
+                    root = (root.to(tl.int32, bitcast=True) & -64).to(tl.float32, bitcast=True)
+                    roots += root
+                else:
+                    p_total += root.to(tl.float64)
+                missing += tl.fma(-root, root, x) * inverse
+            elif P == "same":
+                p_total += x.to(tl.float64)
+            else:
+                p_total += _power(x, p)
+            if Q == "same":
+                if NARROW:
+                    values += x
+                else:
+                    q_total += x.to(tl.float64)
+            elif Q == "square":
+                wide = x.to(tl.float64)
+                q_total += wide * wide
+            else:
+                q_total += _power(x, q)
+        if NARROW:
+            p_total += roots.to(tl.float64)
+            q_total += values.to(tl.float64)
+    tl.store(out_ptr + program, tl.sum(p_total + 0.5 * missing.to(tl.float64), 0))
+    tl.store(out_ptr + programs + program, tl.sum(q_total, 0))

@@ -133,12 +133,15 @@ def power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
     p_sum, q_sum = torch.zeros_like(scale), torch.zeros_like(scale)
     slow = Rows((), ())
     for segment, kept in zip(rows.segments, rows.kept, strict=True):
-        if fused.usable(segment) and not scaled:
-            of_p, of_q = fused.power_sums(segment, kept, p, q)
+        of_p, of_q = (
+            fused.power_sums(segment, kept, p, q) if fused.usable(segment) and not scaled else (None, None)
+        )
+        # The kernel's root is wrong below 1e-37, which counts for nothing unless all of a row is small.
+        if of_p is None or of_q is None or bool((of_p < 1e-6 * segment.shape[1]).any()):
+            slow = Rows((*slow.segments, segment), (*slow.kept, kept))
+        else:
             p_sum += of_p.to(rows.device)
             q_sum += of_q.to(rows.device)
-        else:
-            slow = Rows((*slow.segments, segment), (*slow.kept, kept))
     for chosen, tile in slow.tiles():
         if scaled:
             tile /= scale[chosen].to(tile.device)[:, None]

@@ -8,8 +8,9 @@ from torch import Tensor
 from palmette.measures import fused
 from palmette.measures.rows import Rows
 
-BLOCK = 4096
-_PROGRAMS = 132 * 8
+_REGIONS = 132 * 8
+_SPLIT_BLOCK = 512
+_WRITE_BLOCK = 2048
 _INTEGER = {2: torch.int16, 4: torch.int32}
 
 
@@ -17,47 +18,58 @@ def usable(row: Rows) -> bool:
     """Whether all of a single row can be read by the kernels: one device, one dtype."""
     first = row.segments[0]
     return row.n == 1 and all(
-        s.numel() == 0 or (fused.usable(s) and s.dtype == first.dtype and s.device == first.device)
-        for s in row.segments
+        fused.usable(s) and s.dtype == first.dtype and s.device == first.device for s in row.segments if s.numel()
     )
 
 
-def split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], Tensor]:
-    """Counts of the keys at most `low - 1`, `low` and `high`, and the keys strictly between, in one read.
+def split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], int, Tensor]:
+    """Count the keys at most `low - 1`, `low` and `high`, and collect those strictly between, in one read.
 
     Args:
         row: of which `usable` is true.
         low, high: keys, low < high.
         room: how many between are expected; where there are more, the row is read again.
+
+    Returns:
+        The counts by key, how many are between, and these, in any order among entries that are above any key.
     """
     from palmette.pruning import kernels
 
     integer = _INTEGER[row.segments[0].element_size()]
-    counts = torch.zeros(4, dtype=torch.int64, device=row.device)  # < low, <= low, <= high, between
-    between = torch.empty(room, dtype=integer, device=row.device)
+    most = torch.iinfo(integer).max
+    counts = torch.zeros(3, dtype=torch.int64, device=row.device)
+    found = torch.zeros(_REGIONS, dtype=torch.int32, device=row.device)
+    each = -(-room // _REGIONS)
+    between = torch.full((_REGIONS * each,), most, dtype=integer, device=row.device)
+    first = 0
     with torch.cuda.device(row.device):
         for segment, kept in zip(row.segments, row.kept, strict=True):
-            size = segment.numel()
-            if size == 0:
+            if segment.numel() == 0:
                 continue
-            kernels.split[(min(_PROGRAMS, -(-size // BLOCK)),)](
+            programs = min(_REGIONS, -(-segment.numel() // _SPLIT_BLOCK))
+            kernels.split[(programs,)](
                 segment.view(integer),
                 segment if kept is None else kept.contiguous().view(torch.uint8),
                 counts,
+                found,
                 between,
-                size,
+                segment.numel(),
                 low,
                 high,
-                room,
-                MOST=torch.iinfo(integer).max,
+                first,
+                _REGIONS,
+                each,
+                MOST=most,
                 MASKED=kept is not None,
-                BLOCK=BLOCK,
-                num_warps=8,
+                BLOCK=_SPLIT_BLOCK,
+                num_warps=4,
             )
-    less, low_count, high_count, found = counts.tolist()
-    if found > room:
-        return split(row, low, high, found)
-    return {low - 1: less, low: low_count, high: high_count}, between[:found]
+            first = (first + programs) % _REGIONS  # small segments take turns with the regions
+    fullest = int(found.max())
+    if fullest > each:
+        return split(row, low, high, fullest * _REGIONS)
+    less, at_most_low, at_most_high = counts.tolist()
+    return {low - 1: less, low: at_most_low, high: at_most_high}, int(found.sum()), between
 
 
 def write_remaining(row: Rows, key: int, remaining: list[Tensor]) -> None:
@@ -67,17 +79,16 @@ def write_remaining(row: Rows, key: int, remaining: list[Tensor]) -> None:
     integer = _INTEGER[row.segments[0].element_size()]
     with torch.cuda.device(row.device):
         for segment, kept, out in zip(row.segments, row.kept, remaining, strict=True):
-            size = segment.numel()
-            if size == 0:
+            if segment.numel() == 0:
                 continue
-            kernels.write_remaining[(-(-size // BLOCK),)](
+            kernels.write_remaining[(-(-segment.numel() // _WRITE_BLOCK),)](
                 segment.view(integer),
                 segment if kept is None else kept.contiguous().view(torch.uint8),
                 out.view(torch.uint8),
-                size,
+                segment.numel(),
                 key,
                 MOST=torch.iinfo(integer).max,
                 MASKED=kept is not None,
-                BLOCK=BLOCK,
-                num_warps=8,
+                BLOCK=_WRITE_BLOCK,
+                num_warps=4,
             )

@@ -126,11 +126,11 @@ def _find_cut(row: Rows, cut: int) -> Cut:
     room = min(d, int(3 * margin / max(1, len(sample)) * row.width) + 4096)  # half as much again as is expected
     while True:
         high = max(high, low + 1)
-        counts, between = _split(row, low, high, room)
+        counts, found, between = _split(row, low, high, room)
         at_most |= counts
         below = at_most[low]
-        if below < cut <= below + len(between):
-            key = _kth_smallest(between, cut - below)
+        if below < cut <= below + found:
+            key = _kth_smallest(between, cut - below, _key_dtype(row))
             less = below + _count(between < key)
             return Cut(key, cut - less, _count(between == key))
         # Many are equal, or the sample misled: look at the end, then at a wider bracket beyond it.
@@ -141,7 +141,7 @@ def _find_cut(row: Rows, cut: int) -> Cut:
                 return Cut(low, cut - less, below - less)
             low, high = min(low - 1, from_sample(middle - margin)), low
         else:
-            less = below + len(between)
+            less = below + found
             if cut <= count_at_most(high):
                 return Cut(high, cut - less, count_at_most(high) - less)
             low, high = high, max(high + 1, from_sample(middle + margin))
@@ -161,11 +161,11 @@ def _sorted_sample(row: Rows) -> Tensor:
             values, mask = values[where], None if mask is None else mask[where]
         keys = _keys(values, None, _key_dtype(row))
         drawn.append((keys if mask is None else keys[mask]).to(row.device))
-    return torch.cat(drawn).sort().values.cpu()
+    return torch.cat(drawn).sort().values
 
 
-def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], Tensor]:
-    """How many keys are at most `low`, and those strictly between `low` and `high`, in one pass."""
+def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], int, Tensor]:
+    """How many keys are at most `low` and how many strictly between it and `high`, and these, in one pass."""
     if fused.usable(row):
         return fused.split(row, low, high, room)
     below, between = 0, []
@@ -178,12 +178,15 @@ def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], T
         else:
             below += _count(keys <= low)
             between.append(keys[(keys > low) & (keys < high)].to(row.device))
-    return {low: below}, torch.cat(between)
+    inside = torch.cat(between)
+    return {low: below}, len(inside), inside
 
 
-def _kth_smallest(keys: Tensor, k: int) -> int:
+def _kth_smallest(keys: Tensor, k: int, dtype: torch.dtype) -> int:
     if keys.device.type == "cpu":
         return int(np.partition(keys.numpy(), k - 1)[k - 1])
+    if len(keys) > CUDA_SAMPLE:  # sorting would take more memory than the keys: the same search once more
+        return _find_cut(Rows.of(keys.view(dtype)[None]), k).key
     return int(keys.sort().values[k - 1])
 
 
