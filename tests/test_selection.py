@@ -21,6 +21,7 @@ def path(request, monkeypatch):
         monkeypatch.setattr(rows_module, "TILE", 7)  # several tiles even in a short row
     if request.param == "searched with few samples":
         monkeypatch.setattr(selection, "SAMPLE", 3)
+        monkeypatch.setattr(selection, "CUDA_SAMPLE", 3)
     return request.param
 
 
@@ -199,3 +200,18 @@ def test_nothing_given_is_changed(path):
     select(Rows.of(row, kept), kept.sum(1) // 2)
     assert torch.equal(row, before[0])
     assert torch.equal(kept, before[1])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("data", DATA)
+def test_a_cuda_device_settles_ties_in_the_same_order(path, data, mask, dtype):
+    torch.manual_seed(0)
+    for n, width in ((3, 33), (1, 5000)):
+        rows = Rows.of(DATA[data](n, width).to(dtype), MASKS[mask](n, width))
+        there = Rows.of(*(None if t is None else t.cuda() for t in (rows.segments[0], rows.kept[0])))
+        for cut in counts_for(rows):
+            (found,) = select(there, cut.cuda())
+            assert torch.equal(found.cpu(), brute_force(rows, cut)[0])

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from palmette.measures.rows import is_number
 from palmette.pruning.decision import Decision
 
 StopRule = Callable[[Sequence[Decision]], str | None]
@@ -23,8 +24,8 @@ class IndexTurnsUp:
     patience: int = 2
 
     def __post_init__(self) -> None:
-        if self.patience < 1:
-            raise ValueError(f"patience must be at least 1, got patience={self.patience}")
+        if not (is_number(self.patience, whole=True) and self.patience >= 1):
+            raise ValueError(f"patience must be a whole number of at least 1, got patience={self.patience!r}")
 
     def __call__(self, decisions: Sequence[Decision]) -> str | None:
         """The reason to stop, or None."""
@@ -41,8 +42,8 @@ class SmallCut:
     below: float = 0.01
 
     def __post_init__(self) -> None:
-        if not 0 <= self.below <= 1:
-            raise ValueError(f"below must be between 0 and 1, got below={self.below}")
+        if not (is_number(self.below) and 0 <= self.below <= 1):
+            raise ValueError(f"below must be between 0 and 1, got below={self.below!r}")
 
     def __call__(self, decisions: Sequence[Decision]) -> str | None:
         """The reason to stop, or None."""
@@ -58,8 +59,8 @@ class AtDensity:
     density: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.density <= 1:
-            raise ValueError(f"density must be between 0 and 1, got density={self.density}")
+        if not (is_number(self.density) and 0 <= self.density <= 1):
+            raise ValueError(f"density must be between 0 and 1, got density={self.density!r}")
 
     def __call__(self, decisions: Sequence[Decision]) -> str | None:
         """The reason to stop, or None."""
@@ -75,8 +76,8 @@ class AfterSteps:
     steps: int
 
     def __post_init__(self) -> None:
-        if self.steps < 0:
-            raise ValueError(f"steps must be at least 0, got steps={self.steps}")
+        if not (is_number(self.steps, whole=True) and self.steps >= 0):
+            raise ValueError(f"steps must be a whole number of at least 0, got steps={self.steps!r}")
 
     def __call__(self, decisions: Sequence[Decision]) -> str | None:
         """The reason to stop, or None."""

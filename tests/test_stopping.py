@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import palmette as pm
+from palmette.pruning.decision import UnitDecisions
+
+
+def decision(index=0.3, kept=100, cut=20, total=100):
+    unit = UnitDecisions(
+        "global", total, torch.tensor([kept]), torch.tensor([index]), torch.tensor([80.0]), torch.tensor([cut])
+    )
+    return pm.Decision("global", "any budget", index, (unit,))
+
+
+def indices(*values):
+    return [decision(index=value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("rule", "decisions", "reason"),
+    [
+        (pm.IndexTurnsUp(), [], None),
+        (pm.IndexTurnsUp(), indices(0.3), None),
+        (pm.IndexTurnsUp(), indices(0.3, 0.2, 0.3), None),
+        (pm.IndexTurnsUp(), indices(0.3, 0.2, 0.2, 0.3), None),
+        (pm.IndexTurnsUp(), indices(0.3, 0.2, 0.3, 0.1, 0.2), None),
+        (
+            pm.IndexTurnsUp(),
+            indices(0.3, 0.2, 0.25, 0.3),
+            "the PQ Index has risen 2 times in a row, to 0.3000",
+        ),
+        (pm.IndexTurnsUp(1), indices(0.2, 0.3), "the PQ Index has risen 1 times in a row, to 0.3000"),
+        (pm.IndexTurnsUp(1), indices(math.nan, 0.3), None),
+        (pm.IndexTurnsUp(1), indices(0.3, math.nan), None),
+        (pm.SmallCut(), [], None),
+        (pm.SmallCut(), [decision(cut=1)], None),
+        (pm.SmallCut(), [decision(kept=1000, cut=9)], "the last cut took 0.90% of what was kept"),
+        (pm.SmallCut(0.5), [decision(cut=49), decision(cut=50)], None),
+        (pm.SmallCut(0.5), [decision(cut=50), decision(cut=49)], "the last cut took 49.00% of what was kept"),
+        (pm.SmallCut(0), [decision(cut=0)], None),
+        (pm.SmallCut(), [decision(kept=0, cut=0)], None),
+        (pm.AtDensity(0.5), [], None),
+        (pm.AtDensity(0.5), [decision(kept=71, cut=20)], None),
+        (pm.AtDensity(0.5), [decision(kept=70, cut=20)], "density 0.5000 has reached 0.5"),
+        (pm.AfterSteps(2), indices(0.3), None),
+        (pm.AfterSteps(2), indices(0.3, 0.3), "2 steps are done"),
+        (pm.AfterSteps(0), [], "0 steps are done"),
+    ],
+)
+def test_a_rule_says_why_it_is_enough(rule, decisions, reason):
+    assert rule(decisions) == reason
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "bad"),
+    [
+        *((pm.IndexTurnsUp, "patience", bad) for bad in (0, -1, 1.5, "2")),
+        *((pm.SmallCut, "below", bad) for bad in (-0.1, 1.1, math.nan, "0.1")),
+        *((pm.AtDensity, "density", bad) for bad in (-0.1, 5, math.nan, None)),
+        *((pm.AfterSteps, "steps", bad) for bad in (-1, 2.5, "3")),
+    ],
+)
+def test_a_setting_out_of_range_is_refused_by_name_and_value(rule, name, bad):
+    with pytest.raises(ValueError) as error:
+        rule(**{name: bad})
+    assert f"{name}={bad!r}" in str(error.value)
+
+
+def linear():
+    torch.manual_seed(0)
+    return nn.Linear(10, 10)
+
+
+def test_a_pruner_goes_on_until_a_rule_says_why_not():
+    pruner = pm.Pruner(linear(), budget=pm.FixedRatio(0.5), stop=pm.AtDensity(0.3))
+    assert pruner.stopped == ""
+    while not pruner.stopped:
+        pruner.step()
+    assert len(pruner.decisions) == 2  # 5 of 10 go, then 2 of 5
+    assert pruner.stopped == "density 0.3000 has reached 0.3"
+
+
+def test_the_first_of_several_rules_to_speak_is_heard():
+    rules = [pm.AfterSteps(9), lambda decisions: "enough" if decisions else None, pm.AfterSteps(1)]
+    pruner = pm.Pruner(linear(), stop=rules)
+    pruner.step()
+    assert pruner.stopped == "enough"
+
+
+def test_a_step_that_cuts_nothing_always_ends_it():
+    pruner = pm.Pruner(linear(), budget=pm.FixedRatio(0), stop=())
+    pruner.step()
+    assert pruner.stopped == "the last step cut nothing"
+
+
+@pytest.mark.parametrize("budget", [pm.Sap(), pm.FixedRatio(0.5), pm.TailMass(), pm.FixedRatio(1)], ids=str)
+@pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
+def test_the_default_rules_end_every_loop(budget, scope):
+    pruner = pm.Pruner(linear(), budget=budget, scope=scope)
+    while not pruner.stopped:
+        pruner.step()
+        assert len(pruner.decisions) < 40
+    assert pruner.decisions[-1].density_after == pruner.density
