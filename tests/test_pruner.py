@@ -327,6 +327,7 @@ def test_an_error_during_a_step_leaves_everything_as_it_was(scope, break_it, err
     ("arguments", "error", "says"),
     [
         ({"weights": {}}, NothingToPrune, "at least one tensor"),
+        ({"weights": nn.Linear(2, 2)}, TypeError, "as prunable(model) gives them, got Linear"),
         (
             {"weights": {"w": torch.ones(2, 2, dtype=torch.int64)}},
             TypeError,
@@ -367,6 +368,12 @@ def test_a_pruner_that_cannot_work_is_not_made(settings, error, says):
     with pytest.raises(error) as caught:
         pm.Pruner(network(), **settings)
     assert says in str(caught.value)
+
+
+@pytest.mark.parametrize("thing", [None, "model", {"w": torch.ones(2, 2)}], ids=str)
+def test_only_a_module_gets_a_pruner(thing):
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got "):
+        pm.Pruner(thing)
 
 
 def replace_layer(model):

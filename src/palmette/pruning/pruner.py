@@ -52,6 +52,10 @@ def prune(
     """
     check_scope(scope)
     check_budget(budget)
+    if not isinstance(weights, Mapping):
+        raise TypeError(
+            f"weights must be tensors by name, as prunable(model) gives them, got {type(weights).__name__}"
+        )
     whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
     if not whole:
         raise NothingToPrune("weights must hold at least one tensor, got none")
@@ -222,8 +226,8 @@ class Pruner:
         self.decisions = decisions
 
     def _set(self, masks: Masks) -> None:
-        self._masks = masks
         self._holder.set_masks_(masks)
+        self._masks = masks
 
     def _tensors(self) -> dict[str, Tensor]:
         return {n: w.tensor for n, w in self._weights.items()}

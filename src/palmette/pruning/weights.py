@@ -69,6 +69,8 @@ def prunable(
     """
     if isinstance(include, str) or isinstance(exclude, str):
         raise TypeError(f"include and exclude take lists of patterns, got {include!r} and {exclude!r}")
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     model = uncompiled(model)
     patterns = None if include is None else list(include)
     left_out = list(exclude)
