@@ -32,9 +32,9 @@ def power_sums(matrix: Tensor, kept: Tensor | None, p: float, q: float) -> tuple
     from palmette.measures import kernels
 
     n, width = matrix.shape
-    block, blocks, warps = 2048, 4, 4
+    block, blocks, warps = (1024, 8, 8) if matrix.element_size() == 2 else (2048, 4, 8)
     if width < block * blocks:
-        block, blocks, warps = max(64, 1 << (width - 1).bit_length()), 1, 4
+        block, blocks, warps = max(64, min(1024, 1 << (width - 1).bit_length())), 1, 4
     chunks = min(-(-width // (block * blocks)), max(1, _PROGRAMS // n))
     sums = torch.empty(2, n, chunks, dtype=torch.float64, device=matrix.device)
     powers = torch.tensor([p, q], dtype=torch.float64, device=matrix.device)

@@ -15,6 +15,43 @@ def _power(x, exponent):
 
 
 @triton.jit
+def _add(
+    p_total, q_total, missing, roots, values, x, p, q, P: tl.constexpr, Q: tl.constexpr, NARROW: tl.constexpr
+):
+    """Add x^p and x^q to the totals, or of 16-bit values where that is exact to `roots` and `values`."""
+    if P == "sqrt":
+        inverse = tl.inline_asm_elementwise(
+            "rsqrt.approx.ftz.f32 $0, $1;", "=r,r", [tl.maximum(x, 1e-37)], tl.float32, True, 1
+        )
+        root = x * inverse
+        if NARROW:
+            root = (root.to(tl.int32, bitcast=True) & -64).to(tl.float32, bitcast=True)
+            roots += root
+        else:
+            p_total += root.to(tl.float64)
+        # x - root^2 in one instruction; from -root, Triton makes two.
+        residual = tl.inline_asm_elementwise(
+            "{ .reg .f32 n; neg.f32 n, $1; fma.rn.f32 $0, n, $1, $2; }", "=r,r,r", [root, x], tl.float32, True, 1
+        )
+        missing = tl.fma(residual, inverse, missing)
+    elif P == "same":
+        p_total += x.to(tl.float64)
+    else:
+        p_total += _power(x, p)
+    if Q == "same":
+        if NARROW:
+            values += x
+        else:
+            q_total += x.to(tl.float64)
+    elif Q == "square":
+        wide = x.to(tl.float64)
+        q_total += wide * wide
+    else:
+        q_total += _power(x, q)
+    return p_total, q_total, missing, roots, values
+
+
+@triton.jit
 def power_sums(
     x_ptr,
     kept_ptr,
@@ -45,47 +82,37 @@ def power_sums(
     p_total = tl.zeros([BLOCK], tl.float64)
     q_total = tl.zeros([BLOCK], tl.float64)
     missing = tl.zeros([BLOCK], tl.float32)
-    if P == "power":
-        p = tl.load(powers_ptr)
-    if Q == "power":
-        q = tl.load(powers_ptr + 1)
-    for start in range(chunk * (BLOCK * BLOCKS), width, chunks.to(tl.int64) * (BLOCK * BLOCKS)):
-        left = tl.minimum(width - start, BLOCK * BLOCKS).to(tl.int32)
+    p = tl.load(powers_ptr)
+    q = tl.load(powers_ptr + 1)
+    x_row = x_ptr + row * row_stride
+    kept_row = kept_ptr + row * width
+    end = tl.zeros([], tl.int64) + width
+    whole = end // (BLOCK * BLOCKS) * (BLOCK * BLOCKS)
+    for start in range(chunk * (BLOCK * BLOCKS), whole, chunks * (BLOCK * BLOCKS)):
         roots = tl.zeros([BLOCK], tl.float32)
         values = tl.zeros([BLOCK], tl.float32)
         for block in tl.static_range(BLOCKS):
-            column = block * BLOCK + lane
-            inside = column < left
-            x = tl.abs(tl.load(x_ptr + row * row_stride + start + column, mask=inside, other=0.0).to(tl.float32))
+            x = tl.load(x_row + start + (block * BLOCK + lane))
             if MASKED:
-                kept = tl.load(kept_ptr + row * width + start + column, mask=inside, other=0)
-                x = tl.where(kept != 0, x, 0.0)
-            if P == "sqrt":
-                inverse = tl.inline_asm_elementwise(
-                    "rsqrt.approx.ftz.f32 $0, $1;", "=r,r", [tl.maximum(x, 1e-37)], tl.float32, True, 1
-                )
-                root = x * inverse
-                if NARROW:
-                    root = (root.to(tl.int32, bitcast=True) & -64).to(tl.float32, bitcast=True)
-                    roots += root
-                else:
-                    p_total += root.to(tl.float64)
-                missing += tl.fma(-root, root, x) * inverse
-            elif P == "same":
-                p_total += x.to(tl.float64)
-            else:
-                p_total += _power(x, p)
-            if Q == "same":
-                if NARROW:
-                    values += x
-                else:
-                    q_total += x.to(tl.float64)
-            elif Q == "square":
-                wide = x.to(tl.float64)
-                q_total += wide * wide
-            else:
-                q_total += _power(x, q)
+                x = tl.where(tl.load(kept_row + start + (block * BLOCK + lane)) != 0, x, 0.0)
+            p_total, q_total, missing, roots, values = _add(
+                p_total, q_total, missing, roots, values, tl.abs(x.to(tl.float32)), p, q, P, Q, NARROW
+            )
         if NARROW:
+            p_total += roots.to(tl.float64)
+            q_total += values.to(tl.float64)
+    # What is left over of the row goes to the last program that works on it.
+    if chunk == chunks - 1:
+        for rest in range(whole, end, BLOCK):
+            inside = lane < (end - rest).to(tl.int32)
+            roots = tl.zeros([BLOCK], tl.float32)
+            values = tl.zeros([BLOCK], tl.float32)
+            x = tl.load(x_row + rest + lane, mask=inside, other=0)
+            if MASKED:
+                x = tl.where(tl.load(kept_row + rest + lane, mask=inside, other=0) != 0, x, 0.0)
+            p_total, q_total, missing, roots, values = _add(
+                p_total, q_total, missing, roots, values, tl.abs(x.to(tl.float32)), p, q, P, Q, NARROW
+            )
             p_total += roots.to(tl.float64)
             q_total += values.to(tl.float64)
     tl.store(out_ptr + program, tl.sum(p_total + 0.5 * missing.to(tl.float64), 0))
