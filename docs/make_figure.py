@@ -23,7 +23,7 @@ def main() -> None:
     size = layers["4.weight"].numel()
     gaussian = torch.randn(size, generator=generator)
     vectors = {
-        "all equal": torch.ones(size),
+        "all equal,\nnothing to spare": torch.ones(size),
         "Gaussian, a network\nbefore training": gaussian,
         "output layer of an MLP\ntrained on digits": layers["4.weight"].flatten(),
         "heavy tails, a few\nweights do it all": gaussian.sign() * gaussian.abs() ** 4,
@@ -38,8 +38,8 @@ def main() -> None:
         axis.axvspan(0, cut / size, color=CUT, alpha=0.13, linewidth=0)
         if cut:
             axis.axvline(cut / size, color=CUT, linewidth=1)
-        share = f"{cut / size:.0%} may go" if cut else "nothing may go"
-        axis.text(0.5, 1.27, title, transform=axis.transAxes, ha="center", va="bottom", fontsize=9.5)
+        share = f"{cut / size:.0%} may go" if cut else "none may go"
+        axis.set_title(title, fontsize=9.5, pad=24)
         axis.text(0, 1.04, f"PQ Index {pm.pq_index(w):.2f}", transform=axis.transAxes, fontsize=10.5)
         axis.text(1, 1.04, share, transform=axis.transAxes, ha="right", fontsize=10.5, color=CUT)
         axis.set(xlim=(0, 1), ylim=(0, 1.0), yticks=[], xticks=[0, 0.5, 1], xticklabels=["0", "50 %", "100 %"])
