@@ -21,7 +21,6 @@ def path(request, monkeypatch):
         monkeypatch.setattr(rows_module, "TILE", 7)  # several tiles even in a short row
     if request.param == "searched with few samples":
         monkeypatch.setattr(selection, "SAMPLE", 3)
-        monkeypatch.setattr(selection, "CUDA_SAMPLE", 64)
     return request.param
 
 
