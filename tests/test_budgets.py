@@ -269,6 +269,19 @@ def test_lists_and_arrays_are_counted_like_tensors(budget, kind):
 # Values.
 
 
+@pytest.mark.parametrize("number", [np.float32, np.float64, np.float16, Fraction], ids=str)
+def test_any_kind_of_number_is_a_setting(number):
+    torch.manual_seed(0)
+    rows = torch.randn(50, 40)
+    for make, settings in (
+        (pm.Sap, {"p": 0.5, "q": 1.5, "eta": 0.25, "gamma": 2.0, "beta": 0.75}),
+        (pm.FixedRatio, {"ratio": 0.375}),
+        (pm.TailMass, {"p": 0.5, "eta": 0.25}),
+    ):
+        same = make(**{name: number(value) for name, value in settings.items()})
+        assert same(rows).tolist() == make(**settings)(rows).tolist()
+
+
 @pytest.mark.parametrize("budget", BUDGETS, ids=str)
 def test_a_budget_is_a_frozen_value(budget):
     assert budget == dataclasses.replace(budget)

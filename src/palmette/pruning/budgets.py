@@ -58,7 +58,7 @@ class Budget(ABC):
 
     def plan(self, rows: Rows) -> Plan:
         """The counts, and the measurements they rest on. A row without an index loses nothing."""
-        sums = power_sums(rows, p=self.p, q=self.q)
+        sums = power_sums(rows, p=float(self.p), q=float(self.q))
         index = index_from_sums(rows, sums)
         retained, cut = self._count(rows, sums)
         cut = torch.where(index.isnan(), 0, cut)
@@ -105,13 +105,12 @@ class Sap(Budget):
             raise ValueError(f"beta must be above 0 and at most 1, got beta={self.beta!r}")
 
     def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
-        size, power = sums.d.to(torch.float64), self.q / (self.q - self.p)
+        p, q, eta, gamma = (float(x) for x in (self.p, self.q, self.eta, self.gamma))
+        size, power = sums.d.to(torch.float64), q / (q - p)
         # The same r, powers of d cancelled: at a small p the index is so near 1 that 1 - I has few digits left.
-        retained = (
-            sums.p_sum * (sums.p_sum / sums.q_sum) ** (self.p / (self.q - self.p)) * (1 + self.eta) ** -power
-        )
+        retained = sums.p_sum * (sums.p_sum / sums.q_sum) ** (p / (q - p)) * (1 + eta) ** -power
         retained = torch.minimum(_whole_if_near(retained, size * power), size)
-        wanted = _whole_if_near(self.gamma * (size - retained), self.gamma * size)
+        wanted = _whole_if_near(gamma * (size - retained), gamma * size)
         most = _share(sums.d, self.beta)
         return retained, torch.where(wanted < most, wanted.floor(), most).to(torch.int64)
 
@@ -181,8 +180,8 @@ class TailMass(Budget):
         for i in range(rows.n):
             row = rows.part(slice(i, i + 1))
             kept = [s[0] if k is None else s[0][k[0]] for s, k in zip(row.segments, row.kept, strict=True)]
-            mass = ordered_mass(torch.cat([k.to(rows.device, torch.float64).abs() for k in kept]), self.p)
-            cut[i] = droppable(mass.cumsum(0), mass, self.eta)
+            mass = ordered_mass(torch.cat([k.to(rows.device, torch.float64).abs() for k in kept]), float(self.p))
+            cut[i] = droppable(mass.cumsum(0), mass, float(self.eta))
         return (sums.d - cut).to(torch.float64), cut
 
 
@@ -194,9 +193,10 @@ def check_budget(budget: Budget) -> None:
 
 def _share(d: Tensor, share: float) -> Tensor:
     """floor(d * share), exactly, with `share` as the fraction or decimal that a person wrote."""
+    share = float(share)
     exact = Fraction(share).limit_denominator(1_000_000)
     if float(exact) != share:
-        exact = Fraction(str(float(share)))
+        exact = Fraction(str(share))
     sizes, where = torch.unique(d, return_inverse=True)
     counts = [size * exact.numerator // exact.denominator for size in sizes.tolist()]
     return torch.tensor(counts, dtype=torch.int64, device=d.device)[where]

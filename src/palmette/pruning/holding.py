@@ -49,8 +49,7 @@ class Holder:
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
         """Zero the pruned weights after each step of `optimizer`; a second call does nothing more."""
-        register = getattr(optimizer, "register_step_post_hook", None)
-        if register is None:
+        if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
         updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
         if not any(id(p) in updated for p in self._parameters.values()):
@@ -63,7 +62,7 @@ class Holder:
         if optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
             # The optimizer keeps this object alive: masks hold even if whoever made them lets go.
-            register(lambda *_: self._zero_weights())
+            optimizer.register_step_post_hook(lambda *_: self._zero_weights())
 
     @torch.no_grad()
     def _zero_weights(self) -> None:
