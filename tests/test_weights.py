@@ -181,7 +181,7 @@ NETWORK = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Sequential(nn.
         ({"include": ["*"]}, ["0.weight", "2.0.weight", "3.weight"]),
         ({"exclude": ["3.*"]}, ["0.weight", "2.0.weight"]),
         ({"include": ["*"], "exclude": ["?.weight"]}, ["2.0.weight"]),
-        ({"include": iter(["[03].weight"])}, ["0.weight", "3.weight"]),
+        ({"include": ("[03].weight",)}, ["0.weight", "3.weight"]),
     ],
     ids=str,
 )
