@@ -41,6 +41,21 @@ def seconds(work: Callable[[], object], repeats: int = 5) -> float:
     return statistics.median(times)
 
 
+def device_seconds(work: Callable[[], object], repeats: int = 20) -> float:
+    """Median time that the device is busy with `work`, between events on it, the host's part left out."""
+    work()
+    times = []
+    for _ in range(repeats):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        torch.cuda._sleep(1_000_000)  # half a millisecond in which the host gets ahead
+        start.record()
+        work()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(float(start.elapsed_time(end)) / 1e3)
+    return statistics.median(times)
+
+
 def extra_bytes(work: Callable[[], object]) -> int:
     """How far memory rose above where it stood while `work` ran: the device's, or without one this process's.
 

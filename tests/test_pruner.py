@@ -614,3 +614,17 @@ def test_the_default_is_sap_for_every_neuron():
     assert pruner.density == 1.0
     assert pruner.masks == pm.Masks.ones_like({n: p for n, p in network().named_parameters() if p.dim() > 1})
     assert isinstance(pruner.budget, Budget)
+
+
+def test_a_pruner_can_start_from_masks_in_a_file(tmp_path):
+    first = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    pm.Pruner(first, budget=pm.FixedRatio(0.5)).step()
+    pruner = pm.Pruner(first, budget=pm.FixedRatio(0.5))
+    pruner.step()
+    pruner.masks.save(tmp_path / "masks.safetensors")
+    second = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 2))
+    loaded = pm.Masks.load(tmp_path / "masks.safetensors", like=pm.prunable(second))
+    assert pm.Pruner(second, masks=loaded).masks == pruner.masks
+    assert int(second[0].weight.count_nonzero()) == int(pruner.masks["0.weight"].sum())
+    with pytest.raises(MaskMismatch, match="another shape"):
+        pm.Pruner(nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 2)), masks=loaded)

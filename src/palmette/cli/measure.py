@@ -52,9 +52,7 @@ def _read(file: Path) -> dict[str, Tensor]:
         elif suffix == ".csv":
             return {file.name: torch.from_numpy(np.loadtxt(file, delimiter=",", ndmin=1))}
         else:
-            raise ValueError(
-                f"palmette reads .safetensors, .pt, .pth, .th, .bin, .npy, .csv, got {str(file)!r}"
-            )
+            raise ValueError(f"palmette reads .safetensors, .pt, .pth, .th, .bin, .npy, .csv, got {str(file)!r}")
     except (SafetensorError, RuntimeError, EOFError, OSError) as error:
         raise ValueError(f"{str(file)!r} could not be read: {error}") from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):

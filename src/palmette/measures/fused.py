@@ -6,12 +6,14 @@ and both of its powers are added up in registers. Without CUDA or Triton, `power
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 
 import torch
 from torch import Tensor
 
-_PROGRAMS = 132 * 8  # enough to fill any device of today
+_PROGRAMS = 132 * 16  # enough to fill any device of today
+_MANY = 1 << 20  # of so many 16-bit values the sums may round at 1e-11, and take half the time
 _P_KINDS = {0.5: "sqrt", 1.0: "same"}
 _Q_KINDS = {1.0: "same", 2.0: "square"}
 
@@ -23,21 +25,28 @@ def usable(matrix: Tensor) -> bool:
         and matrix.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and matrix.stride(1) == 1
         and matrix.numel() > 0
-        and importlib.util.find_spec("triton") is not None
+        and _triton_is_there()
     )
 
 
-def power_sums(matrix: Tensor, kept: Tensor | None, p: float, q: float) -> tuple[Tensor, Tensor]:
-    """Sum of |w|^p and of |w|^q over the kept entries of each row, float64."""
+@functools.cache
+def _triton_is_there() -> bool:
+    return importlib.util.find_spec("triton") is not None
+
+
+def power_sums(matrix: Tensor, kept: Tensor | None, p: float, q: float) -> Tensor:
+    """Sum of |w|^p (first) and of |w|^q (second) over the kept entries of each row, float64."""
     from palmette.measures import kernels
 
     n, width = matrix.shape
-    block, blocks, warps = (1024, 8, 8) if matrix.element_size() == 2 else (2048, 4, 8)
+    # What is fastest on an H200; `benchmarks/` has the figures.
+    block, blocks, warps = 1024, 4, 8
     if width < block * blocks:
         block, blocks, warps = max(64, min(1024, 1 << (width - 1).bit_length())), 1, 4
+    kinds = _P_KINDS.get(p, "power"), _Q_KINDS.get(q, "power")
     chunks = min(-(-width // (block * blocks)), max(1, _PROGRAMS // n))
     sums = torch.empty(2, n, chunks, dtype=torch.float64, device=matrix.device)
-    powers = torch.tensor([p, q], dtype=torch.float64, device=matrix.device)
+    powers = torch.tensor([p, q], dtype=torch.float64, device=matrix.device) if "power" in kinds else sums
     with torch.cuda.device(matrix.device):
         kernels.power_sums[(n * chunks,)](
             matrix,
@@ -48,13 +57,12 @@ def power_sums(matrix: Tensor, kept: Tensor | None, p: float, q: float) -> tuple
             matrix.stride(0),
             chunks,
             n * chunks,
-            P=_P_KINDS.get(p, "power"),
-            Q=_Q_KINDS.get(q, "power"),
-            NARROW=matrix.element_size() == 2,
+            P=kinds[0],
+            Q=kinds[1],
+            NARROW=matrix.element_size() == 2 and width >= _MANY,
             MASKED=kept is not None,
             BLOCK=block,
             BLOCKS=blocks,
             num_warps=warps,
         )
-    p_sum, q_sum = sums.sum(2)
-    return p_sum, q_sum
+    return sums.sum(2)

@@ -36,27 +36,22 @@ def gini_of_rows(rows: Rows) -> Tensor:
     """Gini Index of each row, float64, NaN where a row has none."""
     if rows.n * rows.width <= TILE or rows.n == 1:
         return _gini(rows)
-    index = torch.empty(rows.n, dtype=torch.float64, device=rows.device)
+    index = torch.empty(rows.n, dtype=torch.float64)
     tall = max(1, TILE // max(1, rows.width))
     for i in range(0, rows.n, tall):
         part = slice(i, i + tall)
-        index[part] = _gini(
-            Rows(
-                tuple(s[part] for s in rows.segments),
-                tuple(None if k is None else k[part] for k in rows.kept),
-            )
-        )
+        index[part] = _gini(rows.part(part))
     return index
 
 
 def _gini(rows: Rows) -> Tensor:
     ordered = _sorted_magnitudes(rows)
     width = ordered.shape[1]
-    d = rows.counts()[:, None]
+    d = rows.counts().to(rows.device)[:, None]
     total = torch.zeros(rows.n, dtype=torch.float64, device=rows.device)
     spread = torch.zeros_like(total)
     if width == 0:
-        return torch.full_like(total, float("nan"))
+        return torch.full_like(total, float("nan")).cpu()
     # The weights 2k - d - 1 add up to 0, so any constant may be taken off; the median leaves
     # nothing to cancel when the entries are nearly equal.
     median = ordered.gather(1, (width - (d + 1) // 2).clamp(max=width - 1)).to(torch.float64)
@@ -70,7 +65,7 @@ def _gini(rows: Rows) -> Tensor:
         spread += ((tile - median) / largest * weight).sum(1)
         total += (tile / largest).sum(1)
     index = (spread / d[:, 0] / total).clamp(min=0.0)
-    return index.masked_fill_(~(largest[:, 0].isfinite()), float("nan"))
+    return index.masked_fill_(~(largest[:, 0].isfinite()), float("nan")).cpu()
 
 
 def _sorted_magnitudes(rows: Rows) -> Tensor:

@@ -82,7 +82,7 @@ def power_sums(
     p_total = tl.zeros([BLOCK], tl.float64)
     q_total = tl.zeros([BLOCK], tl.float64)
     missing = tl.zeros([BLOCK], tl.float32)
-    p = tl.load(powers_ptr)
+    p = tl.load(powers_ptr)  # exponents as float64: an argument would be rounded to float32
     q = tl.load(powers_ptr + 1)
     x_row = x_ptr + row * row_stride
     kept_row = kept_ptr + row * width

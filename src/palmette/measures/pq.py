@@ -98,14 +98,14 @@ class PowerSums:
         )
 
     def over_rows(self) -> PowerSums:
-        """The sums of all rows taken as one, on the CPU."""
+        """The sums of all rows taken as one."""
         scale = self._needed_scale().max()
         ratio = (self.scale / scale).clamp_max(1.0)
         return PowerSums(
-            self.d.sum().reshape(1).cpu(),
-            scale.reshape(1).cpu(),
-            (self.p_sum * ratio**self.p).sum().reshape(1).cpu(),
-            (self.q_sum * ratio**self.q).sum().reshape(1).cpu(),
+            self.d.sum().reshape(1),
+            scale.reshape(1),
+            (self.p_sum * ratio**self.p).sum().reshape(1),
+            (self.q_sum * ratio**self.q).sum().reshape(1),
             self.p,
             self.q,
         )
@@ -123,7 +123,7 @@ class PowerSums:
 
 def power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
     """Power sums of each row, in one pass over the data (two where a power could overflow)."""
-    scale = torch.ones(rows.n, dtype=torch.float64, device=rows.device)
+    scale = torch.ones(rows.n, dtype=torch.float64)
     # |x|^q of a float32 is at most 1e77 for q = 2; only float64 or a larger q can leave float64's range.
     scaled = q > 2 or any(s.dtype == torch.float64 for s in rows.segments)
     if scaled:
@@ -133,20 +133,18 @@ def power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
     p_sum, q_sum = torch.zeros_like(scale), torch.zeros_like(scale)
     slow = Rows((), ())
     for segment, kept in zip(rows.segments, rows.kept, strict=True):
-        of_p, of_q = (
-            fused.power_sums(segment, kept, p, q) if fused.usable(segment) and not scaled else (None, None)
-        )
+        fast = None if scaled or not fused.usable(segment) else fused.power_sums(segment, kept, p, q).cpu()
         # The kernel's root is wrong below 1e-37, which counts for nothing unless all of a row is small.
-        if of_p is None or of_q is None or bool((of_p < 1e-6 * segment.shape[1]).any()):
+        if fast is None or bool((fast[0] < 1e-6 * segment.shape[1]).any()):
             slow = Rows((*slow.segments, segment), (*slow.kept, kept))
         else:
-            p_sum += of_p.to(rows.device)
-            q_sum += of_q.to(rows.device)
+            p_sum += fast[0]
+            q_sum += fast[1]
     for chosen, tile in slow.tiles():
         if scaled:
             tile /= scale[chosen].to(tile.device)[:, None]
-        q_sum[chosen] += (tile if q == 1 else tile.pow(q)).sum(1).to(rows.device)
-        p_sum[chosen] += (tile if p == 1 else tile.pow_(p)).sum(1).to(rows.device)
+        q_sum[chosen] += (tile if q == 1 else tile.pow(q)).sum(1).cpu()
+        p_sum[chosen] += (tile if p == 1 else tile.pow_(p)).sum(1).cpu()
     return PowerSums(rows.counts(), scale, p_sum, q_sum, p, q)
 
 
@@ -193,9 +191,9 @@ def _index_near_zero(rows: Rows, middle: Tensor, *, p: float, q: float) -> Tenso
 
     for chosen, tile in rows.tiles():
         x, near = logs(chosen, tile)
-        nonzero[chosen] += (tile > 0).sum(1).to(rows.device)
-        near_count[chosen] += near.sum(1).to(rows.device)
-        centre[chosen] += x.masked_fill_(~near, 0.0).sum(1).to(rows.device)
+        nonzero[chosen] += (tile > 0).sum(1).cpu()
+        near_count[chosen] += near.sum(1).cpu()
+        centre[chosen] += x.masked_fill_(~near, 0.0).sum(1).cpu()
     centre /= near_count.clamp_min(1)
     for chosen, tile in rows.tiles():
         x, near = logs(chosen, tile)
@@ -203,7 +201,7 @@ def _index_near_zero(rows: Rows, middle: Tensor, *, p: float, q: float) -> Tenso
         for power, excess in ((p, p_excess), (q, q_excess)):
             y = power * x
             terms = torch.where(near, _exp_excess(y), torch.expm1(y)).masked_fill_(tile == 0, 0.0)
-            excess[chosen] += terms.sum(1).to(rows.device)
+            excess[chosen] += terms.sum(1).cpu()
     zeros = d - nonzero
     log_ratio = torch.log1p((p_excess - zeros) / d) / p - torch.log1p((q_excess - zeros) / d) / q
     return -torch.expm1(log_ratio).clamp_max(0.0) + 0.0

@@ -54,18 +54,18 @@ class Rows:
 
     @property
     def device(self) -> torch.device:
-        """Where results are put."""
+        """Where the first segment is."""
         return self.segments[0].device
 
     def counts(self) -> Tensor:
-        """Entries of each row that count (`d`), int64."""
-        d = torch.zeros(self.n, dtype=torch.int64, device=self.device)
+        """Entries of each row that count (`d`), int64, on the CPU like all that is known of a row as a whole."""
+        d = torch.zeros(self.n, dtype=torch.int64)
         for segment, kept in zip(self.segments, self.kept, strict=True):
             if kept is None:
                 d += segment.shape[1]
                 continue
             for rows, columns in cut_into_tiles(kept):  # a sum of booleans widens all of them to int64 first
-                d[rows] += kept[rows, columns].sum(1).to(self.device)
+                d[rows] += kept[rows, columns].sum(1).cpu()
         return d
 
     def part(self, which: slice) -> Rows:
@@ -101,9 +101,9 @@ class Rows:
 
     def largest(self) -> Tensor:
         """Largest magnitude of each row, float64; 0 for an empty one."""
-        largest = torch.zeros(self.n, dtype=torch.float64, device=self.device)
+        largest = torch.zeros(self.n, dtype=torch.float64)
         for rows, tile in self.tiles():
-            torch.maximum(largest[rows], tile.amax(1).to(self.device), out=largest[rows])
+            torch.maximum(largest[rows], tile.amax(1).cpu(), out=largest[rows])
         return largest
 
 
@@ -164,7 +164,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
 def in_the_kind_of(w: Any, result: Tensor) -> Any:
     """`result` as a tensor for a tensor, numpy for numpy, and floats in lists for all else."""
     if isinstance(w, Tensor):
-        return result
+        return result if w.device.type == "mps" else result.to(w.device)
     array = result.cpu().numpy()
     return array[()] if isinstance(w, np.ndarray | np.generic) else array.tolist()
 

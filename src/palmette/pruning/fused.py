@@ -72,23 +72,42 @@ def split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], in
     return {low - 1: less, low: at_most_low, high: at_most_high}, int(found.sum()), between
 
 
-def write_remaining(row: Rows, key: int, remaining: list[Tensor]) -> None:
-    """Mark what is kept and above `key`, in one read; `remaining` are contiguous boolean matrices."""
+def write_remaining(row: Rows, key: int, ties: int, equal: int, remaining: list[Tensor]) -> None:
+    """Mark what is kept and above `key`, and all but the first `ties` of the `equal` many that are equal to it.
+
+    One read of the row, or two where some that are equal go and others stay. `remaining` are contiguous.
+    """
     from palmette.pruning import kernels
 
-    integer = _INTEGER[row.segments[0].element_size()]
     with torch.cuda.device(row.device):
         for segment, kept, out in zip(row.segments, row.kept, remaining, strict=True):
-            if segment.numel() == 0:
+            size = segment.numel()
+            if size == 0:
                 continue
-            kernels.write_remaining[(-(-segment.numel() // _WRITE_BLOCK),)](
-                segment.view(integer),
-                segment if kept is None else kept.contiguous().view(torch.uint8),
-                out.view(torch.uint8),
-                segment.numel(),
-                key,
-                MOST=torch.iinfo(integer).max,
-                MASKED=kept is not None,
-                BLOCK=_WRITE_BLOCK,
-                num_warps=4,
-            )
+            blocks = -(-size // _WRITE_BLOCK)
+            bits = segment.view(_INTEGER[segment.element_size()])
+            marks = segment if kept is None else kept.contiguous().view(torch.uint8)
+            settings = {"MASKED": kept is not None, "MOST": torch.iinfo(bits.dtype).max, "BLOCK": _WRITE_BLOCK}
+            last = size  # the index of the last equal one that goes: all, or none, or up to the last tie
+            if ties == 0:
+                last = -1
+            elif ties < equal:
+                counts = torch.empty(blocks, dtype=torch.int32, device=row.device)
+                kernels.count_equal[(blocks,)](bits, marks, counts, size, key, **settings)
+                running = counts.cumsum(0)
+                here = int(running[-1])
+                if ties < here:
+                    last = _place_of_tie(bits[0], None if kept is None else kept[0], key, ties, running)
+                ties, equal = max(0, ties - here), equal - here
+            kernels.write_remaining[(blocks,)](bits, marks, out.view(torch.uint8), size, key, last, **settings)
+
+
+def _place_of_tie(bits: Tensor, kept: Tensor | None, key: int, ties: int, running: Tensor) -> int:
+    """The index of the `ties`-th kept key that is `key`, from how many there are up to each block."""
+    block = int(torch.searchsorted(running, ties))
+    before = int(running[block - 1]) if block else 0
+    part = slice(block * _WRITE_BLOCK, (block + 1) * _WRITE_BLOCK)
+    equal = (bits[part] & torch.iinfo(bits.dtype).max) == key
+    if kept is not None:
+        equal &= kept[part]
+    return part.start + int(equal.nonzero()[ties - before - 1])

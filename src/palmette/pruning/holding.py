@@ -66,8 +66,9 @@ class Holder:
 
     @torch.no_grad()
     def _zero_weights(self) -> None:
-        for name in self._kept:
-            self._zero(name, self._parameters[name])
+        if self._kept:
+            weights = [self._integers(name, self._parameters[name]) for name in self._kept]
+            torch._foreach_mul_(weights, list(self._kept.values()))
 
     @torch.no_grad()
     def _zero_gradient(self, name: str) -> None:
@@ -76,10 +77,13 @@ class Holder:
             self._zero(name, gradient)
 
     def _zero(self, name: str, values: Tensor) -> None:
+        if values.is_floating_point():  # what an optimizer has packed into integers is its own
+            self._integers(name, values).mul_(self._kept[name])
+
+    def _integers(self, name: str, values: Tensor) -> Tensor:
         if self._kept[name].device != values.device:  # the model has moved
             self._kept[name] = self._kept[name].to(values.device)
-        if values.is_floating_point():  # what an optimizer has packed into integers is its own
-            values.view(_INTEGER[values.element_size()]).mul_(self._kept[name])
+        return values.view(_INTEGER[values.element_size()])
 
 
 def _after_accumulation(parameter: Tensor, zero: weakref.WeakMethod[Callable[[str], None]], name: str) -> None:
@@ -91,5 +95,5 @@ def _after_accumulation(parameter: Tensor, zero: weakref.WeakMethod[Callable[[st
 
     trained = parameter.requires_grad
     parameter.requires_grad_(True)  # a frozen one, that may be trained later, takes no hook
-    parameter.register_post_accumulate_grad_hook(hook)  # type: ignore[no-untyped-call]
+    parameter.register_post_accumulate_grad_hook(hook)
     parameter.requires_grad_(trained)

@@ -52,14 +52,29 @@ def split(
 
 
 @triton.jit
-def write_remaining(
-    bits_ptr, kept_ptr, out_ptr, size, key, MOST: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr
+def count_equal(
+    bits_ptr, kept_ptr, counts_ptr, size, key, MOST: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """out = kept and above `key`."""
+    """How many kept keys of each block are `key`."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lane = tl.arange(0, BLOCK)
     inside = lane < tl.minimum(size - start, BLOCK).to(tl.int32)
-    remains = (tl.load(bits_ptr + start + lane, mask=inside, other=0) & MOST).to(tl.int32) > key
+    equal = inside & ((tl.load(bits_ptr + start + lane, mask=inside, other=0) & MOST).to(tl.int32) == key)
+    if MASKED:
+        equal = equal & (tl.load(kept_ptr + start + lane, mask=inside, other=0) != 0)
+    tl.store(counts_ptr + tl.program_id(0), tl.sum(equal.to(tl.int32), 0))
+
+
+@triton.jit
+def write_remaining(
+    bits_ptr, kept_ptr, out_ptr, size, key, last, MOST: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr
+):
+    """out = kept and above `key`, or equal to it and after the index `last`."""
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    inside = lane < tl.minimum(size - start, BLOCK).to(tl.int32)
+    bits = (tl.load(bits_ptr + start + lane, mask=inside, other=0) & MOST).to(tl.int32)
+    remains = (bits > key) | ((bits == key) & (start + lane > last))
     if MASKED:
         remains = remains & (tl.load(kept_ptr + start + lane, mask=inside, other=0) != 0)
     tl.store(out_ptr + start + lane, remains.to(tl.uint8), mask=inside)

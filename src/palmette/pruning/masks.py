@@ -14,6 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from palmette.errors import MaskMismatch
+from palmette.pruning.weights import Weight
 
 _FORMAT = "palmette-masks-1"
 
@@ -131,12 +132,12 @@ class Masks(Mapping[str, Tensor]):
             partial.unlink(missing_ok=True)
 
     @staticmethod
-    def load(path: str | Path, like: Mapping[str, Tensor] | None = None) -> Masks:
+    def load(path: str | Path, like: Mapping[str, Tensor | Weight] | None = None) -> Masks:
         """Read what `save` wrote.
 
         Args:
             path: the file.
-            like: weights that the masks must fit; names and shapes that differ are listed in the error.
+            like: weights that the masks must fit, such as `prunable(model)`; the error lists what differs.
         """
         if not Path(path).is_file():
             raise FileNotFoundError(f"no mask file at {str(path)!r}")

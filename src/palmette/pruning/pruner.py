@@ -117,6 +117,7 @@ class Pruner:
         scope: "neuron" (default), "layer" or "global": the unit inside which weights are compared.
         saliency: how much each weight matters, by default its magnitude.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`.
+        masks: weights that are pruned already, such as `Masks.load(path)`; none by default.
         stop: rules that end the loop, see `palmette.pruning.stopping`; by default the index turning up or a
             cut of under 1 %. A step that cuts nothing always ends it.
 
@@ -142,6 +143,7 @@ class Pruner:
         saliency: Saliency = magnitude,
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),
+        masks: Mapping[str, Tensor] | None = None,
         stop: StopRule | Sequence[StopRule] = DEFAULT_RULES,
     ) -> None:
         check_scope(scope)
@@ -155,6 +157,8 @@ class Pruner:
         chosen = prunable(model, include=include, exclude=exclude)
         self._layouts = {n: (w.transposed, w.groups) for n, w in chosen.items()}
         self._masks = Masks.ones_like(self._tensors())
+        if masks is not None:
+            self._set(self._fitted(Masks(masks), "the masks"))
 
     @property
     def masks(self) -> Masks:
@@ -219,11 +223,15 @@ class Pruner:
         self._check_still_there()
         if missing := {"masks", "decisions"} - state.keys():
             raise ValueError(f"load_state_dict takes what state_dict gave, got a state without {sorted(missing)}")
-        masks = Masks.from_state_dict(state["masks"])
-        check_match(masks, {n: w.shape for n, w in self._tensors().items()}, "the masks of this state")
+        masks = self._fitted(Masks.from_state_dict(state["masks"]), "the masks of this state")
         decisions = [Decision.from_state_dict(d) for d in state["decisions"]]
-        self._set(Masks({n: masks[n].to(w.device) for n, w in self._tensors().items()}))
+        self._set(masks)
         self.decisions = decisions
+
+    def _fitted(self, masks: Masks, what: str) -> Masks:
+        """The masks beside the weights that they are for, or an error that says how they differ."""
+        check_match(masks, {n: w.shape for n, w in self._tensors().items()}, what)
+        return Masks({n: masks[n].to(w.device) for n, w in self._tensors().items()})
 
     def _set(self, masks: Masks) -> None:
         self._holder.set_masks_(masks)

@@ -20,7 +20,7 @@ from palmette.pruning import fused
 # Rows up to this width are sorted, many at once; longer ones are searched for their threshold.
 SORTED_WIDTH = 1 << 16
 SAMPLE = 1 << 17
-CUDA_SAMPLE = 1 << 20
+CUDA_SAMPLE = 1 << 19
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -191,9 +191,9 @@ def _kth_smallest(keys: Tensor, k: int, dtype: torch.dtype) -> int:
 
 
 def _write_remaining(row: Rows, cut: Cut, remaining: list[Tensor]) -> None:
-    """Fill `remaining`, a mask for each segment of a single row, in one pass."""
-    if cut.ties == cut.equal and fused.usable(row):
-        fused.write_remaining(row, cut.key, remaining)
+    """Fill `remaining`, a mask for each segment of a single row."""
+    if fused.usable(row):
+        fused.write_remaining(row, cut.key, cut.ties, cut.equal, remaining)
         return
     ties = 0 if cut.ties == cut.equal else cut.ties
     last_to_go = cut.key - 1 if ties else cut.key

@@ -33,6 +33,11 @@ class Weight:
     transposed: bool = False
     groups: int = 1
 
+    @property
+    def shape(self) -> torch.Size:
+        """Of the tensor."""
+        return self.tensor.shape
+
     def rows(self, values: Tensor) -> Tensor:
         """`values`, of the shape of the weight, with one row per neuron; each row in index order."""
         if not self.transposed:
