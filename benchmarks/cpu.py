@@ -15,14 +15,14 @@ from palmette.pruning.selection import threshold
 CUT = 0.2
 
 
-def index(size: int = 10**8) -> list[Figure]:
-    weights = torch.randn(size, generator=torch.Generator().manual_seed(0))
+def index() -> list[Figure]:
+    weights = torch.randn(10**8, generator=torch.Generator().manual_seed(0))
     ours = seconds(lambda: pm.pq_index(weights))
     norms = seconds(lambda: (torch.linalg.vector_norm(weights, 0.5), torch.linalg.vector_norm(weights, 1)))
     memory = extra_bytes(lambda: pm.pq_index(weights))
     return [
         Figure(
-            f"PQ Index (.5, 1) of {size:.0e} float32",
+            "PQ Index (.5, 1) of 10^8 float32",
             ms(ours),
             "two calls of `vector_norm`",
             ms(norms),
@@ -33,7 +33,8 @@ def index(size: int = 10**8) -> list[Figure]:
     ]
 
 
-def global_cut(tensors: int = 100, size: int = 10**6) -> list[Figure]:
+def global_cut() -> list[Figure]:
+    tensors, size = 100, 10**6
     generator = torch.Generator().manual_seed(0)
     weights = {f"w{i}": torch.randn(size, generator=generator) for i in range(tensors)}
     cut = int(CUT * tensors * size)
@@ -61,10 +62,9 @@ def global_cut(tensors: int = 100, size: int = 10**6) -> list[Figure]:
     whole, torch_time = seconds(ours), seconds(theirs, 2)
     weight_bytes = 4 * tensors * size
     memory, torch_memory = extra_bytes(ours) / weight_bytes, extra_bytes(theirs) / weight_bytes
-    name = f"{tensors} tensors of {size:.0e} float32"
     return [
         Figure(
-            f"exact global threshold, {name}",
+            "exact global threshold, 100 tensors of 10^6 float32",
             ms(found),
             "`numpy.partition` of their concatenation",
             ms(numpy_time),

@@ -100,8 +100,8 @@ def machine() -> str:
 
 
 def ms(value: float) -> str:
-    """Seconds as milliseconds, three digits."""
-    return f"{value * 1e3:.3g} ms"
+    """Seconds for eyes, three digits."""
+    return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.2f} s"
 
 
 def _finish() -> None:

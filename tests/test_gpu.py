@@ -124,6 +124,7 @@ def test_masks_hold_on_the_device_with_amp_clipping_and_a_move(fused_update):
     assert pruner.density < 0.27
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores")
 def test_a_compiled_model_keeps_its_masks():
     model = torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3)).cuda()
     compiled = torch.compile(model)

@@ -19,7 +19,7 @@ from palmette.pruning import fused
 
 # Rows up to this width are sorted, many at once; longer ones are searched for their threshold.
 SORTED_WIDTH = 1 << 16
-SAMPLE = 1 << 17
+SAMPLE = 1 << 17  # of 10^8 this puts 1 % into the bracket
 CUDA_SAMPLE = 1 << 19
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -149,7 +149,9 @@ def _find_cut(row: Rows, cut: int) -> Cut:
 
 def _sorted_sample(row: Rows) -> Tensor:
     """Keys of some kept entries, drawn evenly over the whole row; of all of them if they are few."""
-    size = CUDA_SAMPLE if row.device.type == "cuda" else SAMPLE
+    size = SAMPLE
+    if row.device.type == "cuda":  # 2^19 of 2^30, fewer of fewer
+        size = min(CUDA_SAMPLE, max(SAMPLE, row.width // 2048))
     drawn = []
     for segment, kept in zip(row.segments, row.kept, strict=True):
         values, mask = segment[0], None if kept is None else kept[0]
@@ -168,18 +170,22 @@ def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], i
     """How many keys are at most `low` and how many strictly between it and `high`, and these, in one pass."""
     if fused.usable(row):
         return fused.split(row, low, high, room)
-    below, between = 0, []
+    below, found = 0, 0
+    between = torch.empty(room, dtype=_INTEGER[_key_dtype(row).itemsize], device=row.device)
     for keys in _key_tiles(row):
         if keys.device.type == "cpu":  # numpy compresses several times faster than torch
-            array = keys.numpy()
+            array = keys.numpy().reshape(-1)
             at_most_low = array <= low
             below += int(np.count_nonzero(at_most_low))
-            between.append(torch.from_numpy(array[(array < high) ^ at_most_low]))
+            inside = torch.from_numpy(array[(array < high) ^ at_most_low])
         else:
             below += _count(keys <= low)
-            between.append(keys[(keys > low) & (keys < high)].to(row.device))
-    inside = torch.cat(between)
-    return {low: below}, len(inside), inside
+            inside = keys[(keys > low) & (keys < high)]
+        if found + len(inside) > len(between):
+            between = torch.cat([between[:found], between.new_empty(found + 2 * len(inside))])
+        between[found : found + len(inside)] = inside
+        found += len(inside)
+    return {low: below}, found, between[:found]
 
 
 def _kth_smallest(keys: Tensor, k: int, dtype: torch.dtype) -> int:
@@ -197,10 +203,11 @@ def _write_remaining(row: Rows, cut: Cut, remaining: list[Tensor]) -> None:
         return
     ties = 0 if cut.ties == cut.equal else cut.ties
     last_to_go = cut.key - 1 if ties else cut.key
+    keys: Tensor | None = None
     for segment, kept, out in zip(row.segments, row.kept, remaining, strict=True):
         for part, columns in cut_into_tiles(segment):
             mask = None if kept is None else kept[part, columns]
-            keys = _keys(segment[part, columns], mask, _key_dtype(row))
+            keys = _keys(segment[part, columns], mask, _key_dtype(row), keys)
             tile = torch.gt(keys, last_to_go, out=out[part, columns])
             if mask is not None:
                 tile &= mask  # what was gone stays gone
@@ -221,18 +228,24 @@ def _key_dtype(rows: Rows) -> torch.dtype:
     return dtype
 
 
-def _keys(values: Tensor, kept: Tensor | None, dtype: torch.dtype) -> Tensor:
+def _keys(values: Tensor, kept: Tensor | None, dtype: torch.dtype, scratch: Tensor | None = None) -> Tensor:
     """Integers that sort like magnitudes; above all of them where an entry is not kept."""
-    integer = _INTEGER[dtype.itemsize]
-    keys = values.to(dtype).contiguous().view(integer) & torch.iinfo(integer).max
-    return keys if kept is None else keys.masked_fill_(~kept, torch.iinfo(integer).max)
+    bits = values.to(dtype).contiguous().view(_INTEGER[dtype.itemsize])
+    most = torch.iinfo(bits.dtype).max
+    fits = scratch is not None and (scratch.shape, scratch.device) == (bits.shape, bits.device)
+    keys = torch.bitwise_and(bits, most, out=scratch if fits else None)
+    return keys if kept is None else keys.masked_fill_(~kept, most)
 
 
 def _key_tiles(row: Rows) -> Iterator[Tensor]:
+    """The keys of a single row, tile by tile; one is scratch memory that the next one may be written to."""
+    dtype = _key_dtype(row)
+    scratch: Tensor | None = None
     for segment, kept in zip(row.segments, row.kept, strict=True):
         for part, columns in cut_into_tiles(segment):
             mask = None if kept is None else kept[part, columns]
-            yield _keys(segment[part, columns], mask, _key_dtype(row))
+            scratch = _keys(segment[part, columns], mask, dtype, scratch)
+            yield scratch
 
 
 def _count(marked: Tensor) -> int:
