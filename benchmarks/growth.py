@@ -61,20 +61,12 @@ def plot(folder: Path) -> None:
             style = {"color": colours[what], "marker": marks[what], "linestyle": styles[device], "markersize": 4}
             axes[0].loglog(x, [r["seconds"] for r in points], label=label, **style)
             axes[1].loglog(x, [max(r["extra_bytes"], 1e4) for r in points], label=label, **style)
-    for axis, title, unit, line in (
-        (axes[0], "time", "seconds", 1e-9),
-        (axes[1], "extra memory, mask included", "bytes", 1.0),
+    for axis, title, unit, slope, label in (
+        (axes[0], "time", "seconds", 1e-9, "1 ns per weight"),
+        (axes[1], "extra memory, mask included", "bytes", 1.0, "1 byte per weight"),
     ):
-        x = [1e5, 1e9]
-        axis.loglog(x, [line * v for v in x], color="0.6", linewidth=1)
-        axis.annotate(
-            "1 ns per weight" if line < 1 else "1 byte per weight",
-            (2e7, line * 2.6e7),
-            color="0.4",
-            fontsize=8,
-            ha="right",
-        )
+        (line,) = axis.loglog([1e5, 1e9], [slope * 1e5, slope * 1e9], color="0.6", linewidth=1, label=label)
         axis.set(title=title, xlabel="weights", ylabel=unit)
         axis.grid(alpha=0.25)
-    axes[0].legend(fontsize=8, frameon=False)
+        axis.legend(handles=None if axis is axes[0] else [line], fontsize=8, frameon=False)
     figure.savefig(folder / "growth.png", dpi=150)
