@@ -1,0 +1,83 @@
+"""From uint8 images to what a network takes, a batch at once and where the batch lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from palmette.training.data.images import Images
+
+PADDING = 4
+
+
+@dataclass(frozen=True)
+class Shifts:
+    """What was drawn for a batch: which images are flipped, and the corner of each crop in the padded image.
+
+    All three have one entry per image. `top` and `left` go from 0 to twice the padding; the padding itself leaves
+    an image where it is.
+    """
+
+    flip: Tensor
+    top: Tensor
+    left: Tensor
+
+    @staticmethod
+    def draw(count: int, generator: torch.Generator, *, padding: int = PADDING) -> Shifts:
+        """Draw for `count` images, on the device of the generator: flips with probability ½, crops uniformly."""
+        device = generator.device
+        flip = torch.randint(2, (count,), generator=generator, device=device).bool()
+        corner = torch.randint(2 * padding + 1, (2, count), generator=generator, device=device)
+        return Shifts(flip, corner[0], corner[1])
+
+
+def shifted(images: Tensor, shifts: Shifts, *, padding: int = PADDING) -> Tensor:
+    """Each image B×C×H×W flipped left to right where drawn, then reflect-padded and cropped to its size.
+
+    Reflection does not repeat the edge: left of columns 0 1 2 stand 2 1. Nothing is padded in memory; each
+    pixel is fetched from where it comes from.
+    """
+    height, width = images.shape[2:]
+    if not 0 <= padding < min(height, width):
+        raise ValueError(f"reflect padding must be from 0 to less than the image, {height}×{width}, got {padding}")
+    device = images.device
+    rows = _reflected(shifts.top.to(device) - padding, height)
+    columns = _reflected(shifts.left.to(device) - padding, width)
+    columns = torch.where(shifts.flip.to(device)[:, None], width - 1 - columns, columns)
+    source = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
+    pixels = images.flatten(2)
+    return pixels.gather(2, source[:, None].expand_as(pixels)).view_as(images)
+
+
+def _reflected(start: Tensor, size: int) -> Tensor:
+    """`size` positions from each `start` on, those outside of 0 … size - 1 reflected back."""
+    position = (start[:, None] + torch.arange(size, device=start.device)).abs()
+    return (size - 1) - ((size - 1) - position).abs()
+
+
+class Preparation:
+    """uint8 images B×C×H×W to floats: (pixel / 255 - mean) / sd, and before it flips and crops when training asks.
+
+    Mean and sd are brought to the device once, so that a batch costs no transfer if the generator lives there too.
+
+    Args:
+        images: the data set, for its mean, sd and whether to augment.
+        device: where the batches lie.
+        dtype: of what comes out; the arithmetic is float32.
+    """
+
+    def __init__(
+        self, images: Images, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
+        self.mean = torch.tensor(images.mean, device=device).view(-1, 1, 1)
+        self.sd = torch.tensor(images.sd, device=device).view(-1, 1, 1)
+        self.augment = images.augment
+        self.dtype = dtype
+
+    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """The batch as floats, augmented from `generator` if there is one and the data set wants it."""
+        if self.augment and generator is not None:
+            images = shifted(images, Shifts.draw(len(images), generator))
+        return images.float().div_(255).sub_(self.mean).div_(self.sd).to(self.dtype)

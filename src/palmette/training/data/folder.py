@@ -1,0 +1,97 @@
+"""A user's own images: a folder of pictures by class, or an `.npz` file of arrays."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palmette.training.data.images import Images, mean_and_sd
+from palmette.training.data.pictures import by_class, read_pictures
+
+_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
+
+
+def read_folder(folder: Path) -> Images:
+    """Pictures in `folder`/train/CLASS/… and `folder`/test/CLASS/…, all of one size, grey or in colour.
+
+    Classes are numbered in the order of the names of their folders. Mean and sd are those of the training part.
+    Nothing is flipped or cropped: whether that keeps the meaning of a picture only its owner knows.
+    """
+    paths, train_labels, names = by_class(folder / "train")
+    train_images = read_pictures(paths)
+    channels, height, width = train_images.shape[1:]
+    paths, test_labels, _ = by_class(folder / "test", names)
+    test_images = read_pictures(paths, shape=(channels, height, width))
+    return _own(train_images, train_labels, test_images, test_labels, folder, names)
+
+
+def read_npz(path: Path) -> Images:
+    """The arrays x_train, y_train, x_test and y_test of a NumPy file.
+
+    Images are uint8 N×H×W, N×H×W×C or N×C×H×W; labels are whole numbers N or N×1, from 0. Mean, sd and
+    augmentation are as for `read_folder`.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in _ARRAYS if name not in file]
+            if missing:
+                raise ValueError(f"it needs the arrays {', '.join(_ARRAYS)}, {missing[0]} is missing")
+            arrays = {name: file[name] for name in _ARRAYS}
+    except FileNotFoundError:
+        raise
+    except (OSError, EOFError, ValueError, TypeError, AttributeError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{str(path)!r} could not be read as .npz: {error}") from error
+    train_images, test_images = (_images(arrays[name], name, path) for name in ("x_train", "x_test"))
+    train_labels, test_labels = (_labels(arrays[name], name, path) for name in ("y_train", "y_test"))
+    return _own(train_images, train_labels, test_images, test_labels, path, ())
+
+
+def _own(
+    train_images: Tensor,
+    train_labels: Tensor,
+    test_images: Tensor,
+    test_labels: Tensor,
+    path: Path,
+    names: tuple[str, ...],
+) -> Images:
+    mean, sd = mean_and_sd(train_images)
+    return Images(
+        train_images,
+        train_labels,
+        test_images,
+        test_labels,
+        classes=len(names) or (int(train_labels.max()) + 1 if train_labels.numel() else 0),
+        name=path.stem,
+        mean=mean,
+        sd=sd,
+        augment=False,
+        class_names=names,
+        source=str(path),
+    )
+
+
+def _images(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, path: Path) -> Tensor:
+    rule = f"{name} in {str(path)!r} must be uint8 N×H×W, or N×H×W×C or N×C×H×W with 1 or 3 channels"
+    if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.size == 0:
+        raise ValueError(f"{rule}, got {array.dtype} {array.shape}")
+    images = torch.from_numpy(array)
+    if images.dim() == 3:
+        return images.unsqueeze(1)
+    first, last = array.shape[1] in (1, 3), array.shape[3] in (1, 3)
+    if first == last:
+        why = "both ends could be the channels" if first else "neither end can be the channels"
+        raise ValueError(f"{rule}, got {array.shape}: {why}")
+    return images if first else images.permute(0, 3, 1, 2).contiguous()
+
+
+def _labels(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, path: Path) -> Tensor:
+    row = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
+    if row.ndim != 1 or row.dtype.kind not in "iu":
+        raise ValueError(
+            f"{name} in {str(path)!r} must be whole numbers N or N×1, got {array.dtype} {array.shape}"
+        )
+    return torch.from_numpy(row.astype(np.int64))

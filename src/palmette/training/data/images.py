@@ -1,0 +1,112 @@
+"""Images: what every reader gives, checked once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """A data set as tensors: uint8 images N×C×H×W, int64 labels from 0 to `classes` - 1.
+
+    `mean` and `sd`, one number per channel, belong to pixels divided by 255. `augment` says whether training
+    images are to be flipped and cropped. `class_names` may be empty; `source` says where the set was read.
+
+    >>> x, y = torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
+    >>> Images(x, y, x[:2], y[:2], classes=2, name="tiny", mean=(0.0,), sd=(1.0,), augment=False)
+    Images(tiny: 4 training and 2 test images of 1×2×2 in 2 classes)
+    """
+
+    train_images: Tensor
+    train_labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+    classes: int
+    name: str
+    mean: tuple[float, ...]
+    sd: tuple[float, ...]
+    augment: bool
+    class_names: tuple[str, ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        where = f" in {self.source!r}" if self.source else ""
+        for part, images, labels in (
+            ("training", self.train_images, self.train_labels),
+            ("test", self.test_images, self.test_labels),
+        ):
+            what = f"the {part} images of {self.name}{where}"
+            if images.dtype != torch.uint8 or images.dim() != 4:
+                raise ValueError(f"{what} must be uint8 N×C×H×W, got {images.dtype} {tuple(images.shape)}")
+            if images.numel() == 0:
+                raise ValueError(f"{what} must be at least one, got none: shape {tuple(images.shape)}")
+            check_labels(labels, len(images), self.classes, what)
+        if self.test_images.shape[1:] != self.shape:
+            got = f"{_by(self.shape)} and {_by(self.test_images.shape[1:])}"
+            raise ValueError(f"training and test images of {self.name}{where} must have one shape, got {got}")
+        if not len(self.mean) == len(self.sd) == self.shape[0] or min(self.sd) <= 0:
+            rule = f"must be {self.shape[0]} numbers each, one per channel, and sd positive"
+            raise ValueError(f"mean and sd of {self.name} {rule}, got {self.mean} and {self.sd}")
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ValueError(f"{self.name} has {self.classes} classes, but {len(self.class_names)} class names")
+
+    def __repr__(self) -> str:
+        counts = f"{len(self.train_images):,} training and {len(self.test_images):,} test images"
+        return f"Images({self.name}: {counts} of {_by(self.shape)} in {self.classes} classes)"
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        channels, height, width = self.train_images.shape[1:]
+        return channels, height, width
+
+    def sha256(self) -> str:
+        """SHA-256 of training images, training labels, test images and test labels, one after another as bytes.
+
+        It is that of the contents: the same for a plain and a gzipped file, and for the binary and the python
+        release of CIFAR.
+        """
+        digest = hashlib.sha256()
+        for tensor in (self.train_images, self.train_labels, self.test_images, self.test_labels):
+            digest.update(tensor.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
+
+
+def check_labels(labels: Tensor, count: int, classes: int, what: str) -> None:
+    """Raise `ValueError` unless there are `count` int64 labels, all from 0 to `classes` - 1."""
+    if labels.dtype != torch.int64 or labels.dim() != 1:
+        raise ValueError(f"the labels of {what} must be a row of int64, got {labels.dtype} {tuple(labels.shape)}")
+    if len(labels) != count:
+        raise ValueError(f"{what} must have one label each, got {count} images and {len(labels)} labels")
+    low, high = (int(x) for x in labels.aminmax())
+    if low < 0 or high >= classes:
+        rule = f"must be from 0 to {classes - 1}"
+        raise ValueError(f"the labels of {what} {rule}, got {low if low < 0 else high}")
+
+
+def mean_and_sd(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel of uint8 images divided by 255, to four digits.
+
+    They come from the counts of the 256 values, hence exactly and without a copy as float. A channel without any
+    variation gets sd 1.
+
+    >>> mean_and_sd(torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1))
+    ((0.5,), (0.5,))
+    """
+    value = torch.arange(256, dtype=torch.float64) / 255
+    means, sds = [], []
+    for channel in images.unbind(1):
+        share = torch.bincount(channel.reshape(-1), minlength=256).double() / channel.numel()
+        mean = float(share @ value)
+        sd = float(share @ (value - mean) ** 2) ** 0.5
+        means.append(round(mean, 4))
+        sds.append(round(sd, 4) or 1.0)
+    return tuple(means), tuple(sds)
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "×".join(str(n) for n in shape)
