@@ -1,0 +1,69 @@
+"""What the builders of all models share: types, the check of their arguments, the weights to start from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, TypeAlias
+
+from torch import nn
+
+Shape: TypeAlias = tuple[int, int, int]
+"""Channels, height and width of an image."""
+
+
+class Builder(Protocol):
+    """Whatever makes a model for images of `shape` = (channels, height, width) and a number of classes."""
+
+    def __call__(self, *, shape: Shape, classes: int) -> nn.Module:
+        """A new model with its initial weights, drawn from torch's generator."""
+        ...
+
+
+def check_images(model: str, shape: Shape, classes: int, *, smallest: int = 1) -> None:
+    """Raise, naming `model`, unless images of `shape` and so many classes can be given to it.
+
+    >>> check_images("cnn", (1, 28, 28), 10, smallest=8)
+    """
+    if len(shape) != 3 or any(not _counts(size) for size in shape):
+        raise ValueError(f"{model} needs shape=(channels, height, width), three numbers from 1, got {shape!r}")
+    if min(shape[1:]) < smallest:
+        raise ValueError(
+            f"{model} needs images of at least {smallest}x{smallest} pixels, "
+            f"got {shape[1]}x{shape[2]} (shape={shape!r})"
+        )
+    if not _counts(classes) or classes < 2:
+        raise ValueError(f"{model} needs two or more classes, a whole number, got classes={classes!r}")
+
+
+def _counts(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """`model` in evaluation mode; afterwards each of its modules is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def initialise_(model: nn.Module) -> nn.Module:
+    r"""Give `model` the initial weights of the paper, and return it.
+
+    Convolution weights are normal with variance :math:`2 / \mathrm{fan\_out}` (Kaiming, ReLU), Linear weights
+    stay as PyTorch draws them, uniform within :math:`\pm 1/\sqrt{\mathrm{fan\_in}}`; all their biases are 0.
+    Norms stay at scale 1 and shift 0. All is drawn from torch's generator.
+
+    From the code of Diao et al. 2023; the text of the paper does not say. He et al. 2015 for the convolutions.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)
+    return model
