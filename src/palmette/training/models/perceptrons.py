@@ -30,7 +30,7 @@ def mlp(*, shape: Shape, classes: int) -> nn.Module:
     >>> sum(p.numel() for p in mlp(shape=(1, 28, 28), classes=10).parameters())
     136074
 
-    Diao et al. 2023, Table 1 of the appendix ("The model architecture of Multi-Layer Perceptron").
+    Diao et al. 2023, appendix ("The model architecture of Multi-Layer Perceptron").
     """
     check_images("mlp", shape, classes)
     return initialise_(_perceptron(math.prod(shape), HIDDEN, classes))
