@@ -1,0 +1,98 @@
+"""How a network is trained: a value. The paper's Table 3 is `Recipe()`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import nn
+
+OptimizerName = Literal["sgd", "adam", "adamw"]
+Schedule = Literal["cosine", "step", "constant"]
+Precision = Literal["float32", "tf32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    r"""Optimizer, schedule, epochs, batch, clipping and precision. The defaults are the paper's.
+
+    Args:
+        epochs: :math:`E`, of a round.
+        batch: images per step; the last batch of an epoch may be smaller.
+        optimizer: "sgd", "adam" or "adamw"; momentum and Nesterov belong to "sgd".
+        learning_rate, momentum, nesterov, weight_decay: of the optimizer.
+        schedule: "cosine" (to 0 at the end), "step" (a tenth after half and again after three quarters of the
+            epochs) or "constant"; the learning rate changes from epoch to epoch, not within one.
+        warm_up: epochs over which the learning rate rises linearly to what the schedule says.
+        clip: largest norm of the gradient, or None; pruned weights do not count in it.
+        label_smoothing: of the cross entropy.
+        precision: "float32"; "tf32" for matrix products on GPUs that have it; "bfloat16" for autocast, with
+            weights, their updates and the loss in float32.
+        compile: whether the model is compiled, which pays from minutes of training on.
+
+    >>> Recipe().learning_rate_at(0), Recipe().learning_rate_at(100)
+    (0.1, 0.05)
+
+    Diao et al. 2023, Table 3; clipping as in the authors' code.
+    """
+
+    epochs: int = 200
+    batch: int = 250
+    optimizer: OptimizerName = "sgd"
+    learning_rate: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4
+    schedule: Schedule = "cosine"
+    warm_up: int = 0
+    clip: float | None = 1.0
+    label_smoothing: float = 0.0
+    precision: Precision = "float32"
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in (("epochs", 0), ("batch", 1), ("warm_up", 0)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} must be at least {least}, got {name}={getattr(self, name)}")
+        for name, allowed in (
+            ("optimizer", get_args(OptimizerName)),
+            ("schedule", get_args(Schedule)),
+            ("precision", get_args(Precision)),
+        ):
+            if getattr(self, name) not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        if not 0 < self.learning_rate < math.inf:
+            raise ValueError(f"learning_rate must be above 0 and finite, got {self.learning_rate}")
+        if not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
+        if self.weight_decay < 0:
+            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
+        if self.clip is not None and not self.clip > 0:
+            raise ValueError(f"clip must be above 0, or None for no clipping, got {self.clip}")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing must be at least 0 and below 1, got {self.label_smoothing}")
+
+    def learning_rate_at(self, epoch: int) -> float:
+        r"""Of an epoch, counted from 0; with "cosine" :math:`\tfrac12 (1 + \cos(\pi\, epoch / E))` of the first."""
+        rate = self.learning_rate
+        if self.schedule == "cosine":
+            rate *= (1 + math.cos(math.pi * epoch / max(1, self.epochs))) / 2
+        elif self.schedule == "step":
+            rate *= 0.1 ** ((epoch >= self.epochs / 2) + (epoch >= self.epochs * 3 / 4))
+        return rate * min(1.0, (epoch + 1) / self.warm_up) if self.warm_up else rate
+
+    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """A new optimizer, as each round has one."""
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(
+                parameters,
+                lr=self.learning_rate,
+                momentum=self.momentum,
+                nesterov=self.nesterov and self.momentum > 0,
+                weight_decay=self.weight_decay,
+            )
+        kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return kind(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)

@@ -1,0 +1,175 @@
+"""The recipe, the loop and the rewinds, on real digits and small models."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+import palmette as pm
+from palmette.training.data import load
+from palmette.training.data.augment import Preparation
+from palmette.training.loop import Training, _mixed, evaluate
+from palmette.training.models import build
+from palmette.training.recipe import Recipe
+from palmette.training.rewinding import Rewind
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return load("digits")
+
+
+def trained(digits, recipe, *, seed=0, epochs=None, model=None):
+    model = model or build("mlp", shape=digits.shape, classes=10, seed=seed)
+    training = Training(model, recipe.make_optimizer(model.parameters()), digits, recipe, seed=seed)
+    scores = [training.epoch(e) for e in range(recipe.epochs if epochs is None else epochs)]
+    return model, training, scores
+
+
+def test_the_defaults_are_the_papers_table():
+    recipe = Recipe()
+    assert (recipe.epochs, recipe.batch, recipe.learning_rate, recipe.momentum) == (200, 250, 0.1, 0.9)
+    assert (recipe.nesterov, recipe.weight_decay, recipe.schedule, recipe.clip) == (True, 5e-4, "cosine", 1.0)
+
+
+def test_the_schedule_is_torchs_cosine_stepped_per_epoch():
+    recipe = Recipe(epochs=7, learning_rate=0.3)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 7)
+    for epoch in range(8):
+        assert recipe.learning_rate_at(epoch) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-15)
+        optimizer.step()
+        schedule.step()
+
+
+def test_steps_and_warm_up():
+    steps = Recipe(epochs=8, learning_rate=1.0, schedule="step")
+    assert [round(steps.learning_rate_at(e), 10) for e in range(8)] == [1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01]
+    rising = Recipe(epochs=8, learning_rate=1.0, schedule="constant", warm_up=4)
+    assert [rising.learning_rate_at(e) for e in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epochs": -1},
+        {"batch": 0},
+        {"optimizer": "lion"},
+        {"schedule": "linear"},
+        {"precision": "float16"},
+        {"learning_rate": 0.0},
+        {"momentum": 1.0},
+        {"weight_decay": -1.0},
+        {"clip": 0.0},
+        {"label_smoothing": 1.0},
+    ],
+    ids=str,
+)
+def test_a_wrong_setting_is_refused_by_name(wrong):
+    (name,) = wrong
+    with pytest.raises(ValueError, match=name):
+        Recipe(**wrong)
+
+
+def test_an_epoch_is_the_plain_loop_written_out(digits):
+    recipe = Recipe(epochs=2, batch=400)
+    model, _, scores = trained(digits, recipe)
+    other = build("mlp", shape=digits.shape, classes=10, seed=0)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    for epoch in range(2):
+        optimizer.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * epoch / 2))
+        generator = torch.Generator().manual_seed(_mixed(0, 0, epoch))
+        for batch in torch.randperm(1500, generator=generator).split(400):
+            x = (digits.train_images[batch].float() / 255 - digits.mean[0]) / digits.sd[0]
+            optimizer.zero_grad()
+            functional.cross_entropy(other(x), digits.train_labels[batch]).backward()
+            nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+            optimizer.step()
+    for ours, theirs in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+    assert scores[1].loss < scores[0].loss
+
+
+@pytest.mark.parametrize("change", [{}, {"optimizer": "adamw", "learning_rate": 0.01}, {"precision": "bfloat16"}])
+def test_it_learns_digits(digits, change):
+    model, _, _ = trained(digits, Recipe(epochs=12, **change))
+    score = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
+    assert score.accuracy > 0.9
+    assert model.training
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_seed_others(digits):
+    recipe = Recipe(epochs=2)
+    first, again, other = (trained(digits, recipe, seed=s)[0].head.weight for s in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_going_on_from_a_saved_epoch_ends_bit_for_bit_alike(digits):
+    recipe = Recipe(epochs=4)
+    whole, _, _ = trained(digits, recipe)
+    half, training, _ = trained(digits, recipe, epochs=2)
+    saved = copy.deepcopy((half.state_dict(), training.optimizer.state_dict()))
+    torch.rand(7)  # whatever else is drawn does not matter
+    model = build("mlp", shape=digits.shape, classes=10, seed=99)
+    model.load_state_dict(saved[0])
+    optimizer = recipe.make_optimizer(model.parameters())
+    optimizer.load_state_dict(saved[1])
+    training = Training(model, optimizer, digits, recipe, seed=0)
+    for epoch in (2, 3):
+        training.epoch(epoch)
+    for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_masks_hold_while_it_trains(digits):
+    recipe = Recipe(epochs=3)
+    model = build("mlp", shape=digits.shape, classes=10)
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="global")
+    pruner.step()
+    training = Training(model, optimizer := recipe.make_optimizer(model.parameters()), digits, recipe, seed=0)
+    pruner.hold(optimizer)
+    for epoch in range(3):
+        training.epoch(epoch)
+        for name, mask in pruner.masks.items():
+            assert int(model.get_parameter(name)[~mask].count_nonzero()) == 0
+
+
+def test_evaluation_changes_nothing_and_counts_every_image(digits):
+    model = build("cnn", shape=digits.shape, classes=10)
+    before = copy.deepcopy(model.state_dict())
+    whole = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
+    parts = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits), batch=100)
+    assert whole.accuracy == parts.accuracy
+    assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
+    assert all(torch.equal(v, before[n]) for n, v in model.state_dict().items())
+
+
+def test_rewinds_are_read_as_they_are_written():
+    for text in ("init", "epoch:3", "learning-rate", "fine-tune"):
+        assert str(Rewind.parse(text)) == text
+    for wrong in ("", "epoch", "epoch:", "epoch:-1", "epoch:x", "lr", "init:2"):
+        with pytest.raises(ValueError, match="epoch:k"):
+            Rewind.parse(wrong)
+    with pytest.raises(ValueError, match="at least 9 epochs, got 8"):
+        Rewind("epoch", 9).check(Recipe(epochs=8))
+
+
+def test_each_rewind_says_where_weights_and_schedule_start():
+    recipe = Recipe(epochs=4, learning_rate=1.0)
+    assert Rewind("init").goes_back
+    assert Rewind("epoch", 1).goes_back
+    assert not Rewind("learning-rate").goes_back
+    assert list(Rewind("epoch", 1).epochs(recipe)) == [1, 2, 3]
+    assert list(Rewind("learning-rate").epochs(recipe)) == [0, 1, 2, 3]
+    assert Rewind("learning-rate").learning_rate_at(recipe, 0) == 1.0
+    assert {Rewind("fine-tune").learning_rate_at(recipe, e) for e in range(4)} == {recipe.learning_rate_at(3)}
+
+
+def test_seeds_are_mixed_so_that_neighbours_share_nothing():
+    seeds = {_mixed(seed, round, epoch) for seed in range(8) for round in range(8) for epoch in range(8)}
+    assert len(seeds) == 512
+    assert all(0 <= s < 2**63 for s in seeds)
