@@ -8,6 +8,7 @@ import click
 
 from palmette import __version__
 from palmette.cli.axioms import axioms
+from palmette.cli.data import data
 from palmette.cli.measure import measure
 
 
@@ -29,4 +30,5 @@ def main() -> None:
 
 
 main.add_command(axioms)
+main.add_command(data)
 main.add_command(measure)

@@ -48,9 +48,9 @@ def load(name_or_path: str | Path, *, folder: str | Path | None = None) -> Image
     """Read a data set by its name, or a user's own by the path of an `.npz` file or a folder of pictures.
 
     Args:
-        name_or_path: a name of `DATA` (capitals and hyphens do not matter), or a path: see `read_npz`, `read_folder`.
-        folder: where a named set is looked for first; then in `$PALMETTE_DATA`, the platform's cache folder and
-            where the operating system's package puts it. Nothing is ever downloaded here.
+        name_or_path: a name of `DATA` (capitals and hyphens do not matter), or a path.
+        folder: where a named set is looked for first; then in `$PALMETTE_DATA`, the platform's cache folder
+            and where the operating system's package puts it. Nothing is ever downloaded here.
     """
     name = canonical(name_or_path) if isinstance(name_or_path, str) else None
     if name is not None:

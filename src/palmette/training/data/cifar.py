@@ -39,7 +39,7 @@ TEN = _Release(
     label_bytes=1,
     label_key="labels",
     mean=(0.4914, 0.4822, 0.4465),
-    sd=(0.2023, 0.1994, 0.2010),
+    sd=(0.2023, 0.1994, 0.2010),  # within an image, on average; of all pixels it is .2470, .2435, .2616
 )
 HUNDRED = _Release(
     name="CIFAR100",

@@ -36,7 +36,7 @@ def read_npz(path: Path) -> Images:
     augmentation are as for `read_folder`.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             missing = [name for name in _ARRAYS if name not in file]
             if missing:
                 raise ValueError(f"it needs the arrays {', '.join(_ARRAYS)}, {missing[0]} is missing")

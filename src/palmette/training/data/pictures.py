@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 _GREY = ("1", "L", "LA")
+_AT_ONCE = 64
 
 
 def read_pictures(paths: Sequence[Path], *, shape: tuple[int, int, int] | None = None) -> Tensor:
@@ -29,7 +30,9 @@ def read_pictures(paths: Sequence[Path], *, shape: tuple[int, int, int] | None =
         first = _decoded(paths[0], pillow)
         size = shape[1:] if shape else first.shape[1:]
         whole = np.empty((len(paths), 3, *size), np.uint8)
-        colour = any(threads.map(lambda i: _place(whole, i, paths[i], pillow), range(len(paths)), chunksize=1))
+        starts = range(0, len(paths), _AT_ONCE)
+        # A list: `any` of the results alone would stop at the first picture in colour, and the rest with it.
+        colour = any(list(threads.map(lambda start: _fill(whole, start, paths, pillow), starts)))
     channels = shape[0] if shape else 3 if colour else 1
     if colour and channels == 1:
         raise ValueError(f"the pictures beside {str(paths[0])!r} must be grey as those for training, got colours")
@@ -60,13 +63,17 @@ def by_class(folder: Path, class_names: Sequence[str] | None = None) -> tuple[li
     return paths, torch.tensor(labels), names
 
 
-def _place(whole: np.ndarray[Any, Any], index: int, path: Path, pillow: Any) -> bool:
-    picture = _decoded(path, pillow)
-    if picture.shape[1:] != whole.shape[2:]:
-        rule = f"height and width {whole.shape[2:]} as the others"
-        raise ValueError(f"every picture must have {rule}, {str(path)!r} has {picture.shape[1:]}")
-    whole[index] = picture
-    return len(picture) == 3
+def _fill(whole: np.ndarray[Any, Any], start: int, paths: Sequence[Path], pillow: Any) -> bool:
+    """Decode a few pictures into their places; whether one of them has colours."""
+    colour = False
+    for index in range(start, min(start + _AT_ONCE, len(paths))):
+        picture = _decoded(paths[index], pillow)
+        if picture.shape[1:] != whole.shape[2:]:
+            rule = f"height and width {whole.shape[2:]} as the others"
+            raise ValueError(f"every picture must have {rule}, {str(paths[index])!r} has {picture.shape[1:]}")
+        whole[index] = picture
+        colour |= len(picture) == 3
+    return colour
 
 
 def _decoded(path: Path, pillow: Any) -> np.ndarray[Any, Any]:

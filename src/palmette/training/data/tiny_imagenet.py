@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -98,12 +99,11 @@ def _decoded(train: _Listed, test: _Listed, cached: Path) -> dict[str, Tensor]:
         "test": read_pictures([path for path, _ in test], shape=_SHAPE),
     }
     partial = cached.with_name(cached.name + ".partial")
-    try:
+    with suppress(OSError, SafetensorError):  # a cache that cannot be written costs time, nothing else
         cached.parent.mkdir(parents=True, exist_ok=True)
-        save_file(pixels, partial)
-        partial.replace(cached)
-    except (OSError, SafetensorError):  # a cache that cannot be written costs time, nothing else
-        pass
-    finally:
-        partial.unlink(missing_ok=True)
+        try:
+            save_file(pixels, partial)
+            partial.replace(cached)
+        finally:
+            partial.unlink(missing_ok=True)
     return pixels

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from palmette.training.data import Images, load, validation_split
+from palmette.training.data.augment import Preparation, Shifts, shifted
+
+
+def pixels(*shape, seed=0):
+    return torch.randint(256, shape, generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
+
+
+def images(n, channels=3, size=32, *, augment=True):
+    return Images(
+        pixels(n, channels, size, size),
+        torch.arange(n) % 10,
+        pixels(10, channels, size, size, seed=1),
+        torch.arange(10),
+        classes=10,
+        name="made",
+        mean=(0.4914, 0.4822, 0.4465)[:channels],
+        sd=(0.2023, 0.1994, 0.2010)[:channels],
+        augment=augment,
+    )
+
+
+def slow(image, flip, top, left, padding):
+    """One image as a reader would do it by hand: flip, pad by reflection, cut out."""
+    array = image.numpy()
+    if flip:
+        array = array[:, :, ::-1]
+    padded = np.pad(array, ((0, 0), (padding, padding), (padding, padding)), mode="reflect")
+    return padded[:, top : top + array.shape[1], left : left + array.shape[2]]
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 5), (3, 32, 32), (3, 6, 9), (2, 9, 6)])
+@pytest.mark.parametrize("padding", [0, 1, 4])
+def test_a_batch_equals_its_images_done_one_by_one(shape, padding):
+    batch = pixels(40, *shape)
+    shifts = Shifts.draw(40, torch.Generator().manual_seed(3), padding=padding)
+    got = shifted(batch, shifts, padding=padding)
+    for i in range(40):
+        want = slow(batch[i], bool(shifts.flip[i]), int(shifts.top[i]), int(shifts.left[i]), padding)
+        assert np.array_equal(got[i].numpy(), want)
+
+
+def test_reflection_does_not_repeat_the_edge():
+    row = torch.tensor([[[[10, 20, 30]] * 3]], dtype=torch.uint8)
+    one, none = torch.tensor([2]), torch.tensor([False])
+    left = shifted(row, Shifts(none, one, torch.tensor([0])), padding=2)
+    right = shifted(row, Shifts(none, one, torch.tensor([4])), padding=2)
+    still = shifted(row, Shifts(none, one, one), padding=2)
+    flipped = shifted(row, Shifts(~none, one, one), padding=2)
+    assert left[0, 0, 0].tolist() == [30, 20, 10]
+    assert right[0, 0, 0].tolist() == [30, 20, 10]
+    assert still[0, 0, 0].tolist() == [10, 20, 30]
+    assert flipped[0, 0, 0].tolist() == [30, 20, 10]
+
+
+def test_padding_as_large_as_the_image_is_refused():
+    shifts = Shifts.draw(2, torch.Generator(), padding=4)
+    with pytest.raises(ValueError, match=r"less than the image, 4×8, got 4"):
+        shifted(pixels(2, 1, 4, 8), shifts, padding=4)
+
+
+def test_every_flip_and_every_corner_is_drawn_about_equally_often():
+    shifts = Shifts.draw(81_000, torch.Generator().manual_seed(0))
+    assert 40_000 < int(shifts.flip.sum()) < 41_000
+    corners = torch.bincount(shifts.top * 9 + shifts.left, minlength=81)
+    assert len(corners) == 81
+    assert 850 < int(corners.min()) <= int(corners.max()) < 1150
+
+
+def test_a_seed_gives_the_same_batch_again_and_the_next_batch_differs():
+    data = images(64)
+    prepare = Preparation(data)
+    first, again = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
+    a, b = prepare(data.train_images, first), prepare(data.train_images, first)
+    assert torch.equal(a, prepare(data.train_images, again))
+    assert not torch.equal(a, b)
+
+
+def test_normalising_is_divide_subtract_divide_in_float32():
+    data = images(20)
+    got = Preparation(data)(data.test_images)
+    mean, sd = (torch.tensor(x).view(3, 1, 1) for x in (data.mean, data.sd))
+    assert got.dtype == torch.float32
+    for one, image in zip(got, data.test_images, strict=True):
+        assert torch.equal(one, (image.to(torch.float32) / 255 - mean) / sd)
+
+
+def test_without_a_generator_nothing_is_augmented():
+    data = images(20)
+    prepare = Preparation(data)
+    assert torch.equal(prepare(data.train_images), prepare(data.train_images))
+    before = data.train_images.clone()
+    prepare(data.train_images, torch.Generator())
+    assert torch.equal(data.train_images, before)
+
+
+def test_a_set_that_is_not_augmented_stays_as_it_is_even_with_a_generator():
+    digits = load("digits")
+    prepare = Preparation(digits)
+    generator = torch.Generator().manual_seed(0)
+    state = generator.get_state()
+    x = prepare(digits.train_images, generator)
+    assert torch.equal(x, prepare(digits.train_images))
+    assert torch.equal(generator.get_state(), state)
+    assert abs(float(x.mean())) < 1e-3
+    assert abs(float(x.std()) - 1) < 1e-3
+
+
+def test_another_precision_is_the_float32_result_rounded():
+    data = images(8)
+    half = Preparation(data, dtype=torch.bfloat16)(data.test_images)
+    assert torch.equal(half, Preparation(data)(data.test_images).bfloat16())
+
+
+@pytest.mark.parametrize(("n", "want"), [(60_000, 5_000), (50_000, 5_000), (1_500, 150), (10, 1)])
+def test_a_validation_part_is_5000_images_or_a_tenth(n, want):
+    data = images(n, 1, 2)
+    rest, x, y = validation_split(data, seed=0)
+    assert (len(x), len(y), len(rest.train_images)) == (want, want, n - want)
+
+
+def test_the_two_parts_are_the_whole_once_and_the_test_part_is_untouched():
+    digits = load("digits")
+    rest, x, y = validation_split(digits, seed=1, count=300)
+    again = validation_split(digits, seed=1, count=300)
+    other = validation_split(digits, seed=2, count=300)
+    assert torch.equal(x, again[1])
+    assert not torch.equal(x, other[1])
+    whole = torch.cat([rest.train_images, x]).flatten(1)
+    assert sorted(map(tuple, whole.tolist())) == sorted(map(tuple, digits.train_images.flatten(1).tolist()))
+    assert torch.equal(torch.cat([rest.train_labels, y]).bincount(), digits.train_labels.bincount())
+    assert rest.test_images is digits.test_images
+
+
+@pytest.mark.parametrize("count", [0, -1, 1500, 2000])
+def test_a_validation_part_of_nothing_or_everything_is_refused(count):
+    with pytest.raises(ValueError, match=rf"1 to 1499 of 1500 training images, got {count}"):
+        validation_split(load("digits"), seed=0, count=count)
