@@ -25,8 +25,8 @@ def _kernels(request, monkeypatch):
 
 @pytest.mark.usefixtures("_kernels")
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize(("p", "q"), [(0.5, 1), (1, 2), (0.3, 1.7), (0.1, 1), (1, 3)])
-@pytest.mark.parametrize("shape", [(1, 1), (1, 1_000_003), (64, 27), (300, 4608)])
+@pytest.mark.parametrize(("p", "q"), [(0.5, 1), (1, 2), (0.3, 1.7)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 1_000_003), (64, 27), (30, 4608)])
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_index_is_that_of_the_cpu(dtype, p, q, shape, masked):
     generator = torch.Generator().manual_seed(0)
@@ -36,6 +36,27 @@ def test_the_index_is_that_of_the_cpu(dtype, p, q, shape, masked):
     there = pm.pq_index(w.cuda(), p=p, q=q, dim=1, kept=None if kept is None else kept.cuda())
     assert there.is_cuda
     torch.testing.assert_close(there.cpu(), here, rtol=1e-12, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(("p", "q"), [(0.5, 1), (1, 2)])
+@pytest.mark.parametrize("pattern", [False, True])
+def test_many_16_bit_values_are_summed_to_what_is_stated(dtype, p, q, pattern):
+    w = torch.randn(3_000_017, generator=torch.Generator().manual_seed(0))
+    if pattern:  # the worst: large and small ones that always meet in the same sum
+        w = torch.where(torch.arange(len(w)) // 1024 % 4 == 0, 3.0, w * 1e-3)
+    w = w.to(dtype)
+    there = pm.pq_index(w.cuda(), p=p, q=q).cpu()
+    torch.testing.assert_close(there, pm.pq_index(w, p=p, q=q), rtol=1e-6 if pattern else 1e-10, atol=0)
+
+
+def test_a_layer_with_pruned_and_tiny_neurons_is_measured_right():
+    w = torch.randn(40, 500, generator=torch.Generator().manual_seed(0))
+    w[3] = 0
+    w[7] *= 1e-38
+    torch.testing.assert_close(
+        pm.pq_index(w.cuda(), dim=1).cpu(), pm.pq_index(w, dim=1), rtol=1e-12, atol=0, equal_nan=True
+    )
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 1e-30, 1e30, 7e-31])
@@ -52,7 +73,7 @@ def test_a_root_that_float32_rounds_always_the_same_way_is_summed_right(value):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", ["gaussian", "ties", "equal", "sparse"])
-@pytest.mark.parametrize("share", [0.0, 0.001, 0.2, 0.9, 1.0])
+@pytest.mark.parametrize("share", [0.0, 0.2, 1.0])
 def test_the_same_entries_remain_as_on_the_cpu(dtype, masked, kind, share):
     generator = torch.Generator().manual_seed(1)
     w = torch.randn(3_000_017, generator=generator)

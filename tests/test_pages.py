@@ -30,3 +30,10 @@ def test_the_readme_starts_with_eight_lines_that_run():
 def test_what_a_page_links_to_is_there(page):
     for target in LINK.findall(page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_is_unfinished(page):
+    text = page.read_text()
+    assert text.strip()
+    assert "@@" not in text

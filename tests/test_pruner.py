@@ -586,10 +586,10 @@ def test_a_decision_prints_as_a_table():
     _, decision = pm.prune(weights, scope="neuron", budget=pm.Sap(p=1, q=2))
     assert str(decision).splitlines() == [
         "Sap(p=1, q=2, eta=0.0, gamma=1.0, beta=0.9), scope neuron",
-        "              units  kept                PQ Index  to keep  cut          density",
-        "first.weight      3    12  0.3000 (0.0000–0.5000)      7.0    5  1.0000 → 0.5833",
-        "second            1     2                    none      2.0    0  1.0000 → 1.0000",
-        "all               4    14                  0.4553             5  1.0000 → 0.6429",
+        "              units  kept                PQ Index  to keep  cut           density",
+        "first.weight      3    12  0.3000 (0.0000–0.5000)      7.0    5  1.0000 -> 0.5833",
+        "second            1     2                    none      2.0    0  1.0000 -> 1.0000",
+        "all               4    14                  0.4553             5  1.0000 -> 0.6429",
     ]
 
 

@@ -91,7 +91,7 @@ class Decision:
         """What `state_dict` gave."""
         return Decision(**(dict(state) | {"groups": tuple(UnitDecisions(**g) for g in state["groups"])}))
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         """A table: one line per group, with the middle unit (and the range) where a group has many."""
         head = ("", "units", "kept", "PQ Index", "to keep", "cut", "density")
         lines = [_line(g) for g in self.groups]
@@ -106,7 +106,7 @@ class Decision:
                     f"{self.index:.4f}",
                     "",
                     f"{self.cut:,}",
-                    f"{before} → {after}",
+                    f"{before} -> {after}",
                 )
             )
         widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
@@ -138,5 +138,5 @@ def _line(group: UnitDecisions) -> tuple[str, ...]:
         index,
         f"{float(wanted):,.1f}",
         f"{cut:,}",
-        f"{kept / size:.4f} → {(kept - cut) / size:.4f}",
+        f"{kept / size:.4f} -> {(kept - cut) / size:.4f}",
     )

@@ -7,11 +7,11 @@ from torch import Tensor
 
 from palmette.measures import fused
 from palmette.measures.rows import Rows
+from palmette.pruning.weights import INTEGER
 
 _REGIONS = 132 * 8
 _SPLIT_BLOCK = 512
 _WRITE_BLOCK = 2048
-_INTEGER = {2: torch.int16, 4: torch.int32}
 
 
 def usable(row: Rows) -> bool:
@@ -35,7 +35,7 @@ def split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], in
     """
     from palmette.pruning import kernels
 
-    integer = _INTEGER[row.segments[0].element_size()]
+    integer = INTEGER[row.segments[0].element_size()]
     most = torch.iinfo(integer).max
     counts = torch.zeros(3, dtype=torch.int64, device=row.device)
     found = torch.zeros(_REGIONS, dtype=torch.int32, device=row.device)
@@ -85,7 +85,7 @@ def write_remaining(row: Rows, key: int, ties: int, equal: int, remaining: list[
             if size == 0:
                 continue
             blocks = -(-size // _WRITE_BLOCK)
-            bits = segment.view(_INTEGER[segment.element_size()])
+            bits = segment.view(INTEGER[segment.element_size()])
             marks = segment if kept is None else kept.contiguous().view(torch.uint8)
             settings = {"MASKED": kept is not None, "MOST": torch.iinfo(bits.dtype).max, "BLOCK": _WRITE_BLOCK}
             last = size  # the index of the last equal one that goes: all, or none, or up to the last tie

@@ -10,12 +10,14 @@ CPU it takes a twentieth of the time of `masked_fill_`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from palmette.errors import ParameterGone
+from palmette.pruning.weights import INTEGER
 
 _INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -32,20 +34,31 @@ class Holder:
 
     @torch.no_grad()
     def set_masks_(self, masks: Mapping[str, Tensor]) -> None:
-        """Hold these from now on: weights, gradients and optimizer state at pruned places become zero."""
-        self._kept = {n: m for n, m in masks.items() if not bool(m.all())}
-        self._zero_weights()
-        for optimizer in self._optimizers:
-            if isinstance(optimizer, torch.optim.LBFGS):
-                # It remembers steps of all parameters in one vector, the pruned among them: it starts afresh.
-                optimizer.state.clear()
-        for name in self._kept:
-            parameter = self._parameters[name]
-            self._zero_gradient(name)
-            for optimizer in self._optimizers:
-                for value in optimizer.state.get(parameter, {}).values():
-                    if isinstance(value, Tensor) and value.shape == parameter.shape:
-                        self._zero(name, value)
+        """Hold these from now on: weights, gradients and optimizer state at pruned places become zero.
+
+        All that can fail is done before anything is changed.
+        """
+        kept = {n: m for n, m in masks.items() if not bool(m.all())}
+        pairs = [pair for name, mask in kept.items() for pair in self._places_of(name, mask)]
+        forgetful = [o for o in self._optimizers if isinstance(o, torch.optim.LBFGS)]
+        self._kept = kept
+        for values, mask in pairs:
+            values.mul_(mask)
+        for optimizer in forgetful:
+            # It remembers steps of all parameters in one vector, the pruned among them: it starts afresh.
+            optimizer.state.clear()
+
+    def _places_of(self, name: str, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """The weight, its gradient and what optimizers know of it, as integers, each with the mask beside it."""
+        parameter = self._parameters[name]
+        if not _is_plain(parameter):
+            raise TypeError(f"the weight {name!r} must be a plain tensor with a place for each entry to be pruned")
+        yield _integers(parameter), mask.to(parameter.device)
+        known = [v for o in self._optimizers for v in o.state.get(parameter, {}).values()]
+        for values in (parameter.grad, *known):
+            # What an optimizer has packed in a way of its own is left to it.
+            if _is_plain(values) and values.shape == parameter.shape:
+                yield _integers(values), mask.to(values.device)
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
         """Zero the pruned weights after each step of `optimizer`; a second call does nothing more."""
@@ -67,23 +80,32 @@ class Holder:
     @torch.no_grad()
     def _zero_weights(self) -> None:
         if self._kept:
-            weights = [self._integers(name, self._parameters[name]) for name in self._kept]
-            torch._foreach_mul_(weights, list(self._kept.values()))
+            weights = [_integers(self._parameters[name]) for name in self._kept]
+            torch._foreach_mul_(weights, [self._beside(n, w) for n, w in zip(self._kept, weights, strict=True)])
 
     @torch.no_grad()
     def _zero_gradient(self, name: str) -> None:
         gradient = self._parameters[name].grad
-        if name in self._kept and gradient is not None and gradient.layout == torch.strided:
-            self._zero(name, gradient)
+        if name in self._kept and _is_plain(gradient):
+            _integers(gradient).mul_(self._beside(name, gradient))
 
-    def _zero(self, name: str, values: Tensor) -> None:
-        if values.is_floating_point():  # what an optimizer has packed into integers is its own
-            self._integers(name, values).mul_(self._kept[name])
-
-    def _integers(self, name: str, values: Tensor) -> Tensor:
+    def _beside(self, name: str, values: Tensor) -> Tensor:
         if self._kept[name].device != values.device:  # the model has moved
             self._kept[name] = self._kept[name].to(values.device)
-        return values.view(_INTEGER[values.element_size()])
+        return self._kept[name]
+
+
+def _integers(values: Tensor) -> Tensor:
+    return values.view(INTEGER[values.element_size()])
+
+
+def _is_plain(values: object) -> TypeGuard[Tensor]:
+    """Whether it is a dense float tensor, none of whose entries share a place."""
+    if not isinstance(values, Tensor) or type(values) not in (Tensor, nn.Parameter):
+        return False
+    if values.layout != torch.strided or not values.is_floating_point():
+        return False
+    return all(stride or size <= 1 for stride, size in zip(values.stride(), values.shape, strict=True))
 
 
 def _after_accumulation(parameter: Tensor, zero: weakref.WeakMethod[Callable[[str], None]], name: str) -> None:

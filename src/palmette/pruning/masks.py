@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from palmette.errors import MaskMismatch
-from palmette.pruning.weights import Weight
+from palmette.pruning.weights import Weight, tensors_of
 
 _FORMAT = "palmette-masks-1"
 
@@ -23,7 +23,7 @@ class Masks(Mapping[str, Tensor]):
     """Boolean tensors by parameter name, True where a weight is kept.
 
     Masks are values: they are not changed, only narrowed to new ones by `&`, so a pruned weight never
-    comes back.
+    comes back. The tensors in them are for reading.
 
     >>> masks = Masks({"w": torch.tensor([True, True, True, False])})
     >>> masks.density
@@ -33,6 +33,8 @@ class Masks(Mapping[str, Tensor]):
     """
 
     def __init__(self, masks: Mapping[str, Tensor]) -> None:
+        if not isinstance(masks, Mapping):
+            raise TypeError(f"masks must be boolean tensors by name, got {type(masks).__name__}")
         for name, mask in masks.items():
             if not (isinstance(mask, Tensor) and mask.dtype == torch.bool):
                 got = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
@@ -40,9 +42,9 @@ class Masks(Mapping[str, Tensor]):
         self._masks = dict(masks)
 
     @staticmethod
-    def ones_like(weights: Mapping[str, Tensor]) -> Masks:
+    def ones_like(weights: Mapping[str, Tensor | Weight]) -> Masks:
         """Masks that keep everything."""
-        return Masks({n: torch.ones_like(w, dtype=torch.bool) for n, w in weights.items()})
+        return Masks({n: torch.ones_like(w, dtype=torch.bool) for n, w in tensors_of(weights).items()})
 
     def __getitem__(self, name: str) -> Tensor:
         return self._masks[name]
@@ -90,16 +92,16 @@ class Masks(Mapping[str, Tensor]):
         return Masks({n: m.to(device) for n, m in self.items()})
 
     @torch.no_grad()
-    def apply_(self, weights: Mapping[str, Tensor]) -> None:
-        """Set every pruned entry of `weights` to zero, in place. Other entries of `weights` are left alone."""
-        check_match(
-            {n: weights[n] for n in self if n in weights},
-            {n: m.shape for n, m in self.items()},
-            "the weights",
-        )
+    def apply_(self, weights: Mapping[str, Tensor | Weight]) -> None:
+        """Set every pruned entry of `weights` to zero, in place; other tensors among them are left alone.
+
+        For a copy that no Pruner knows of, such as an average of the weights:
+        ``masks.apply_(dict(averaged.module.named_parameters()))``.
+        """
+        tensors = {n: w for n, w in tensors_of(weights).items() if n in self}
+        check_match(tensors, {n: m.shape for n, m in self.items()}, "the weights")
         for name, mask in self.items():
-            weight = weights[name]
-            weight.masked_fill_(~mask.to(weight.device), 0)
+            tensors[name].masked_fill_(~mask.to(tensors[name].device), 0)
 
     def state_dict(self) -> dict[str, Any]:
         """One bit per weight, in tensors and plain values that `torch.save` and `torch.load` take."""
@@ -112,6 +114,8 @@ class Masks(Mapping[str, Tensor]):
     @staticmethod
     def from_state_dict(state: Mapping[str, Any]) -> Masks:
         """What `state_dict` gave, on the CPU."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"from_state_dict takes what state_dict gave, got {type(state).__name__}")
         if state.get("format") != _FORMAT:
             raise MaskMismatch(f"these are not masks of format {_FORMAT!r}, got format {state.get('format')!r}")
         shapes, bits = state.get("shapes", {}), state.get("bits", {})

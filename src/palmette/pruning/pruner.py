@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import NothingToPrune, ParameterGone
+from palmette.errors import MaskMismatch, NothingToPrune, ParameterGone
 from palmette.pruning.budgets import Budget, Sap, check_budget
 from palmette.pruning.decision import Decision, UnitDecisions
 from palmette.pruning.holding import Holder
@@ -18,7 +18,7 @@ from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope, check_scope, groups_of
 from palmette.pruning.selection import select
 from palmette.pruning.stopping import DEFAULT_RULES, StopRule
-from palmette.pruning.weights import Weight, check_values, parameters_by_name, prunable, uncompiled
+from palmette.pruning.weights import Weight, check_values, parameters_by_name, prunable, tensors_of, uncompiled
 
 
 def prune(
@@ -56,15 +56,16 @@ def prune(
         raise TypeError(
             f"weights must be tensors by name, as prunable(model) gives them, got {type(weights).__name__}"
         )
-    whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
-    if not whole:
+    if not weights:
         raise NothingToPrune("weights must hold at least one tensor, got none")
-    tensors = {n: w.tensor for n, w in whole.items()}
+    whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
+    tensors = tensors_of(whole)
     for name, tensor in tensors.items():
         check_values(name, tensor)
     kept: dict[str, Tensor | None] = dict.fromkeys(tensors)
     if masks is not None:
-        check_match(Masks(masks), {n: w.shape for n, w in tensors.items()}, "the masks")
+        masks = Masks(masks)
+        check_match(masks, {n: w.shape for n, w in tensors.items()}, "the masks")
         # A mask that keeps everything need not be read.
         kept = {n: None if bool(masks[n].all()) else masks[n].to(w.device) for n, w in tensors.items()}
     scores = {n: _scores(n, w, kept[n], saliency) for n, w in tensors.items()}
@@ -110,6 +111,9 @@ def _scores(name: str, weight: Tensor, kept: Tensor | None, saliency: Saliency) 
 class Pruner:
     """Prunes a model step by step, and keeps what is pruned at zero.
 
+    A copy of it (`copy.deepcopy`, pickle) has a model of its own and holds the masks there, but no optimizer yet:
+    PyTorch does not copy an optimizer's hooks, so `hold` the copied one again.
+
     Args:
         model: any module. It is used in place: its pruned weights are zeros from the first step on, its
             `state_dict` keys stay its own, its forward pass is untouched.
@@ -128,8 +132,8 @@ class Pruner:
     >>> pruner.hold(optimizer)
     >>> print(pruner.step())
     Sap(p=1, q=2, eta=0.0, gamma=1.0, beta=0.9), scope neuron
-            units  kept  PQ Index  to keep  cut          density
-    weight      1     4    0.3000      2.0    2  1.0000 → 0.5000
+            units  kept  PQ Index  to keep  cut           density
+    weight      1     4    0.3000      2.0    2  1.0000 -> 0.5000
     >>> pruner.density
     0.5
     """
@@ -151,8 +155,13 @@ class Pruner:
         self.budget = Sap() if budget is None else budget
         check_budget(self.budget)
         self.scope = scope
+        if not callable(saliency):
+            raise TypeError(f"saliency must be a function of a name and a weight, got {saliency!r}")
         self.saliency = saliency
-        self.rules: tuple[StopRule, ...] = (stop,) if callable(stop) else tuple(stop)
+        rules = [stop] if callable(stop) else stop
+        if not (isinstance(rules, Sequence) and all(callable(rule) for rule in rules)):
+            raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
+        self.rules: tuple[StopRule, ...] = tuple(rules)
         self.decisions: list[Decision] = []
         chosen = prunable(model, include=include, exclude=exclude)
         self._layouts = {n: (w.transposed, w.groups) for n, w in chosen.items()}
@@ -180,7 +189,7 @@ class Pruner:
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep pruned weights at zero through every step of `optimizer`, from here on.
 
-        Call it for each optimizer that updates the model, and again when one is replaced.
+        Call it for each optimizer that updates the model, and again when one is replaced or copied.
         """
         self._check_still_there()
         self._holder.hold(optimizer)
@@ -201,11 +210,17 @@ class Pruner:
         To start a round where training began: ``start = copy.deepcopy(model.state_dict())`` before it.
         """
         self._check_still_there()
+        if not isinstance(state, Mapping):
+            raise TypeError(f"rewind takes an earlier model.state_dict(), got {type(state).__name__}")
         compiled = any(n.startswith("_orig_mod.") for n in state)
         model = self.model if compiled else uncompiled(self.model)
-        own = {n: v for n, v in model.state_dict().items() if isinstance(v, Tensor)}
+        whole = model.state_dict()
+        own = {n: v for n, v in whole.items() if isinstance(v, Tensor)}
         given = {n: v for n, v in state.items() if isinstance(v, Tensor)}
         check_match(given, {n: v.shape for n, v in own.items()}, "the weights to rewind to")
+        if whole.keys() != state.keys():  # there is extra state that is no tensor
+            differ = sorted(whole.keys() ^ state.keys())
+            raise MaskMismatch(f"the weights to rewind to belong to another model; {', '.join(differ)} differ")
         if any(v.numel() and v.data_ptr() == given[n].data_ptr() for n, v in own.items()):
             raise ValueError(
                 "the state to rewind to is the model's own, not a copy, and has been trained along with it; "
@@ -221,6 +236,8 @@ class Pruner:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` was taken; the model's pruned weights become zero."""
         self._check_still_there()
+        if not isinstance(state, Mapping):
+            raise TypeError(f"load_state_dict takes what state_dict gave, got {type(state).__name__}")
         if missing := {"masks", "decisions"} - state.keys():
             raise ValueError(f"load_state_dict takes what state_dict gave, got a state without {sorted(missing)}")
         masks = self._fitted(Masks.from_state_dict(state["masks"]), "the masks of this state")
@@ -231,14 +248,14 @@ class Pruner:
     def _fitted(self, masks: Masks, what: str) -> Masks:
         """The masks beside the weights that they are for, or an error that says how they differ."""
         check_match(masks, {n: w.shape for n, w in self._tensors().items()}, what)
-        return Masks({n: masks[n].to(w.device) for n, w in self._tensors().items()})
+        return Masks({n: masks[n].to(w.device, copy=True) for n, w in self._tensors().items()})
 
     def _set(self, masks: Masks) -> None:
         self._holder.set_masks_(masks)
         self._masks = masks
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {n: w.tensor for n, w in self._weights.items()}
+        return tensors_of(self._weights)
 
     def _check_still_there(self) -> None:
         there = parameters_by_name(self.model)
@@ -259,6 +276,8 @@ class Pruner:
     @cached_property
     def _weights(self) -> dict[str, Weight]:
         parameters = parameters_by_name(self.model)
+        if gone := [n for n in self._layouts if n not in parameters]:
+            raise ParameterGone(f"the pruned parameter {gone[0]!r} is no longer part of the model")
         return {n: Weight(parameters[n], *layout) for n, layout in self._layouts.items()}
 
     @cached_property

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from palmette.measures.rows import Rows, cut_into_tiles
 from palmette.pruning import fused
+from palmette.pruning.weights import INTEGER
 
 # Rows up to this width are sorted, many at once; longer ones are searched for their threshold.
 SORTED_WIDTH = 1 << 16
 SAMPLE = 1 << 17  # of 10^8 this puts 1 % into the bracket
 CUDA_SAMPLE = 1 << 19
-_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def select(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
@@ -62,7 +62,7 @@ def threshold(rows: Rows, cut: int) -> float:
     >>> threshold(Rows.of(torch.tensor([[3.0, -1.0, 2.0]])), 2)
     2.0
     """
-    key = torch.tensor(_find_cut(rows, cut).key, dtype=_INTEGER[_key_dtype(rows).itemsize])
+    key = torch.tensor(_find_cut(rows, cut).key, dtype=INTEGER[_key_dtype(rows).itemsize])
     return float(key.view(_key_dtype(rows)))
 
 
@@ -105,7 +105,7 @@ def _remaining_of_block(keys: Tensor, cut: Tensor) -> Tensor:
 def _find_cut(row: Rows, cut: int) -> Cut:
     if cut == 0:
         return Cut(-1, 0, 0)
-    most = torch.iinfo(_INTEGER[_key_dtype(row).itemsize]).max
+    most = torch.iinfo(INTEGER[_key_dtype(row).itemsize]).max
     sample = _sorted_sample(row)
     d = int(row.counts()[0])
     middle = cut / d * len(sample)
@@ -171,7 +171,7 @@ def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], i
     if fused.usable(row):
         return fused.split(row, low, high, room)
     below, found = 0, 0
-    between = torch.empty(room, dtype=_INTEGER[_key_dtype(row).itemsize], device=row.device)
+    between = torch.empty(room, dtype=INTEGER[_key_dtype(row).itemsize], device=row.device)
     for keys in _key_tiles(row):
         if keys.device.type == "cpu":  # numpy compresses several times faster than torch
             array = keys.numpy().reshape(-1)
@@ -230,7 +230,7 @@ def _key_dtype(rows: Rows) -> torch.dtype:
 
 def _keys(values: Tensor, kept: Tensor | None, dtype: torch.dtype, scratch: Tensor | None = None) -> Tensor:
     """Integers that sort like magnitudes; above all of them where an entry is not kept."""
-    bits = values.to(dtype).contiguous().view(_INTEGER[dtype.itemsize])
+    bits = values.to(dtype).contiguous().view(INTEGER[dtype.itemsize])
     most = torch.iinfo(bits.dtype).max
     fits = scratch is not None and (scratch.shape, scratch.device) == (bits.shape, bits.device)
     keys = torch.bitwise_and(bits, most, out=scratch if fits else None)

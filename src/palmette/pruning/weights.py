@@ -15,6 +15,8 @@ from palmette.errors import NotFinite, NothingToPrune
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _OUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes -> the integers that a float of so many can be read as."""
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -61,7 +63,8 @@ def prunable(
 
     By default these are the weights of Linear, convolution and transposed convolution layers, the
     projections of `nn.MultiheadAttention` and the Conv1D of Transformers, the output layer included. Never
-    by default: biases, norms and embeddings, nor an output layer that shares its weight with an embedding.
+    by default: biases, norms and embeddings, nor an output layer that shares its weight with an embedding, nor
+    a weight that is computed from others (`nn.utils.parametrize`, weight norm) or quantised.
 
     Args:
         model: any module; a compiled one is looked through to the module that was compiled.
@@ -72,13 +75,16 @@ def prunable(
     >>> list(prunable(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))))
     ['0.weight', '2.weight']
     """
-    if isinstance(include, str) or isinstance(exclude, str):
-        raise TypeError(f"include and exclude take lists of patterns, got {include!r} and {exclude!r}")
+    for argument, given in (("include", include), ("exclude", exclude)):
+        if given is None and argument == "include":
+            continue
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     model = uncompiled(model)
-    patterns = None if include is None else list(include)
-    left_out = list(exclude)
+    patterns = None if include is None else [str(pattern) for pattern in include]
+    left_out = [str(pattern) for pattern in exclude]
     layouts = _layouts(model)
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
@@ -94,6 +100,11 @@ def prunable(
     if not chosen:
         raise NothingToPrune(_nothing(model, patterns, left_out))
     return chosen
+
+
+def tensors_of(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:
+    """The tensors by name, of tensors or of what `prunable` gives."""
+    return {n: w.tensor if isinstance(w, Weight) else w for n, w in weights.items()}
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
@@ -159,6 +170,10 @@ def check_values(name: str, values: Tensor, what: str = "weight") -> None:
         raise TypeError(
             f"every {what} must be a tensor of one or more dimensions, not empty, in float64, float32, float16 "
             f"or bfloat16, got {got} for {name!r}"
+        )
+    if values.is_meta:
+        raise ValueError(
+            f"every {what} must be there to be ranked, got {name!r} on the meta device, without values"
         )
     low, high = torch.aminmax(values.detach())  # one pass, no copy; NaN comes through
     if not bool(torch.isfinite(low) & torch.isfinite(high)):

@@ -76,7 +76,7 @@ class Recipe:
             raise ValueError(f"label_smoothing must be at least 0 and below 1, got {self.label_smoothing}")
 
     def learning_rate_at(self, epoch: int) -> float:
-        r"""Of an epoch, counted from 0; with "cosine" :math:`\tfrac12 (1 + \cos(\pi\, epoch / E))` of the first."""
+        r"""Of an epoch, counted from 0: "cosine" is :math:`\tfrac12 (1 + \cos(\pi\, epoch / E))` of the first."""
         rate = self.learning_rate
         if self.schedule == "cosine":
             rate *= (1 + math.cos(math.pi * epoch / max(1, self.epochs))) / 2
