@@ -1,0 +1,317 @@
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import palmette as pm
+from palmette.cli import main
+from palmette.cli.measure import EXAMPLE
+
+
+def run(*args, columns=80):
+    return CliRunner().invoke(main, ["measure", *map(str, args)], env={"COLUMNS": str(columns)})
+
+
+def refused(file, *args):
+    """The one sentence on stderr with which a file is refused; it names the file."""
+    result = run(file, *args)
+    assert isinstance(result.exception, SystemExit)  # nothing else: no traceback
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("palmette: ")
+    assert result.stderr.count("\n") == 1
+    assert repr(str(file)) in result.stderr
+    return result.stderr.strip().replace(repr(str(file)), "FILE")
+
+
+def measured(file, *args):
+    result = run(file, "--json", *args)
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    data = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    return data["tensors"]
+
+
+def names(file):
+    return [row["name"] for row in measured(file)]
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Writes bytes, text, an array (.npy) or anything that torch.save takes, to a file of that name."""
+
+    def save(contents, name="weights.pt"):
+        file = tmp_path / name
+        if isinstance(contents, bytes):
+            file.write_bytes(contents)
+        elif isinstance(contents, str):
+            file.write_text(contents, encoding="utf-8")
+        elif isinstance(contents, np.ndarray):
+            np.save(file, contents, allow_pickle=True)
+        elif file.suffix == ".safetensors":
+            save_file(contents, file)
+        else:
+            torch.save(contents, file)
+        return file
+
+    return save
+
+
+# What comes out
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.5, 1.0), (1.0, 2.0)])
+def test_the_example_is_measured_as_the_library_measures_it(p, q):
+    layers = {n: t.flatten() for n, t in load_file(EXAMPLE).items() if t.dim() >= 2}
+    layers["all together"] = torch.cat(list(layers.values()))
+    rows = measured("example", "--p", p, "--q", q)
+    assert [row["name"] for row in rows] == [*layers]
+    for row, weights in zip(rows, layers.values(), strict=True):
+        assert row["entries"] == weights.numel()
+        assert row["pq_index"] == pytest.approx(float(pm.pq_index(weights, p=p, q=q)), rel=1e-12)
+        assert row["gini_index"] == pytest.approx(float(pm.gini_index(weights)), rel=1e-12)
+        assert row["sap_cut"] == int(pm.Sap(p=p, q=q)(weights))
+        bound = pm.retained_lower_bound(row["pq_index"], row["entries"], p=p, q=q)
+        assert row["retained_lower_bound"] == pytest.approx(bound, rel=1e-12)
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_the_table_fits_the_terminal(columns):
+    result = run("example", columns=columns)
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "digits-mlp.safetensors, PQ Index at p=0.5, q=1"
+    assert lines[1].split() == ["entries", "PQ", "Index", "Gini", "SAP", "cuts", "of", "it"]
+    assert [line.split()[0] for line in lines[2:6]] == ["0.weight", "2.weight", "4.weight", "all"]
+    all_of_it = measured("example")[-1]
+    assert lines[5].split()[-5:-1] == [
+        f"{all_of_it['entries']:,}",
+        f"{all_of_it['pq_index']:.4f}",
+        f"{all_of_it['gini_index']:.4f}",
+        f"{all_of_it['sap_cut']:,}",
+    ]
+    assert all(len(line) <= columns and line == line.rstrip() for line in lines)
+    assert "\x1b" not in result.stdout
+
+
+def test_a_long_name_is_folded_and_every_number_stays(saved):
+    name = "model.layers.31.mlp." + "experts." * 8 + "down_proj.weight"
+    lines = run(saved({name: torch.eye(100)})).stdout.splitlines()
+    assert all(len(line) <= 80 for line in lines)
+    # 100 ones among 10,000 entries: index and Gini are 1 - 1/100, but no more than 90% go at once.
+    assert lines[2].split()[1:] == ["10,000", "0.9900", "0.9900", "9,000", "90.0%"]
+    folded = lines[2].split()[0] + "".join(line.strip() for line in lines[3 : lines.index("")])
+    assert folded == name
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("[/b]", "[/b]"),
+        ("[red]", "[red]"),
+        (":smile:", ":smile:"),
+        ("a\nb\x1b", r"a\nb\x1b"),
+        ("gewicht_ß", "gewicht_ß"),
+    ],
+)
+def test_a_name_is_shown_as_it_is(saved, name, shown):
+    file = saved({name: torch.eye(2)})
+    assert run(file).stdout.splitlines()[2].split()[0] == shown
+    assert names(file) == [name]
+
+
+def test_a_pipe_without_unicode_gets_escapes_and_no_colour(saved):
+    file = saved({"ß": torch.eye(2)}, "größe.pt")
+    environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "palmette", "measure"]
+    ran = subprocess.run([*command, str(file)], env=environment, capture_output=True, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.splitlines()[0] == r"gr\xf6\xdfe.pt, PQ Index at p=0.5, q=1"
+    assert ran.stdout.splitlines()[2].split() == [r"\xdf", "4", "0.5000", "0.5000", "2", "50.0%"]
+    ran = subprocess.run([*command, str(saved(b"", "none.pt"))], env=environment, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.endswith("none.pt' is empty\n")
+
+
+# What is a layer
+
+
+def test_layers_are_floating_point_tensors_of_two_or_more_dimensions(saved):
+    checkpoint = {
+        "weight": torch.eye(2),
+        "kernel": torch.ones(1, 2, 3, dtype=torch.bfloat16),
+        "bias": torch.ones(2),
+        "mask": torch.ones(2, 2, dtype=torch.bool),
+        "ids": torch.ones(2, 2, dtype=torch.int64),
+        "wave": torch.ones(2, 2, dtype=torch.complex64),
+        "nobody": torch.ones(0, 2),
+    }
+    assert names(saved(checkpoint)) == ["weight", "kernel", "all together"]
+    assert sorted(names(saved(checkpoint, "weights.safetensors"))) == ["all together", "kernel", "weight"]
+    del checkpoint["weight"], checkpoint["kernel"], checkpoint["nobody"]
+    nothing = "palmette: FILE holds no floating-point tensor of two or more dimensions by name"
+    assert refused(saved(checkpoint)) == nothing
+    assert refused(saved(checkpoint, "weights.safetensors")) == nothing
+    assert refused(saved({"nobody": torch.ones(0, 2)})) == "palmette: FILE holds no numbers"
+
+
+@pytest.mark.parametrize("key", ["model", "state_dict", "module"])
+def test_weights_one_level_down_are_found(saved, key):
+    assert names(saved({key: nn.Linear(2, 2).state_dict(), "epoch": 3})) == ["weight"]
+
+
+@pytest.mark.parametrize("key", ["model", "state_dict", "module"])
+def test_a_tensor_of_that_name_is_a_layer(saved, key):
+    assert names(saved({key: torch.eye(2)})) == [key]
+
+
+def test_names_need_not_be_strings_nor_different(saved):
+    file = saved({0: torch.eye(2), "0": torch.eye(4), "all together": torch.eye(2)})
+    assert [(row["name"], row["entries"]) for row in measured(file)] == [
+        ("0", 4),
+        ("0", 16),
+        ("all together", 4),
+        ("all together", 24),
+    ]
+    assert run(file).exit_code == 0
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pth", ".th", ".bin", ".PT"])
+@pytest.mark.parametrize(
+    "tensor", [torch.tensor([0, 0, -7, 0]), nn.Parameter(torch.tensor([[0.0, 0.0], [7.0, 0.0]]))]
+)
+def test_a_bare_tensor_is_one_vector(saved, suffix, tensor):
+    (row,) = measured(saved(tensor, f"vector{suffix}"))
+    assert (row["name"], row["entries"], row["pq_index"], row["sap_cut"]) == (f"vector{suffix}", 4, 0.75, 3)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", "g", "i1", "i8", ">i2", "u1", "u8"])
+def test_an_array_of_any_real_numbers_is_one_vector(saved, dtype):
+    (row,) = measured(saved(np.array([[0, 0], [7, 0]], dtype=dtype), "vector.npy"))
+    assert (row["name"], row["entries"], row["pq_index"], row["gini_index"]) == ("vector.npy", 4, 0.75, 0.75)
+
+
+@pytest.mark.parametrize("text", ["0,0\n-7,0\n", "0\n0\n7\n0", "\ufeff0,0,7,0", "# four\n0, 0, 7e3, 0\n"])
+def test_a_csv_of_numbers_is_one_vector(saved, text):
+    (row,) = measured(saved(text, "vector.csv"))
+    assert (row["name"], row["entries"], row["pq_index"]) == ("vector.csv", 4, 0.75)
+
+
+def test_zeros_alone_have_no_index(saved):
+    file = saved({"zeros": torch.zeros(2, 2), "eye": torch.eye(2)})
+    zeros, eye, together = measured(file)
+    assert zeros == {
+        "name": "zeros",
+        "entries": 4,
+        "pq_index": None,
+        "gini_index": None,
+        "retained_lower_bound": None,
+        "sap_cut": 0,
+    }
+    assert (eye["pq_index"], together["pq_index"]) == (0.5, 0.75)
+    assert run(file).stdout.splitlines()[2].split() == ["zeros", "4", "none", "none", "0", "0.0%"]
+    alone = run(saved(np.zeros(3), "zeros.npy")).stdout
+    assert alone.endswith("\nZeros alone have no index, and SAP cuts none of them.\n")
+    assert "nan" not in alone
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("args", [(), ("--json",)])
+def test_nan_and_infinity_are_refused_by_the_name_of_the_tensor(saved, bad, args):
+    file = saved({"fine": torch.eye(2), "fc.weight": torch.tensor([[1.0, bad]])})
+    assert refused(file, *args) == "palmette: FILE has NaN or infinite numbers in 'fc.weight'"
+    assert "infinite numbers in 'a.npy'" in refused(saved(np.array([1, bad]), "a.npy"), *args)
+    assert "infinite numbers in 'a.csv'" in refused(saved(f"1,{bad}", "a.csv"), *args)
+    assert "infinite numbers in 'a.pt'" in refused(saved(torch.tensor(bad), "a.pt"), *args)
+
+
+@pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".pth", ".th", ".bin", ".npy", ".csv"])
+def test_an_empty_file_is_refused(saved, suffix):
+    assert refused(saved(b"", f"empty{suffix}")) == "palmette: FILE is empty"
+
+
+@pytest.mark.parametrize(
+    ("contents", "name"),
+    [("\n\n", "a.csv"), ("# nothing\n", "a.csv"), (np.ones((0, 3)), "a.npy"), (torch.ones(0), "a.pt")],
+)
+def test_a_file_without_a_number_is_refused(saved, contents, name):
+    assert refused(saved(contents, name)) == "palmette: FILE holds no numbers"
+
+
+class Settings:
+    """Something that a training script may have saved along with its weights."""
+
+
+UNREADABLE = [
+    (nn.Linear(2, 2), "a.pt", "it needs torch.nn.modules.linear.Linear, and only tensors are loaded"),
+    ({"args": Settings(), "w": torch.eye(2)}, "a.pt", f"it needs {__name__}.Settings, and only tensors"),
+    (b"e is junk\n", "a.pt", "its contents are not weights in the .pt format"),
+    (b"junk", "a.bin", "its contents are not weights in the .bin format"),
+    (b"h\x05 a KeyError", "a.pt", "its contents are not weights in the .pt format"),
+    (b"\x80\x04\x95", "a.pth", "its contents are not weights in the .pth format"),
+    (b"PK\x03\x04junk", "a.pt", "PytorchStreamReader failed reading zip archive: not a ZIP archive"),
+    ([torch.eye(2)], "a.pt", "it holds a list, not weights by name"),
+    (
+        {"w": torch.eye(2).to_sparse()},
+        "a.pt",
+        "'w' must hold real numbers in a dense layout, got a tensor of shape",
+    ),
+    ({"w": torch.eye(2, device="meta")}, "a.pt", "Cannot copy out of meta tensor"),
+    (torch.ones(2, dtype=torch.complex64), "a.pt", "'a.pt' must hold real numbers in a dense layout"),
+    (torch.ones(2, dtype=torch.bool), "a.pt", "'a.pt' must hold real numbers in a dense layout"),
+    (b"junk", "a.safetensors", "Error while deserializing header"),
+    (np.array([1, None]), "a.npy", "Object arrays cannot be loaded when allow_pickle=False"),
+    (np.array(["x", "y"]), "a.npy", "'a.npy' must hold real numbers, got an array of dtype <U1"),
+    (np.array([1j]), "a.npy", "'a.npy' must hold real numbers, got an array of dtype complex128"),
+    (np.array([True]), "a.npy", "'a.npy' must hold real numbers in a dense layout"),
+    (b"junk that is no array", "a.npy", "the magic string is not correct"),
+    ("width,height\n1,2\n", "a.csv", "could not convert string 'width' to float64 at row 0, column 1"),
+    ("1,2\n3\n", "a.csv", "the number of columns changed from 2 to 1 at row 2"),
+    ("größe".encode("latin-1"), "a.csv", "'utf-8' codec can't decode byte 0xf6 in position 2"),
+]
+
+
+@pytest.mark.parametrize(("contents", "name", "why"), UNREADABLE, ids=range(len(UNREADABLE)))
+def test_an_unreadable_file_is_refused_in_one_sentence(saved, contents, name, why):
+    assert refused(saved(contents, name)).startswith(f"palmette: FILE could not be read: {why}")
+
+
+@pytest.mark.parametrize("name", ["a.pt", "a.npy", "a.safetensors"])
+def test_half_a_file_is_refused(saved, name):
+    weights = np.ones(99) if name == "a.npy" else {"w": torch.ones(9, 11)}
+    whole = saved(weights, name).read_bytes()
+    assert "FILE could not be read: " in refused(saved(whole[: len(whole) // 2], name))
+
+
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+@pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
+def test_what_torch_warns_of_is_not_printed(saved):
+    quantized = torch.quantize_per_tensor(torch.eye(2), 1.0, 0, torch.qint8)
+    assert names(saved({"q": quantized, "w": torch.eye(2)})) == ["w"]
+
+
+def test_a_directory_a_missing_file_and_an_unknown_kind_have_their_own_words(tmp_path, saved):
+    assert refused(tmp_path) == "palmette: FILE is a directory; name one file in it"
+    assert refused(tmp_path / "no.pt").startswith("palmette: no file at FILE; `palmette measure example` shows")
+    assert refused(saved("x", "a.txt")).startswith("palmette: palmette reads .safetensors, .pt, .pth, .th, .bin,")
+
+
+@pytest.mark.parametrize(("p", "q"), [(0, 1), (-1, 1), (2, 3), (0.5, 0.9), (1, 1), ("nan", 1), (0.5, "inf")])
+def test_norms_out_of_range_are_refused_with_the_rule(p, q):
+    result = run("example", "--p", p, "--q", q)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr == (
+        "palmette: the PQ Index needs 0 < p <= 1 <= q < inf and p != q (Theorem 1), "
+        f"got p={float(p)!r}, q={float(q)!r}\n"
+    )
