@@ -195,6 +195,7 @@ def test_more_trials_and_another_seed_give_other_vectors_and_the_same_verdicts()
     assert few.holds
     assert many.holds
     assert many.trials == few.trials + 2000
+    assert check(MEASURES["pq"], trials=np.int64(2000), seed=np.int64(1))["P2"] == many
 
 
 def test_the_pq_mean_beyond_its_range_breaks_robin_hood_where_the_page_says():
@@ -203,8 +204,15 @@ def test_the_pq_mean_beyond_its_range_breaks_robin_hood_where_the_page_says():
 
 
 def test_errors_for_people():
-    with pytest.raises(ValueError, match=r"trials must be at least 0, got trials=-1"):
-        check(gini_index, trials=-1)
+    for trials in (-1, 1.5, math.nan, "9", None):
+        says = f"trials must be a whole number of at least 0, got trials={trials!r}"
+        with pytest.raises(ValueError, match=re.escape(says)):
+            check(gini_index, trials=trials)
+    for seed in (0.5, "1", None):
+        with pytest.raises(ValueError, match=re.escape(f"seed must be a whole number, got seed={seed!r}")):
+            check(gini_index, seed=seed)
+    with pytest.raises(TypeError, match="measure must be a function, got 'gini'"):
+        check("gini")
     with pytest.raises(ValueError, match=r"one value per row, got shape \(\) for"):
         check(lambda w, dim: torch.tensor(1.0))
     with pytest.raises(ValueError, match=r"must be finite on some vectors, got none at all in trying D1"):

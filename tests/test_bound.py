@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-import palmette
 from palmette import eta_of_cut, pq_index, retained_lower_bound, tail_mass_count
+from powers import GRID
 
-GRID = [(p / 10, q / 10) for p in range(1, 11) for q in range(10, 21) if p != q]
 ETAS = [0.0, 0.001, 0.01, 0.1, 1.0, 7.0]
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -304,6 +303,11 @@ def test_a_negative_number_of_entries_is_refused():
         retained_lower_bound(0.5, -1, p=0.5, q=1)
 
 
+def test_numbers_of_entries_that_do_not_fit_the_indices_are_refused():
+    with pytest.raises(ValueError, match=r"one for each index, got d of shape \(3,\) for index of shape \(2,\)"):
+        retained_lower_bound([0.3, 0.4], [4, 5, 6], p=0.5, q=1)
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_nan_or_infinity_has_no_count(bad):
     for call in (lambda w: eta_of_cut(w, 1, 1), lambda w: tail_mass_count(w, p=1, eta=0)):
@@ -330,11 +334,6 @@ def test_no_measured_tightness_is_above_one():
     measured = [row.split("|")[2:7] for row in cells if re.search(r"\| [01]\.\d{3}", row)]
     assert len(measured) == 20
     assert all(0 <= float(v) <= 1 for row in measured for cell in row for v in re.findall(r"\d\.\d{3}", cell))
-
-
-def test_the_code_of_the_page_runs():
-    (block,) = re.findall(r"```python\n(.*?)```", (DOCS / "bound.md").read_text(encoding="utf-8"), re.DOTALL)
-    exec(block, {"pm": palmette})
 
 
 @pytest.mark.gpu

@@ -288,7 +288,21 @@ def test_a_budget_is_a_frozen_value(budget):
     assert hash(budget) == hash(dataclasses.replace(budget))
     with pytest.raises(dataclasses.FrozenInstanceError):
         budget.p = 0.1
-    assert eval(repr(budget), vars(pm) | {n: getattr(pm, n) for n in ("Sap", "FixedRatio", "TailMass")}) == budget
+
+
+@pytest.mark.parametrize(
+    ("budget", "text"),
+    [
+        (pm.Sap(), "Sap(p=0.5, q=1.0, eta=0.0, gamma=1.0, beta=0.9)"),
+        (pm.Sap(p=1, q=2, eta=0.1, gamma=3, beta=0.5), "Sap(p=1, q=2, eta=0.1, gamma=3, beta=0.5)"),
+        (pm.FixedRatio(0.2), "FixedRatio(ratio=0.2)"),
+        (pm.TailMass(), "TailMass(p=0.5, eta=0.1)"),
+        (pm.TailMass(p=1, eta=0.5), "TailMass(p=1, eta=0.5)"),
+    ],
+    ids=str,
+)
+def test_a_budget_is_shown_as_the_call_that_makes_it(budget, text):
+    assert repr(budget) == text
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 import inspect
 import math
 import random
+import re
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -165,3 +167,41 @@ def test_u_theta_counts_a_share_that_is_whole_as_whole():
 def test_errors_name_the_argument_the_rule_and_the_value(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+# Every function with a parameter, and values for it that halves and quarters can write.
+SETTINGS = [
+    (classic.l0_eps, {"eps": 1.5}),
+    (classic.negative_lp, {"p": 0.5}),
+    (classic.negative_tanh, {"a": 0.5, "b": 0.75}),
+    (classic.u_theta, {"theta": 0.5}),
+    (classic.negative_lp_minus, {"p": -0.5}),
+    (classic.pq_mean, {"p": 0.5, "q": 1.5}),
+    (pm.pq_index, {"p": 0.5, "q": 1.5}),
+    (pm.tail_mass_count, {"p": 0.5, "eta": 0.25}),
+    (lambda w, p: pm.eta_of_cut(w, 2, p), {"p": 0.25}),
+    (lambda w, p, q, eta: pm.retained_lower_bound(0.3, w, p=p, q=q, eta=eta), {"p": 0.5, "q": 1.5, "eta": 0.25}),
+]
+
+
+@pytest.mark.parametrize(("function", "settings"), SETTINGS)
+@pytest.mark.parametrize("number", [np.float16, np.float32, np.float64, Fraction])
+def test_any_kind_of_number_is_a_parameter(function, settings, number):
+    w = [3.0, 1.0, 0.3, 2.0, 5.0]
+    assert function(w, **{name: number(value) for name, value in settings.items()}) == function(w, **settings)
+
+
+@pytest.mark.parametrize(("function", "settings"), SETTINGS)
+def test_a_narrow_parameter_does_not_make_the_arithmetic_narrow(function, settings):
+    w = [3.0, 1.0, 0.3, 2.0, 5.0]
+    narrow = {name: np.float32(value * 0.9 + 0.1) for name, value in settings.items()}
+    assert function(w, **narrow) == function(w, **{name: float(value) for name, value in narrow.items()})
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "name"), [(f, settings, name) for f, settings in SETTINGS for name in settings]
+)
+@pytest.mark.parametrize("bad", ["x", None, 1j, [0.5], math.nan, 10**400], ids=lambda bad: type(bad).__name__)
+def test_a_parameter_that_is_not_a_number_in_range_is_named(function, settings, name, bad):
+    with pytest.raises(ValueError, match=re.escape(f"{name}={bad!r}")):
+        function([3.0, 1.0], **(settings | {name: bad}))

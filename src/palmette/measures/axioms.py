@@ -34,6 +34,7 @@ from torch import Tensor
 
 from palmette.measures import trials as tried
 from palmette.measures.classic import MEASURES
+from palmette.measures.rows import is_number
 from palmette.measures.trials import Trial, Vector, number, vector
 
 TOLERANCE = 1e-12
@@ -151,10 +152,14 @@ def check(measure: Callable[..., Any], *, trials: int = 1000, seed: int = 0) -> 
     >>> print(check(max)["P2"])
     appending a zero: [1] -> [1, 0], S stays 1
     """
-    if trials < 0:
-        raise ValueError(f"trials must be at least 0, got trials={trials}")
+    if not callable(measure):
+        raise TypeError(f"measure must be a function, got {measure!r}")
+    if not (is_number(trials, whole=True) and trials >= 0):
+        raise ValueError(f"trials must be a whole number of at least 0, got trials={trials!r}")
+    if not is_number(seed, whole=True):
+        raise ValueError(f"seed must be a whole number, got seed={seed!r}")
     evaluate = _per_row(measure)
-    return {key: _judge(evaluate, PROPERTIES[key], trials, seed) for key in PROPERTIES}
+    return {key: _judge(evaluate, PROPERTIES[key], int(trials), int(seed)) for key in PROPERTIES}
 
 
 def check_all(*, trials: int = 1000, seed: int = 0) -> Mapping[str, Mapping[str, Verdict]]:

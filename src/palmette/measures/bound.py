@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palmette.measures.pq import check_pq
-from palmette.measures.rows import as_tensor, in_the_kind_of, is_number
+from palmette.measures.rows import as_number, as_tensor, in_the_kind_of, is_number
 
 
 def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float = 0.0) -> Any:
@@ -44,8 +44,14 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
     """
     check_pq(p, q)
     check_eta(eta)
+    p, q, eta = float(p), float(q), float(eta)
     indices = as_tensor(index, "index").to(torch.float64)
     sizes = as_tensor(d, "d").to(indices)
+    if not _fit_together(indices.shape, sizes.shape):
+        raise ValueError(
+            f"d must be one number or one for each index, got d of shape {tuple(sizes.shape)} "
+            f"for index of shape {tuple(indices.shape)}"
+        )
     if bool(((indices < 0) | (indices > 1)).any()):
         raise ValueError(f"index must lie between 0 and 1 (Theorem 1), got index={index}")
     if bool((sizes < 0).any()):
@@ -67,8 +73,8 @@ def eta_of_cut(w: Any, r: int, p: float) -> float:
 
     Diao et al. 2023, Theorem 2.
     """
-    _check_mass(p)
-    mass = _mass(w, p)
+    check_mass_power(p)
+    mass = _mass(w, float(p))
     if not (is_number(r, whole=True) and 0 <= r <= mass.numel()):
         raise ValueError(f"r must be a whole number from 0 to the {mass.numel()} entries of w, got r={r!r}")
     return _tail_share(mass, mass.numel() - int(r))
@@ -90,10 +96,10 @@ def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
 
     Diao et al. 2023, Theorem 2 and Appendix A (a bound without the guess of :math:`\eta_r`).
     """
-    _check_mass(p)
+    check_mass_power(p)
     check_eta(eta)
-    mass = _mass(w, p)
-    return mass.numel() - droppable(mass.cumsum(0), mass, eta)
+    mass = _mass(w, float(p))
+    return mass.numel() - droppable(mass.cumsum(0), mass, float(eta))
 
 
 def droppable(tails: Tensor, mass: Tensor, eta: float) -> int:
@@ -118,13 +124,22 @@ def droppable(tails: Tensor, mass: Tensor, eta: float) -> int:
 
 def check_eta(eta: float) -> None:
     """Raise unless `eta` is a finite number of at least 0."""
-    if not (is_number(eta) and 0 <= eta < float("inf")):
+    if not 0 <= as_number(eta) < float("inf"):
         raise ValueError(f"eta must be at least 0 and finite, got eta={eta!r}")
 
 
-def _check_mass(p: float) -> None:
-    if not (is_number(p) and 0 < p <= 1):
+def check_mass_power(p: float) -> None:
+    """Raise unless ``0 < p <= 1``, the powers whose sum is a mass in Theorem 2."""
+    if not 0 < as_number(p) <= 1:
         raise ValueError(f"p must be above 0 and at most 1 (Theorem 2), got p={p!r}")
+
+
+def _fit_together(*shapes: torch.Size) -> bool:
+    try:
+        torch.broadcast_shapes(*shapes)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _mass(w: Any, p: float) -> Tensor:

@@ -22,6 +22,7 @@ from palmette.measures.entropy import gaussian_entropy, shannon_entropy, shannon
 from palmette.measures.gini import gini_index
 from palmette.measures.magnitudes import measured, scaled
 from palmette.measures.pq import pq_index
+from palmette.measures.rows import as_number
 
 
 def l0(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
@@ -48,9 +49,10 @@ def l0_eps(w: Any, *, eps: float = 0.01, dim: int | None = None, kept: Any = Non
 
     Hurley and Rickard 2009, Table I.
     """
-    if not 0 <= eps < math.inf:
-        raise ValueError(f"eps must be at least 0 and finite, got eps={eps}")
-    return measured(w, dim, kept, lambda c, mask: ((c <= eps) & mask).sum(1).to(c.dtype))
+    threshold = as_number(eps)
+    if not 0 <= threshold < math.inf:
+        raise ValueError(f"eps must be at least 0 and finite, got eps={eps!r}")
+    return measured(w, dim, kept, lambda c, mask: ((c <= threshold) & mask).sum(1).to(c.dtype))
 
 
 def negative_l1(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
@@ -76,11 +78,12 @@ def negative_lp(w: Any, *, p: float = 0.5, dim: int | None = None, kept: Any = N
 
     Hurley and Rickard 2009, Table I.
     """
-    if not 0 < p < 1:
-        raise ValueError(f"negative_lp needs 0 < p < 1, got p={p}")
+    power = as_number(p)
+    if not 0 < power < 1:
+        raise ValueError(f"negative_lp needs 0 < p < 1, got p={p!r}")
 
     def core(c: Tensor, _: Tensor) -> Tensor:
-        return -(c.amax(1) * scaled(c).nan_to_num(0.0).pow(p).sum(1).pow(1 / p))
+        return -(c.amax(1) * scaled(c).nan_to_num(0.0).pow(power).sum(1).pow(1 / power))
 
     return measured(w, dim, kept, core)
 
@@ -114,9 +117,10 @@ def negative_tanh(w: Any, *, a: float = 1.0, b: float = 0.5, dim: int | None = N
 
     Hurley and Rickard 2009, Table I.
     """
-    if not (0 < a < math.inf and 0 < b < math.inf):
-        raise ValueError(f"negative_tanh needs a > 0 and b > 0, both finite, got a={a}, b={b}")
-    return measured(w, dim, kept, lambda c, _: -(a * c).pow(b).tanh().sum(1))
+    factor, power = as_number(a), as_number(b)
+    if not (0 < factor < math.inf and 0 < power < math.inf):
+        raise ValueError(f"negative_tanh needs a > 0 and b > 0, both finite, got a={a!r}, b={b!r}")
+    return measured(w, dim, kept, lambda c, _: -(factor * c).pow(power).tanh().sum(1))
 
 
 def negative_log(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
@@ -162,19 +166,20 @@ def u_theta(w: Any, *, theta: float = 0.5, dim: int | None = None, kept: Any = N
 
     Hurley and Rickard 2009, Table I.
     """
-    if not 0 < theta < 1:
-        raise ValueError(f"u_theta needs 0 < theta < 1, got theta={theta}")
+    share = as_number(theta)
+    if not 0 < share < 1:
+        raise ValueError(f"u_theta needs 0 < theta < 1, got theta={theta!r}")
 
     def core(c: Tensor, mask: Tensor) -> Tensor:
         d = mask.sum(1, keepdim=True)
         # theta * d may come out just above a whole number: 0.07 * 100 = 7.000000000000001.
-        m = torch.ceil(theta * d - 1e-9).to(torch.int64)
+        m = torch.ceil(share * d - 1e-9).to(torch.int64)
         ordered = c.masked_fill(~mask, math.inf).sort(dim=1).values
         first = torch.arange(c.shape[1], device=c.device).expand_as(c)
         last = (first + m - 1).clamp(0, c.shape[1] - 1)
         spans = (ordered.gather(1, last) - ordered).masked_fill(first + m > d, math.inf).amin(1, keepdim=True)
-        share = spans / (ordered.gather(1, (d - 1).clamp(min=0)) - ordered[:, :1])
-        return (1 - share).masked_fill(m == d, math.nan)[:, 0]
+        part = spans / (ordered.gather(1, (d - 1).clamp(min=0)) - ordered[:, :1])
+        return (1 - part).masked_fill(m == d, math.nan)[:, 0]
 
     return measured(w, dim, kept, core)
 
@@ -191,9 +196,10 @@ def negative_lp_minus(w: Any, *, p: float = -1.0, dim: int | None = None, kept: 
 
     Hurley and Rickard 2009, Table I.
     """
-    if not -math.inf < p < 0:
-        raise ValueError(f"negative_lp_minus needs a finite p < 0, got p={p}")
-    return measured(w, dim, kept, lambda c, _: -c.pow(p).masked_fill(c == 0, 0.0).sum(1))
+    power = as_number(p)
+    if not -math.inf < power < 0:
+        raise ValueError(f"negative_lp_minus needs a finite p < 0, got p={p!r}")
+    return measured(w, dim, kept, lambda c, _: -c.pow(power).masked_fill(c == 0, 0.0).sum(1))
 
 
 def hoyer(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
@@ -232,12 +238,13 @@ def pq_mean(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, k
 
     Hurley and Rickard 2009; Diao et al. 2023, Definition 1.
     """
-    if not 0 < p < q < math.inf:
-        raise ValueError(f"pq_mean needs 0 < p < q, both finite, got p={p}, q={q}")
+    small, large = as_number(p), as_number(q)
+    if not 0 < small < large < math.inf:
+        raise ValueError(f"pq_mean needs 0 < p < q, both finite, got p={p!r}, q={q!r}")
 
     def core(c: Tensor, mask: Tensor) -> Tensor:
         d, x = mask.sum(1), scaled(c)
-        return -((x.pow(p).sum(1) / d) ** (1 / p)) / (x.pow(q).sum(1) / d) ** (1 / q)
+        return -((x.pow(small).sum(1) / d) ** (1 / small)) / (x.pow(large).sum(1) / d) ** (1 / large)
 
     return measured(w, dim, kept, core)
 

@@ -147,6 +147,20 @@ def is_number(value: object, *, whole: bool = False) -> bool:
     return isinstance(value, Integral if whole else Real)
 
 
+def as_number(value: object) -> float:
+    """A real number as the nearest float; NaN, which is in no range, for what is none or beyond all floats.
+
+    >>> as_number(np.float32(0.5)), as_number("0.5"), as_number(10**400)
+    (0.5, nan, nan)
+    """
+    if not isinstance(value, Real):
+        return math.nan
+    try:
+        return float(value)
+    except OverflowError:
+        return math.nan
+
+
 def as_tensor(values: Any, name: str) -> Tensor:
     """`values` as a dense tensor of real numbers without a gradient, not copied where that can be avoided.
 
