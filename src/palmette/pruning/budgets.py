@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.measures.bound import check_eta, droppable, ordered_mass
+from palmette.measures.bound import check_eta, check_mass_power, droppable, ordered_mass
 from palmette.measures.pq import PowerSums, check_pq, index_from_sums, power_sums
 from palmette.measures.rows import Rows, as_tensor, is_number
 
@@ -166,8 +166,7 @@ class TailMass(Budget):
     eta: float = 0.1
 
     def __post_init__(self) -> None:
-        if not (is_number(self.p) and 0 < self.p <= 1):
-            raise ValueError(f"p must be above 0 and at most 1 (Theorem 2), got p={self.p!r}")
+        check_mass_power(self.p)
         check_eta(self.eta)
 
     @property

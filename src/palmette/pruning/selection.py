@@ -22,6 +22,7 @@ from palmette.pruning.weights import INTEGER
 SORTED_WIDTH = 1 << 16
 SAMPLE = 1 << 17  # of 10^8 this puts 1 % into the bracket
 CUDA_SAMPLE = 1 << 19
+SORTED_KEYS = 1 << 19
 
 
 def select(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
@@ -130,9 +131,7 @@ def _find_cut(row: Rows, cut: int) -> Cut:
         at_most |= counts
         below = at_most[low]
         if below < cut <= below + found:
-            key = _kth_smallest(between, cut - below, _key_dtype(row))
-            less = below + _count(between < key)
-            return Cut(key, cut - less, _count(between == key))
+            return _cut_among(between, cut - below, _key_dtype(row))
         # Many are equal, or the sample misled: look at the end, then at a wider bracket beyond it.
         margin *= 8
         if cut <= below:
@@ -188,12 +187,15 @@ def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], i
     return {low: below}, found, between[:found]
 
 
-def _kth_smallest(keys: Tensor, k: int, dtype: torch.dtype) -> int:
+def _cut_among(keys: Tensor, cut: int, dtype: torch.dtype) -> Cut:
+    """Where `keys` are cut, so that `cut` of them go."""
+    if keys.is_cuda and len(keys) > SORTED_KEYS:  # sorting would take several times their memory: search again
+        return _find_cut(Rows.of(keys.view(dtype)[None]), cut)
     if keys.device.type == "cpu":
-        return int(np.partition(keys.numpy(), k - 1)[k - 1])
-    if len(keys) > CUDA_SAMPLE:  # sorting would take more memory than the keys: the same search once more
-        return _find_cut(Rows.of(keys.view(dtype)[None]), k).key
-    return int(keys.sort().values[k - 1])
+        key = int(np.partition(keys.numpy(), cut - 1)[cut - 1])
+    else:
+        key = int(keys.sort().values[cut - 1])
+    return Cut(key, cut - _count(keys < key), _count(keys == key))
 
 
 def _write_remaining(row: Rows, cut: Cut, remaining: list[Tensor]) -> None:
