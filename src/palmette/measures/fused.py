@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 _PROGRAMS = 132 * 16  # enough to fill any device of today
-_MANY = 1 << 20  # of so many 16-bit values the sums may round at 1e-11, and take half the time
+_MANY = 1 << 20  # of so many 16-bit values sums round at 1e-11 or so, and take half the time
 _P_KINDS = {0.5: "sqrt", 1.0: "same"}
 _Q_KINDS = {1.0: "same", 2.0: "square"}
 

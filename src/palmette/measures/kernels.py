@@ -18,7 +18,7 @@ def _power(x, exponent):
 def _add(
     p_total, q_total, missing, roots, values, x, p, q, P: tl.constexpr, Q: tl.constexpr, NARROW: tl.constexpr
 ):
-    """Add x^p and x^q to the totals, or of 16-bit values where that is exact to `roots` and `values`."""
+    """Add x^p and x^q to the totals or, with NARROW, the root to `roots` and x to `values`."""
     if P == "sqrt":
         inverse = tl.inline_asm_elementwise(
             "rsqrt.approx.ftz.f32 $0, $1;", "=r,r", [tl.maximum(x, 1e-37)], tl.float32, True, 1
@@ -72,8 +72,9 @@ def power_sums(
 
     A float64 root would cost more than reading the value. The float32 root from `rsqrt` lacks its last digits,
     always the same way for the same value; the residual x - root^2, exact in float32, gives them back to first
-    order, and `missing` adds them up. Of 16-bit values several roots are added in float32 before they are
-    widened: each is cut to 18 bits first, so that the sum is exact, and the residual is that of what was cut.
+    order, and `missing` adds them up. With NARROW, of 16-bit values four are added in float32 before they are
+    widened, and four roots, each cut to 18 bits first: that rounds nothing among magnitudes of similar size, and
+    what was cut is part of the residual.
     """
     program = tl.program_id(0)
     row = (program // chunks).to(tl.int64)
