@@ -19,3 +19,15 @@ class MaskMismatch(PalmetteError, ValueError):
 
 class ParameterGone(PalmetteError, RuntimeError):
     """A parameter whose mask is held is no longer part of the model or of the optimizer."""
+
+
+class RunBusy(PalmetteError, RuntimeError):
+    """Another process owns the run folder."""
+
+
+class RunDamaged(PalmetteError, ValueError):
+    """Files of a run that are not what was written, or that contradict what is to be written."""
+
+
+class NotWritten(PalmetteError, OSError):
+    """A file could not be written, such as on a full disk; what was there before is still there."""

@@ -1,0 +1,260 @@
+"""The folder of one run: every file name in it, and how each is written so that it is whole or absent."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import io
+import json
+import os
+import pickle
+import shutil
+import socket
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palmette.errors import NotWritten, RunBusy, RunDamaged
+from palmette.pruning.masks import Masks
+
+_SEAL_BYTES = 73  # of `_seal`
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, stacklevel=3)
+
+
+class RunDir:
+    """One run on disk. Whoever writes owns the folder (`lock`); whoever reads needs nothing.
+
+    `say` is given a sentence when something was found amiss and put right; it warns by default.
+    """
+
+    def __init__(self, path: str | Path, *, say: Callable[[str], None] = _warn) -> None:
+        self.path = Path(path)
+        self.experiment = self.path / "experiment.toml"  # what was asked for
+        self.records_file = self.path / "records.jsonl"  # a line per round, the same in every repetition
+        self.timings_file = self.path / "timings.jsonl"  # seconds and speeds, which are never the same
+        self.table = self.path / "table.txt"
+        self.figure = self.path / "figure.png"
+        self.lock_file = self.path / "lock"  # names the owner; empty when there is none
+        self.checkpoints = self.path / "checkpoints"  # the last two states; gone when the run is finished
+        self._say = say
+
+    def mask(self, round: int) -> Path:
+        """The file of the masks of a round."""
+        return self.path / "masks" / f"round-{round:02d}.safetensors"
+
+    def checkpoint(self, number: int) -> Path:
+        """The file of a checkpoint."""
+        return self.checkpoints / f"{number:04d}.pt"
+
+    @contextmanager
+    def lock(self) -> Iterator[RunDir]:
+        """Own the folder, until the process ends in whatever way; clear what the last owner left half-written."""
+        with self._writing(self.lock_file, 0):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self.lock_file.open("a+", encoding="utf-8")
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.seek(0)
+                raise RunBusy(
+                    f"the run folder {str(self.path)!r} is in use by {file.read().strip() or 'another process'}. "
+                    "Wait until it ends, or end it, and start the same command again; or choose another folder."
+                ) from None
+            with self._writing(self.lock_file, 0):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+                file.flush()
+                for partial in self.path.rglob("*.partial"):
+                    partial.unlink()
+            self._cut_torn_line(self.records_file)
+            self._cut_torn_line(self.timings_file)
+            try:
+                yield self
+            finally:
+                file.truncate(0)  # not removed: another process may have opened it, and would lock nothing
+
+    def write_text(self, name: str | Path, text: str) -> Path:
+        """Write a text file of the run, whole or not at all; see `write_bytes`."""
+        return self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str | Path, content: bytes | memoryview) -> Path:
+        """Write a file of the run, to the disk itself; on any error the old file stays as it was."""
+        target = self.path / name
+        if not target.resolve().is_relative_to(self.path.resolve()):
+            raise ValueError(f"a file of the run must lie in {str(self.path)!r}, got {str(name)!r}")
+        partial = target.with_name(target.name + ".partial")
+        with self._writing(target, len(content)):
+            target.parent.mkdir(exist_ok=True)
+            try:
+                with partial.open("wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(target)
+            except BaseException:
+                partial.unlink(missing_ok=True)
+                raise
+            _sync(target.parent, self.path)
+        return target
+
+    def save_masks(self, round: int, masks: Masks) -> Path:
+        """Write the masks of a round, one bit per weight."""
+        target = self.mask(round)
+        with self._writing(target, sum((m.numel() + 7) // 8 for m in masks.values())):
+            target.parent.mkdir(exist_ok=True)
+            masks.save(target)
+            _sync(target, target.parent, self.path)
+        return target
+
+    def append_record(self, record: Mapping[str, Any]) -> bool:
+        """Add the record of a round as one line; False when that very record is already there.
+
+        Keys stay in the order given, floats keep every digit, and NaN and infinities become null.
+        """
+        if type(record.get("round")) is not int:
+            raise ValueError(f"a record needs its 'round', an integer, got {record.get('round')!r}")
+        line = _line(record)
+        for known in self.records():
+            if _line(known) == line:
+                return False
+            if known.get("round") == record["round"]:
+                differ = [k for k in {**known, **record} if _line({k: known.get(k)}) != _line({k: record.get(k)})]
+                raise RunDamaged(
+                    f"{str(self.records_file)!r} has another record of round {record['round']}, which differs in "
+                    f"{', '.join(differ) or 'the order of keys'}. Was the run continued with other code, data or "
+                    "hardware? Start again in another folder."
+                )
+        self._append(self.records_file, line)
+        return True
+
+    def append_timing(self, timing: Mapping[str, Any]) -> None:
+        """Add a line to the timings, which may repeat."""
+        self._append(self.timings_file, _line(timing))
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records, in the order written; a line that is still being written is not among them."""
+        lines = self.records_file.read_bytes().split(b"\n")[:-1] if self.records_file.exists() else []
+        records = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                records.append(dict(json.loads(line)))
+            except (ValueError, TypeError) as error:
+                raise RunDamaged(f"line {number} of {str(self.records_file)!r} is damaged: {error}") from error
+        return records
+
+    def save_checkpoint(self, number: int, state: Any) -> Path:
+        """Write `state`, made of tensors and plain values, with its SHA-256; keep it and the one before."""
+        if type(number) is not int or number < 0:
+            raise ValueError(f"the number of a checkpoint must be an integer of at least 0, got {number!r}")
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        buffer.write(_seal(buffer.getbuffer()))
+        target = self.write_bytes(self.checkpoint(number), buffer.getbuffer())
+        numbers = self._checkpoints()
+        # A higher number is left from what could not be continued, and must not be taken for the newest.
+        for other in set(numbers) - set([n for n in numbers if n <= number][-2:]):
+            self.checkpoint(other).unlink()
+        return target
+
+    def load_checkpoint(self) -> tuple[int, Any] | None:
+        """Number and state, on the CPU, of the newest checkpoint that is whole; None when there is none."""
+        numbers = self._checkpoints()
+        for number in reversed(numbers):
+            path = self.checkpoint(number)
+            content = b""
+            with suppress(OSError):  # an unreadable sector is damage too
+                content = path.read_bytes()
+            if content[-_SEAL_BYTES:] != _seal(memoryview(content)[:-_SEAL_BYTES]):
+                self._say(f"the checkpoint {str(path)!r} is damaged, so the one before it is taken")
+                continue
+            try:
+                return number, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            except pickle.UnpicklingError as error:
+                raise RunDamaged(f"{str(path)!r} holds more than tensors and plain values: {error}") from error
+        if numbers:
+            raise RunDamaged(
+                f"all {len(numbers)} checkpoints in {str(self.checkpoints)!r} are damaged: start again"
+            )
+        return None
+
+    def finish(self) -> int:
+        """Remove the checkpoints; the bytes that the finished run keeps."""
+        for number in self._checkpoints():  # the newest last, so that an interruption loses nothing
+            self.checkpoint(number).unlink()
+        with suppress(OSError):  # absent, or someone put a file of their own there
+            self.checkpoints.rmdir()
+        return self.size()
+
+    def size(self) -> int:
+        """How many bytes the files of the run take."""
+        return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
+
+    def _checkpoints(self) -> list[int]:
+        return sorted(int(f.stem) for f in self.checkpoints.glob("*.pt") if f.stem.isdecimal())
+
+    def _append(self, target: Path, line: bytes) -> None:
+        self._cut_torn_line(target)
+        with self._writing(target, len(line)):
+            with target.open("ab", buffering=0) as file:
+                size = file.seek(0, os.SEEK_END)
+                try:
+                    written = 0
+                    while written < len(line):  # a disk that runs full takes a part, and then refuses
+                        written += file.write(line[written:])
+                    os.fsync(file.fileno())
+                except BaseException:
+                    file.truncate(size)
+                    raise
+            _sync(self.path)
+
+    def _cut_torn_line(self, target: Path) -> None:
+        content = target.read_bytes() if target.exists() else b""
+        torn = len(content) - (content.rfind(b"\n") + 1)
+        if torn:
+            with self._writing(target, 0):
+                os.truncate(target, len(content) - torn)
+                _sync(target)
+            self._say(f"the last line of {str(target)!r} was half-written ({torn} bytes), and is removed")
+
+    @contextmanager
+    def _writing(self, target: Path, size: int) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            free = "unknown"
+            with suppress(OSError):
+                free = f"{shutil.disk_usage(self.path).free:,} bytes"
+            raise NotWritten(
+                f"cannot write {str(target.relative_to(self.path))!r} ({size:,} bytes) into the run folder "
+                f"{str(self.path)!r}: {error.strerror or error}; free there: {free}. What was written before is "
+                "whole: make room, or make the folder writable, and start the same command again."
+            ) from error
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    # Written and read once, because only reading can turn NaN and the infinities, which JSON lacks, into null.
+    plain = json.loads(json.dumps(dict(record)), parse_constant=lambda _: None)
+    return (json.dumps(plain, ensure_ascii=False) + "\n").encode()
+
+
+def _seal(content: memoryview) -> bytes:
+    # Behind the archive, where `torch.load` of the file does not mind it.
+    return b"\nsha256 " + hashlib.sha256(content).hexdigest().encode() + b"\n"
+
+
+def _sync(*paths: Path) -> None:
+    """Wait until files, and the names in folders, are on the disk."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
