@@ -11,6 +11,7 @@ from torch import nn, optim
 
 import palmette as pm
 from palmette.errors import ParameterGone
+from palmette.pruning.weights import parameters_by_name
 
 X, Y = torch.linspace(-1, 1, 60).reshape(10, 6).sin(), torch.arange(10) % 3
 
@@ -45,7 +46,7 @@ def train(model, pruner, *optimizers, steps=1, loss=nn.functional.cross_entropy)
 
 
 def assert_pruned_are_zero(pruner):
-    parameters = dict(pruner.model.named_parameters())
+    parameters = parameters_by_name(pruner.model)
     for name, kept in pruner.masks.items():
         values = parameters[name].detach()
         assert bool(values.isfinite().all())

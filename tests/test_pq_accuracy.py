@@ -194,7 +194,7 @@ pq_index(w.clamp_(0.9, 0.90001)[:4_000_000])
 print(peak() - before)
 """
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert float(run.stdout) < 48
+    assert float(run.stdout) < 64  # MB, what is promised; widened to float64, w alone would take 152
 
 
 @pytest.mark.gpu
