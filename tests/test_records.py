@@ -1,0 +1,48 @@
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import palmette as pm
+from palmette.studies.records import index_map, measured
+
+
+def network():
+    model = nn.Sequential(nn.Linear(4, 2, bias=False), nn.Linear(2, 2, bias=False))
+    model[0].weight.data = torch.tensor([[3.0, 4.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+    model[1].weight.data = torch.tensor([[0.0, 0.0], [2.0, 2.0]])
+    return model
+
+
+def test_the_numbers_are_those_of_the_kept_weights():
+    weights = pm.prunable(network())
+    masks = {"0.weight": torch.ones(2, 4, dtype=torch.bool), "1.weight": torch.ones(2, 2, dtype=torch.bool)}
+    masks["0.weight"][1] = False
+    record = measured(weights, masks, p=1, q=2)
+    first, second = record["layers"]["0.weight"], record["layers"]["1.weight"]
+    assert (first["total"], first["kept"], first["density"], first["dead_neurons"]) == (8, 4, 0.5, 1)
+    assert first["pq_index"] == 0.3
+    assert (second["kept"], second["dead_neurons"]) == (4, 1)
+    assert (record["total"], record["kept"], record["dead_neurons"]) == (12, 8, 2)
+    together = [3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0]
+    assert record["pq_index"] == pytest.approx(pm.pq_index(together, p=1, q=2), rel=1e-14)
+    assert record["gini_index"] == pytest.approx(pm.gini_index(together), rel=1e-14)
+
+
+def test_an_index_that_does_not_exist_is_null():
+    weights = pm.prunable(network())
+    masks = {n: torch.zeros(w.shape, dtype=torch.bool) for n, w in weights.items()}
+    record = measured(weights, masks)
+    assert record["pq_index"] is None
+    assert record["gini_index"] is None
+    assert "NaN" not in json.dumps([record, index_map(weights, masks)], allow_nan=False)
+
+
+def test_the_map_has_the_index_at_each_p_and_q():
+    weights = pm.prunable(network())
+    found = index_map(weights, pm.Masks.ones_like(weights))
+    flat = torch.cat([w.tensor.detach().flatten() for w in weights.values()])
+    assert found["pq_index"][4][0] == pytest.approx(float(pm.pq_index(flat)), rel=1e-12)
+    assert found["pq_index"][9][0] is None
+    assert found["pq_index"][9][10] == pytest.approx(float(pm.pq_index(flat, p=1, q=2)), rel=1e-12)
