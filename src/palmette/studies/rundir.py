@@ -24,17 +24,13 @@ from palmette.pruning.masks import Masks
 _SEAL_BYTES = 73  # of `_seal`
 
 
-def _warn(message: str) -> None:
-    warnings.warn(message, stacklevel=3)
-
-
 class RunDir:
     """One run on disk. Whoever writes owns the folder (`lock`); whoever reads needs nothing.
 
     `say` is given a sentence when something was found amiss and put right; it warns by default.
     """
 
-    def __init__(self, path: str | Path, *, say: Callable[[str], None] = _warn) -> None:
+    def __init__(self, path: str | Path, *, say: Callable[[str], None] = warnings.warn) -> None:
         self.path = Path(path)
         self.experiment = self.path / "experiment.toml"  # what was asked for
         self.records_file = self.path / "records.jsonl"  # a line per round, the same in every repetition
@@ -61,6 +57,7 @@ class RunDir:
             file = self.lock_file.open("a+", encoding="utf-8")
         with file:
             try:
+                # Not `lockf`, which lets go as soon as anything in this process has read the file and closed it.
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
@@ -96,8 +93,7 @@ class RunDir:
             try:
                 with partial.open("wb") as file:
                     file.write(content)
-                    file.flush()
-                    os.fsync(file.fileno())
+                _sync(partial)
                 partial.replace(target)
             except BaseException:
                 partial.unlink(missing_ok=True)
@@ -115,10 +111,7 @@ class RunDir:
         return target
 
     def append_record(self, record: Mapping[str, Any]) -> bool:
-        """Add the record of a round as one line; False when that very record is already there.
-
-        Keys stay in the order given, floats keep every digit, and NaN and infinities become null.
-        """
+        """Add the record of a round as one line, keys in the order given; False when that very line is there."""
         if type(record.get("round")) is not int:
             raise ValueError(f"a record needs its 'round', an integer, got {record.get('round')!r}")
         line = _line(record)
@@ -180,8 +173,9 @@ class RunDir:
             except pickle.UnpicklingError as error:
                 raise RunDamaged(f"{str(path)!r} holds more than tensors and plain values: {error}") from error
         if numbers:
+            where = str(self.checkpoints)
             raise RunDamaged(
-                f"all {len(numbers)} checkpoints in {str(self.checkpoints)!r} are damaged: start again"
+                f"all {len(numbers)} checkpoints are damaged; remove {where!r} to begin with round 0 again"
             )
         return None
 
@@ -202,18 +196,15 @@ class RunDir:
 
     def _append(self, target: Path, line: bytes) -> None:
         self._cut_torn_line(target)
-        with self._writing(target, len(line)):
-            with target.open("ab", buffering=0) as file:
-                size = file.seek(0, os.SEEK_END)
-                try:
-                    written = 0
-                    while written < len(line):  # a disk that runs full takes a part, and then refuses
-                        written += file.write(line[written:])
-                    os.fsync(file.fileno())
-                except BaseException:
-                    file.truncate(size)
-                    raise
-            _sync(self.path)
+        with self._writing(target, len(line)), target.open("ab", buffering=0) as file:
+            size, written = file.seek(0, os.SEEK_END), 0
+            try:
+                while written < len(line):  # a disk that runs full takes a part, and then refuses
+                    written += file.write(line[written:])
+                _sync(target, self.path)
+            except BaseException:
+                file.truncate(size)
+                raise
 
     def _cut_torn_line(self, target: Path) -> None:
         content = target.read_bytes() if target.exists() else b""
@@ -233,7 +224,7 @@ class RunDir:
             with suppress(OSError):
                 free = f"{shutil.disk_usage(self.path).free:,} bytes"
             raise NotWritten(
-                f"cannot write {str(target.relative_to(self.path))!r} ({size:,} bytes) into the run folder "
+                f"cannot write {os.path.relpath(target, self.path)!r} ({size:,} bytes) into the run folder "
                 f"{str(self.path)!r}: {error.strerror or error}; free there: {free}. What was written before is "
                 "whole: make room, or make the folder writable, and start the same command again."
             ) from error
