@@ -92,14 +92,14 @@ def names(run):
     return sorted(str(f.relative_to(run.path)) for f in run.path.rglob("*") if f.is_file())
 
 
-def test_whatever_the_moment_of_kill_9_the_folder_opens_whole(tmp_path):
+def test_whatever_the_moment_of_kill_9_the_folder_opens_whole(tmp_path, said):
     path, moments, last = tmp_path / "run", random.Random(0), -1
     with writers() as process:
         for _ in range(20):
             pid = start(process, path)
             time.sleep(moments.uniform(0, 0.12))
             kill(process, pid)
-            run = RunDir(path, say=lambda message: None)
+            run = RunDir(path, say=said.append)
             with run.lock():
                 records = run.records()
                 assert [r["round"] for r in records] == list(range(len(records)))
@@ -112,6 +112,7 @@ def test_whatever_the_moment_of_kill_9_the_folder_opens_whole(tmp_path):
                 assert number >= last
                 last = number
     assert last > 0
+    assert all("half-written" in message for message in said)  # no checkpoint was ever damaged
 
 
 def test_a_second_process_is_told_who_owns_the_folder_until_that_one_is_killed(tmp_path):
@@ -247,7 +248,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(run, said
     assert "0002.pt' is damaged" in said[0]
 
     run.checkpoint(1).write_bytes(DAMAGES[damage](run.checkpoint(1).read_bytes()))
-    with pytest.raises(RunDamaged, match=r"all 2 checkpoints are damaged; remove '.*checkpoints'"):
+    with pytest.raises(RunDamaged, match=r"all 2 checkpoints are damaged; remove .*/checkpoints to begin again"):
         run.load_checkpoint()
 
 

@@ -173,9 +173,8 @@ class RunDir:
             except pickle.UnpicklingError as error:
                 raise RunDamaged(f"{str(path)!r} holds more than tensors and plain values: {error}") from error
         if numbers:
-            where = str(self.checkpoints)
             raise RunDamaged(
-                f"all {len(numbers)} checkpoints are damaged; remove {where!r} to begin with round 0 again"
+                f"all {len(numbers)} checkpoints are damaged; remove {self.checkpoints} to begin again"
             )
         return None
 
