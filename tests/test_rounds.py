@@ -1,0 +1,159 @@
+"""The loop over rounds, on real digits: Algorithm 1 by hand, methods side by side, interrupted and resumed."""
+
+import dataclasses
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+import palmette as pm
+from palmette.errors import RunDamaged
+from palmette.studies.config import Experiment
+from palmette.studies.rounds import run
+from palmette.training.data import load
+from palmette.training.data.augment import Preparation
+from palmette.training.loop import Training, evaluate
+from palmette.training.models import build
+
+SMALL = Experiment(epochs=3, rounds=3, batch=500)
+METHODS = {
+    "sap(.5,1)": SMALL,
+    "sap(1,2)": dataclasses.replace(SMALL, p=1.0, q=2.0),
+    "lottery ticket": dataclasses.replace(SMALL, method="lottery-ticket"),
+    "one shot": dataclasses.replace(SMALL, method="one-shot"),
+}
+
+
+def test_ten_weights_are_pruned_as_algorithm_1_says(tmp_path):
+    experiment = Experiment(model="tiny_models:ten_weights", epochs=0, rounds=2, batch=500)
+    records = run(experiment, tmp_path / "run").records()
+    # Magnitudes 9, 4, 4, 4, 1, 1, 1, 1, 0, 0: roots add up to 13, magnitudes to 25; r = 13 * 13 / 25 = 6.76.
+    assert records[0]["retrained"]["pq_index"] == pytest.approx(1 - 169 / 250, rel=1e-14)
+    assert records[0]["cut"]["weights"] == 3  # of 10 - 6.76 = 3.24: both zeros and the first 1
+    # 9, 4, 4, 4, 1, 1, 1: 12 * 12 / 24 = 6 of 7 are to be kept.
+    assert [record["retrained"]["kept"] for record in records] == [10, 7, 6]
+    # 9, 4, 4, 4, 1, 1: 11 * 11 / 23 = 5.26 of 6 are to be kept, and 0.74 of a weight is none.
+    assert [record["cut"]["weights"] for record in records] == [3, 1, 0]
+    assert pm.Masks.load(tmp_path / "run" / "masks" / "round-02.safetensors")["2.weight"].flatten().tolist() == [
+        True, False, False, True, True, True, False, False, True, True,
+    ]  # fmt: skip
+    assert records[-1]["stopped"] == "the last step cut nothing"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_loop_is_the_method_written_out(tmp_path, name):
+    experiment = METHODS[name]
+    records = run(experiment, tmp_path / "run").records()
+    digits = load("digits")
+    start = build("mlp", shape=digits.shape, classes=10, seed=0).state_dict()
+    masks, dense = None, None
+    for t, record in enumerate(records):
+        model = build("mlp", shape=digits.shape, classes=10, seed=0)
+        model.load_state_dict(start)
+        optimizer = experiment.recipe.make_optimizer(model.parameters())
+        if masks is not None:
+            holder = pm.Pruner(model, masks=masks)
+            holder.hold(optimizer)
+        training = Training(model, optimizer, digits, experiment.recipe, seed=0, round=t)
+        for epoch in range(3):
+            score = training.epoch(epoch)
+        weights = pm.prunable(model)
+        assert record["train"] == {"loss": score.loss, "accuracy": score.accuracy}
+        test = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
+        assert record["test"] == {"loss": test.loss, "accuracy": test.accuracy}
+        dense = dense or {n: w.tensor.detach().clone() for n, w in weights.items()}
+        saliency = pm.magnitude_of(dense) if experiment.method == "one-shot" else pm.magnitude
+        masks, decision = pm.prune(weights, masks, scope="global", budget=experiment.budget, saliency=saliency)
+        assert record["cut"]["weights"] == decision.cut
+        assert record["pruned"]["kept"] == masks.kept
+    assert len(records) == 4
+
+
+def test_methods_with_one_seed_start_alike_and_masks_only_shrink(tmp_path):
+    runs = {name: run(e, tmp_path / e.id) for name, e in METHODS.items()}
+    first = [r.records()[0] for r in runs.values()]
+    assert all(record["test"] == first[0]["test"] for record in first)
+    for rundir in runs.values():
+        masks = [pm.Masks.load(rundir.mask(t)) for t in range(4)]
+        for earlier, later in itertools.pairwise(masks):
+            assert (earlier & later) == later
+        assert not rundir.checkpoints.exists()
+
+
+def test_a_one_shot_record_is_about_the_dense_weights(tmp_path):
+    records = run(METHODS["one shot"], tmp_path / "run").records()
+    assert records[0]["pruned"]["accuracy_difference"] == pytest.approx(
+        records[0]["pruned"]["test"]["accuracy"] - records[0]["test"]["accuracy"], abs=1e-15
+    )
+    for before, after in itertools.pairwise(records):
+        step = after["pruned"]["test"]["accuracy"] - before["pruned"]["test"]["accuracy"]
+        assert after["pruned"]["accuracy_difference"] == pytest.approx(step, abs=1e-15)
+
+
+@pytest.mark.parametrize("rewind", ["epoch:1", "learning-rate", "fine-tune"])
+@pytest.mark.parametrize("method", ["sap", "one-shot"])
+def test_every_rewind_can_be_interrupted_after_any_epoch(tmp_path, rewind, method):
+    experiment = dataclasses.replace(SMALL, rewind=rewind, method=method, rounds=2, validation=100)
+    whole = run(experiment, tmp_path / "whole").records_file.read_bytes()
+    broken = tmp_path / "broken"
+    seen = 0
+
+    class Stop(Exception):
+        pass
+
+    def stop(progress):
+        nonlocal seen
+        seen += 1
+        if seen % 2:
+            raise Stop
+
+    for _ in range(20):
+        try:
+            run(experiment, broken, watch=stop, save_every=1)
+            break
+        except Stop:
+            continue
+    assert (broken / "records.jsonl").read_bytes() == whole
+
+
+def test_kill_9_at_any_moment_and_the_records_are_the_same(tmp_path):
+    experiment = dataclasses.replace(SMALL, rounds=12, epochs=6)
+    whole = run(experiment, tmp_path / "whole").records_file.read_bytes()
+    (tmp_path / "experiment.toml").write_text(experiment.to_toml())
+    program = (
+        "import sys; from palmette.studies.config import Experiment; from palmette.studies.rounds import run\n"
+        "e = Experiment.from_toml('experiment.toml'); print('ready', flush=True); run(e, 'broken', save_every=2)"
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
+    for kill in range(6):
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, stdout=subprocess.PIPE
+        )
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.3 + 0.17 * kill)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    run(experiment, tmp_path / "broken")
+    assert (tmp_path / "broken" / "records.jsonl").read_bytes() == whole
+
+
+def test_a_finished_run_is_not_run_again_and_another_experiment_is_refused(tmp_path):
+    first = run(SMALL, tmp_path / "run")
+    before = first.records_file.stat().st_mtime_ns
+    assert run(SMALL, tmp_path / "run").records_file.stat().st_mtime_ns == before
+    with pytest.raises(RunDamaged, match=dataclasses.replace(SMALL, seed=1).id):
+        run(dataclasses.replace(SMALL, seed=1), tmp_path / "run")
+
+
+def test_a_rule_stops_a_run_and_says_why(tmp_path):
+    experiment = dataclasses.replace(SMALL, method="lottery-ticket", stop="density:0.7", rounds=9)
+    records = run(experiment, tmp_path / "run").records()
+    assert len(records) == 2
+    assert records[-1]["stopped"].startswith("density 0.64")
