@@ -20,12 +20,12 @@ KEPT, CUT = "#0072B2", "#D55E00"
 def main() -> None:
     generator = torch.Generator().manual_seed(0)
     layers = load_file(HERE.parent / "src/palmette/examples/digits-mlp.safetensors")
-    size = layers["4.weight"].numel()
+    size = layers["head.weight"].numel()
     gaussian = torch.randn(size, generator=generator)
     vectors = {
         "all equal,\nnothing to spare": torch.ones(size),
         "Gaussian, a network\nbefore training": gaussian,
-        "output layer of an MLP\ntrained on digits": layers["4.weight"].flatten(),
+        "output layer of an MLP\ntrained on digits": layers["head.weight"].flatten(),
         "heavy tails, a few\nweights do it all": gaussian.sign() * gaussian.abs() ** 4,
     }
     figure, axes = plt.subplots(1, 4, figsize=(10, 3.1), sharex=True, constrained_layout=True)
