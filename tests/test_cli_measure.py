@@ -89,7 +89,7 @@ def test_the_table_fits_the_terminal(columns):
     lines = result.stdout.splitlines()
     assert lines[0] == "digits-mlp.safetensors, PQ Index at p=0.5, q=1"
     assert lines[1].split() == ["entries", "PQ", "Index", "Gini", "SAP", "cuts", "of", "it"]
-    assert [line.split()[0] for line in lines[2:6]] == ["0.weight", "2.weight", "4.weight", "all"]
+    assert [line.split()[0] for line in lines[2:6]] == ["head.weight", "layer1.weight", "layer2.weight", "all"]
     all_of_it = measured("example")[-1]
     assert lines[5].split()[-5:-1] == [
         f"{all_of_it['entries']:,}",
