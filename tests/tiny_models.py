@@ -5,7 +5,7 @@ from torch import nn
 
 
 def ten_weights(*, shape, classes):
-    """Ten fixed weights: the first two pixels count, the others are looked at with 0."""
+    """One weight for each of ten classes, multiplied with the mean of the image: nine, fours, ones and zeros."""
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 10, bias=False))
     model[2].weight.data = torch.tensor([[9.0, 1.0, 1.0, 1.0, 4.0, 4.0, 0.0, 0.0, 1.0, 4.0]]).T.contiguous()
     return model

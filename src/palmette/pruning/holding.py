@@ -19,8 +19,6 @@ from torch import Tensor, nn
 from palmette.errors import ParameterGone
 from palmette.pruning.weights import INTEGER
 
-_INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
 
 class Holder:
     """Keeps the pruned entries of some parameters at zero, for as long as a held optimizer lives."""
