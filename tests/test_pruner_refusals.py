@@ -55,6 +55,12 @@ def test_masks_of_the_wrong_kind_are_refused_by_name():
         pm.Masks.from_state_dict(None)
 
 
+@pytest.mark.parametrize("kept", ["ab", [[True], [True, False]], object()], ids=["text", "ragged", "object"])
+def test_a_budget_refuses_what_is_no_mask_by_name(kept):
+    with pytest.raises(TypeError, match="kept must be a boolean mask of the shape of rows, got "):
+        pm.Sap()(torch.ones(2), kept=kept)
+
+
 class Packed(torch.Tensor):
     """As a quantised optimizer keeps its state."""
 

@@ -45,7 +45,11 @@ class Budget(ABC):
             rows: a tensor, array or list of numbers: one row per unit, or the entries of a single one.
             kept: boolean, of the same shape: which entries are still there (all by default).
         """
-        values, mask = as_tensor(rows, "rows"), None if kept is None else torch.as_tensor(kept)
+        values = as_tensor(rows, "rows")
+        try:
+            mask = None if kept is None else torch.as_tensor(kept)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise TypeError(f"kept must be a boolean mask of the shape of rows, got {kept!r}") from error
         if values.dim() not in (1, 2):
             raise ValueError(f"rows must be a matrix or a vector, got shape {tuple(values.shape)}")
         if mask is not None and (mask.dtype != torch.bool or mask.shape != values.shape):
