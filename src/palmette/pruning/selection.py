@@ -131,7 +131,10 @@ def _find_cut(row: Rows, cut: int) -> Cut:
         at_most |= counts
         below = at_most[low]
         if below < cut <= below + found:
-            return _cut_among(between, cut - below, _key_dtype(row))
+            if row.device.type == "cuda" and SORTED_KEYS < len(between) < row.width // 2:
+                # Sorting would take several times their memory; they are fewer, so this ends.
+                return _find_cut(Rows.of(between.view(_key_dtype(row))[None]), cut - below)
+            return _cut_among(between, cut - below)
         # Many are equal, or the sample misled: look at the end, then at a wider bracket beyond it.
         margin *= 8
         if cut <= below:
@@ -187,10 +190,8 @@ def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], i
     return {low: below}, found, between[:found]
 
 
-def _cut_among(keys: Tensor, cut: int, dtype: torch.dtype) -> Cut:
+def _cut_among(keys: Tensor, cut: int) -> Cut:
     """Where `keys` are cut, so that `cut` of them go."""
-    if keys.is_cuda and len(keys) > SORTED_KEYS:  # sorting would take several times their memory: search again
-        return _find_cut(Rows.of(keys.view(dtype)[None]), cut)
     if keys.device.type == "cpu":
         key = int(np.partition(keys.numpy(), cut - 1)[cut - 1])
     else:
