@@ -30,7 +30,7 @@ def cost_per_step() -> list[Figure]:
         free, masked = seconds(plain, 15), seconds(held, 15)
         figures.append(
             Figure(
-                f"a training step with masks held ({name})",
+                f"20 training steps with masks held ({name})",
                 ms(masked),
                 "the same without",
                 ms(free),
