@@ -6,6 +6,7 @@ import torch
 
 from palmette.training.data import Images, load, validation_split
 from palmette.training.data.augment import Preparation, Shifts, shifted
+from palmette.training.order import random_bits
 
 
 def pixels(*shape, seed=0):
@@ -39,7 +40,7 @@ def slow(image, flip, top, left, padding):
 @pytest.mark.parametrize("padding", [0, 1, 4])
 def test_a_batch_equals_its_images_done_one_by_one(shape, padding):
     batch = pixels(40, *shape)
-    shifts = Shifts.draw(40, torch.Generator().manual_seed(3), padding=padding)
+    shifts = Shifts.drawn_from(random_bits([3], 40)[0], padding=padding)
     got = shifted(batch, shifts, padding=padding)
     for i in range(40):
         want = slow(batch[i], bool(shifts.flip[i]), int(shifts.top[i]), int(shifts.left[i]), padding)
@@ -60,26 +61,26 @@ def test_reflection_does_not_repeat_the_edge():
 
 
 def test_padding_as_large_as_the_image_is_refused():
-    shifts = Shifts.draw(2, torch.Generator(), padding=4)
+    shifts = Shifts.drawn_from(random_bits([0], 2)[0], padding=4)
     with pytest.raises(ValueError, match=r"less than the image, 4×8, got 4"):
         shifted(pixels(2, 1, 4, 8), shifts, padding=4)
 
 
 def test_every_flip_and_every_corner_is_drawn_about_equally_often():
-    shifts = Shifts.draw(81_000, torch.Generator().manual_seed(0))
+    shifts = Shifts.drawn_from(random_bits([0], 81_000)[0])
     assert 40_000 < int(shifts.flip.sum()) < 41_000
     corners = torch.bincount(shifts.top * 9 + shifts.left, minlength=81)
     assert len(corners) == 81
     assert 850 < int(corners.min()) <= int(corners.max()) < 1150
 
 
-def test_a_seed_gives_the_same_batch_again_and_the_next_batch_differs():
+def test_a_batch_of_an_epoch_is_shifted_as_drawn_for_its_places():
     data = images(64)
-    prepare = Preparation(data)
-    first, again = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
-    a, b = prepare(data.train_images, first), prepare(data.train_images, first)
-    assert torch.equal(a, prepare(data.train_images, again))
-    assert not torch.equal(a, b)
+    prepare, drawn = Preparation(data), Shifts.drawn_from(random_bits([5], 64)[0])
+    whole = prepare(data.train_images, drawn)
+    some = torch.tensor([3, 60, 7])
+    assert torch.equal(prepare(data.train_images[some], drawn.of(some)), whole[some])
+    assert not torch.equal(whole, prepare(data.train_images))
 
 
 def test_normalising_is_divide_subtract_divide_in_float32():
@@ -91,23 +92,16 @@ def test_normalising_is_divide_subtract_divide_in_float32():
         assert torch.equal(one, (image.to(torch.float32) / 255 - mean) / sd)
 
 
-def test_without_a_generator_nothing_is_augmented():
+def test_the_images_themselves_stay_as_they_are():
     data = images(20)
-    prepare = Preparation(data)
-    assert torch.equal(prepare(data.train_images), prepare(data.train_images))
     before = data.train_images.clone()
-    prepare(data.train_images, torch.Generator())
+    Preparation(data)(data.train_images, Shifts.drawn_from(random_bits([0], 20)[0]))
     assert torch.equal(data.train_images, before)
 
 
-def test_a_set_that_is_not_augmented_stays_as_it_is_even_with_a_generator():
+def test_digits_have_mean_0_and_sd_1_when_prepared():
     digits = load("digits")
-    prepare = Preparation(digits)
-    generator = torch.Generator().manual_seed(0)
-    state = generator.get_state()
-    x = prepare(digits.train_images, generator)
-    assert torch.equal(x, prepare(digits.train_images))
-    assert torch.equal(generator.get_state(), state)
+    x = Preparation(digits)(digits.train_images)
     assert abs(float(x.mean())) < 1e-3
     assert abs(float(x.std()) - 1) < 1e-3
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from palmette.training.data.augment import Preparation
+from palmette.training.data.augment import Preparation, Shifts
 from palmette.training.data.images import Images
+from palmette.training.graphs import captured
 from palmette.training.models.building import evaluating
-from palmette.training.recipe import Precision, Recipe
+from palmette.training.order import mixed, random_bits, random_order
+from palmette.training.recipe import Precision, Recipe, set_learning_rate
 
 
 @dataclass(frozen=True)
@@ -27,13 +30,15 @@ class Score:
 class Training:
     """One model in training, epoch by epoch, on data that lies beside it.
 
-    The order of the images and their augmentation in an epoch follow from the seed, the round and the epoch alone.
-    So two methods with one seed see the same, and whoever resumes needs no more than the weights, the state of
-    the optimizer and the number of the epoch.
+    The order of the images and their augmentation in an epoch follow from the seed, the round and the epoch alone,
+    and are the same on every device. So two methods with one seed see the same, and whoever resumes needs no more
+    than the weights, the state of the optimizer and the number of the epoch.
+
+    On a CUDA device a step is recorded as a graph when the first epoch begins, with the masks that are held then.
 
     Args:
         model: on the device where it is to be trained.
-        optimizer: of its parameters; its learning rate is set from the recipe.
+        optimizer: of its parameters, from the recipe.
         images: the data set.
         recipe: how to train.
         seed: of the data order.
@@ -59,6 +64,13 @@ class Training:
         self._prepare = Preparation(images, device=self.device)
         self._images = images.train_images.to(self.device)
         self._labels = images.train_labels.to(self.device)
+        # What a step reads and writes stays where it is, as a graph wants it.
+        self._order = torch.zeros_like(self._labels)
+        self._bits = torch.zeros_like(self._labels) if images.augment else None
+        self._place = torch.zeros((), dtype=torch.int64, device=self.device)
+        self._ahead = torch.arange(recipe.batch, device=self.device)
+        self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
+        self._whole_step: Callable[[], None] | None = None
 
     def epoch(self, number: int, *, learning_rate: float | None = None) -> Score:
         """Train for one epoch, counted from 0, and give the mean of its batches' scores while it went on.
@@ -67,24 +79,50 @@ class Training:
             number: decides the order of the data and, through the recipe, the learning rate.
             learning_rate: in place of the recipe's.
         """
-        rate = self.recipe.learning_rate_at(number) if learning_rate is None else learning_rate
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        generator = torch.Generator(self.device).manual_seed(_mixed(self.seed, self.round, number))
-        order = torch.randperm(len(self._images), generator=generator, device=self.device)
-        totals = torch.zeros(2, device=self.device, dtype=torch.float64)
+        set_learning_rate(
+            self.optimizer, self.recipe.learning_rate_at(number) if learning_rate is None else learning_rate
+        )
+        count, key = len(self._labels), mixed(self.seed, self.round, number)
+        self._order.copy_(random_order([key], count, device=self.device)[0])
+        if self._bits is not None:
+            self._bits.copy_(random_bits([mixed(key, 1)], count, device=self.device)[0])
         self.model.train()
-        with precision(self.recipe.precision, self.device):
-            for batch in order.split(self.recipe.batch):
-                totals += self._step(batch, generator)
-        loss, right = (totals / len(order)).tolist()
+        whole, rest = divmod(count, self.recipe.batch)
+        devices = [self.device] if self.device.type == "cuda" else []
+        with precision(self.recipe.precision, self.device), torch.random.fork_rng(devices):
+            step = self._recorded()
+            torch.manual_seed(mixed(key, 2))  # of a model that draws numbers itself
+            self._place.zero_()
+            self._totals.zero_()
+            for _ in range(whole):
+                step()
+            if rest:
+                self._step(rest)
+        loss, right = (self._totals / count).tolist()
         return Score(loss, right)
 
-    def _step(self, batch: Tensor, generator: torch.Generator) -> Tensor:
+    def _recorded(self) -> Callable[[], None]:
+        """A step with a whole batch."""
+        if self._whole_step is None:
+            self._whole_step = functools.partial(self._step, self.recipe.batch)
+            if self.device.type == "cuda":
+                self._whole_step = captured(self._whole_step, self._changing, device=self.device)
+        return self._whole_step
+
+    def _changing(self) -> Iterator[Tensor]:
+        yield from self.model.parameters()
+        yield from self.model.buffers()
+        for known in self.optimizer.state.values():
+            yield from (value for value in known.values() if isinstance(value, Tensor))
+
+    def _step(self, size: int) -> None:
+        where = self._place + self._ahead[:size]
+        batch = self._order[where]
         labels = self._labels[batch]
+        shifts = None if self._bits is None else Shifts.drawn_from(self._bits[where])
         self.optimizer.zero_grad()
         with autocast(self.recipe.precision, self.device):
-            scores = self._forward(self._prepare(self._images[batch], generator))
+            scores = self._forward(self._prepare(self._images[batch], shifts))
         smoothing = self.recipe.label_smoothing
         loss = functional.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
         loss.backward()
@@ -92,7 +130,8 @@ class Training:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         self.optimizer.step()
         right = (scores.detach().argmax(1) == labels).sum()
-        return torch.stack((loss.detach() * len(batch), right)).double()
+        self._totals += torch.stack((loss.detach() * size, right))
+        self._place += size
 
 
 @torch.no_grad()
@@ -136,14 +175,3 @@ def precision(name: Precision, device: torch.device) -> Iterator[None]:
     finally:
         torch.set_float32_matmul_precision(before[0])
         torch.backends.cudnn.allow_tf32 = before[1]
-
-
-def _mixed(*numbers: int) -> int:
-    """One seed from several numbers, so that neighbours share nothing (SplitMix64's finaliser)."""
-    state = 0
-    for number in numbers:
-        state = (state + 0x9E3779B97F4A7C15 + number) % 2**64
-        state = (state ^ (state >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
-        state = (state ^ (state >> 27)) * 0x94D049BB133111EB % 2**64
-        state ^= state >> 31
-    return state % 2**63

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["cosine", "step", "constant"]
@@ -86,13 +86,27 @@ class Recipe:
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """A new optimizer, as each round has one."""
+        parameters = list(parameters)
+        cuda = all(p.is_cuda for p in parameters)
+        # On a GPU the learning rate lies there, so that a recorded step can read it.
+        rate = torch.tensor(self.learning_rate, device=parameters[0].device) if cuda else self.learning_rate
         if self.optimizer == "sgd":
             return torch.optim.SGD(
                 parameters,
-                lr=self.learning_rate,
+                lr=rate,
                 momentum=self.momentum,
                 nesterov=self.nesterov and self.momentum > 0,
                 weight_decay=self.weight_decay,
+                fused=True,
             )
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
-        return kind(parameters, lr=self.learning_rate, weight_decay=self.weight_decay)
+        return kind(parameters, lr=rate, weight_decay=self.weight_decay, fused=True, capturable=cuda)
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """In place, where the learning rate is a tensor."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate

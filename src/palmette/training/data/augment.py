@@ -25,12 +25,14 @@ class Shifts:
     left: Tensor
 
     @staticmethod
-    def draw(count: int, generator: torch.Generator, *, padding: int = PADDING) -> Shifts:
-        """Draw for `count` images, on the device of the generator: flips with probability ½, crops uniformly."""
-        device = generator.device
-        flip = torch.randint(2, (count,), generator=generator, device=device).bool()
-        corner = torch.randint(2 * padding + 1, (2, count), generator=generator, device=device)
-        return Shifts(flip, corner[0], corner[1])
+    def drawn_from(bits: Tensor, *, padding: int = PADDING) -> Shifts:
+        """From a random integer below 2^63 for each image: flips with probability ½, crops uniformly."""
+        side = 2 * padding + 1
+        return Shifts((bits & 1).bool(), (bits >> 1 & 2**31 - 1) % side, (bits >> 32) % side)
+
+    def of(self, where: Tensor) -> Shifts:
+        """Those of some of the images."""
+        return Shifts(self.flip[where], self.top[where], self.left[where])
 
 
 def shifted(images: Tensor, shifts: Shifts, *, padding: int = PADDING) -> Tensor:
@@ -58,12 +60,12 @@ def _reflected(start: Tensor, size: int) -> Tensor:
 
 
 class Preparation:
-    """uint8 images B×C×H×W to floats: (pixel / 255 - mean) / sd, and before it flips and crops when training asks.
+    """uint8 images B×C×H×W to floats: (pixel / 255 - mean) / sd, and before it the flips and crops that are given.
 
-    Mean and sd are brought to the device once, so that a batch costs no transfer if the generator lives there too.
+    Mean and sd are brought to the device once, so that a batch costs no transfer.
 
     Args:
-        images: the data set, for its mean, sd and whether to augment.
+        images: the data set, for its mean and sd.
         device: where the batches lie.
         dtype: of what comes out; the arithmetic is float32.
     """
@@ -73,11 +75,10 @@ class Preparation:
     ) -> None:
         self.mean = torch.tensor(images.mean, device=device).view(-1, 1, 1)
         self.sd = torch.tensor(images.sd, device=device).view(-1, 1, 1)
-        self.augment = images.augment
         self.dtype = dtype
 
-    def __call__(self, images: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """The batch as floats, augmented from `generator` if there is one and the data set wants it."""
-        if self.augment and generator is not None:
-            images = shifted(images, Shifts.draw(len(images), generator))
+    def __call__(self, images: Tensor, shifts: Shifts | None = None) -> Tensor:
+        """The batch as floats, after `shifts` if there are any."""
+        if shifts is not None:
+            images = shifted(images, shifts)
         return images.float().div_(255).sub_(self.mean).div_(self.sd).to(self.dtype)
