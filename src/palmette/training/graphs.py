@@ -22,27 +22,32 @@ def captured(
             itself has created, such as a momentum, becomes zero.
     """
     before = {id(tensor): tensor.detach().clone() for tensor in state()}
+
+    def restore() -> None:
+        with torch.no_grad():
+            for tensor in state():
+                if id(tensor) in before:
+                    tensor.copy_(before[id(tensor)])
+                else:
+                    tensor.zero_()
+
     graph = torch.cuda.CUDAGraph()
-    replay: Callable[[], None] = graph.replay
     try:
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP):
                 step()
+                restore()
         torch.cuda.current_stream(device).wait_stream(side)
         with torch.cuda.graph(graph):
             step()
     except RuntimeError as error:
         first = str(error).strip().split("\n")[0]
-        warnings.warn(
-            f"this model cannot be trained as a CUDA graph, so it trains step by step: {first}", stacklevel=2
+        message = (
+            f"a step of this model cannot be recorded as a CUDA graph, and is launched anew each time: {first}"
         )
-        replay = step
-    with torch.no_grad():
-        for tensor in state():
-            if id(tensor) in before:
-                tensor.copy_(before[id(tensor)])
-            else:
-                tensor.zero_()
-    return replay
+        warnings.warn(message, stacklevel=2)
+        restore()
+        return step
+    return graph.replay

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import re
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +21,8 @@ from palmette.training.graphs import captured
 from palmette.training.models.building import evaluating
 from palmette.training.order import mixed, random_bits, random_order
 from palmette.training.recipe import Precision, Recipe, set_learning_rate
+
+_UNREPEATABLE = r"(\S+) does not have a deterministic implementation"
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,9 @@ class Training:
         self.optimizer = optimizer
         self.recipe = recipe
         self.seed, self.round = seed, round
+        if self.device.type == "cuda":
+            # Convolutions are twice as fast.
+            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._forward = torch.compile(model) if recipe.compile else model
         self._prepare = Preparation(images, device=self.device)
         self._images = images.train_images.to(self.device)
@@ -70,7 +79,9 @@ class Training:
         self._place = torch.zeros((), dtype=torch.int64, device=self.device)
         self._ahead = torch.arange(recipe.batch, device=self.device)
         self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
-        self._whole_step: Callable[[], None] | None = None
+        self._whole_step: Callable[[], None] = functools.partial(self._step, recipe.batch)
+        self._is_recorded = False
+        self.unrepeatable: set[str] = set()  # operations whose result may differ from run to run
 
     def epoch(self, number: int, *, learning_rate: float | None = None) -> Score:
         """Train for one epoch, counted from 0, and give the mean of its batches' scores while it went on.
@@ -89,29 +100,38 @@ class Training:
         self.model.train()
         whole, rest = divmod(count, self.recipe.batch)
         devices = [self.device] if self.device.type == "cuda" else []
-        with precision(self.recipe.precision, self.device), torch.random.fork_rng(devices):
-            step = self._recorded()
+        with (
+            arithmetic(self.recipe.precision, self.device),
+            torch.random.fork_rng(devices),
+            warnings.catch_warnings(),
+        ):
+            warnings.filterwarnings("ignore", message=_UNREPEATABLE)
+            if self.device.type == "cuda" and whole and not self._is_recorded:
+                self._record()
+                self._is_recorded = True
             torch.manual_seed(mixed(key, 2))  # of a model that draws numbers itself
             self._place.zero_()
             self._totals.zero_()
             for _ in range(whole):
-                step()
+                self._whole_step()
             if rest:
                 self._step(rest)
         loss, right = (self._totals / count).tolist()
         return Score(loss, right)
 
-    def _recorded(self) -> Callable[[], None]:
-        """A step with a whole batch."""
-        if self._whole_step is None:
-            self._whole_step = functools.partial(self._step, self.recipe.batch)
-            if self.device.type == "cuda":
-                self._whole_step = captured(self._whole_step, self._changing, device=self.device)
-        return self._whole_step
+    def _record(self) -> None:
+        """Make a step of a whole batch a graph, and learn whether it comes out the same each time."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            self._whole_step = captured(self._whole_step, self._changing, device=self.device)
+        for warning in caught:
+            if found := re.match(_UNREPEATABLE, str(warning.message)):
+                self.unrepeatable.add(found[1])
+            else:
+                warnings.warn(warning.message, stacklevel=3)
 
     def _changing(self) -> Iterator[Tensor]:
-        yield from self.model.parameters()
-        yield from self.model.buffers()
+        yield from (self._place, self._totals, *self.model.parameters(), *self.model.buffers())
         for known in self.optimizer.state.values():
             yield from (value for value in known.values() if isinstance(value, Tensor))
 
@@ -165,13 +185,27 @@ def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractC
 
 
 @contextlib.contextmanager
-def precision(name: Precision, device: torch.device) -> Iterator[None]:
-    """float32 products as they are written, or rounded to TF32 where the recipe says so; then as it was."""
-    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+def arithmetic(name: Precision, device: torch.device) -> Iterator[None]:
+    """float32 products as they are written, or rounded to TF32 where the recipe says so; then as it was.
+
+    On a GPU, also the algorithms whose result is the same each time, wherever torch has them; they are not slower.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # asked for by `use_deterministic_algorithms`
+    cudnn = torch.backends.cudnn
+    filling: Any = torch.utils.deterministic
+    products = torch.get_float32_matmul_precision()
+    before = cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark, filling.fill_uninitialized_memory
+    mode = torch.get_deterministic_debug_mode()
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = name == "tf32"
+    cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = name == "tf32", True, False
+    filling.fill_uninitialized_memory = False
+    torch.use_deterministic_algorithms(True, warn_only=True)
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before[0])
-        torch.backends.cudnn.allow_tf32 = before[1]
+        torch.set_float32_matmul_precision(products)
+        cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark, filling.fill_uninitialized_memory = before
+        torch.set_deterministic_debug_mode(mode)
