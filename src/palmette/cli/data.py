@@ -82,34 +82,47 @@ def get(ctx: click.Context, name: str, data_dir: Path | None) -> None:
             bar.update(tasks[file], completed=done, total=total)
 
         where = download(known, folder=folder, progress=progress)
-    click.echo(f"{load_images(known, folder=where)!r} in {where}")
+    try:
+        images = load_images(known, folder=where)
+    except (ValueError, FileNotFoundError) as error:
+        raise ValueError(f"{error}; remove {str(where)!r} and get it again") from error
+    click.echo(f"{images!r} in {where}")
 
 
 def _listed(folder: Path | None) -> list[dict[str, Any]]:
-    from palmette.training.data import DATA, SHA256
+    from rich.console import Console
+
+    from palmette.training.data import DATA
 
     rows = []
-    for name, read in DATA.items():
-        row: dict[str, Any] = {"name": name, "found": None}
-        try:
-            images = read(folder)
-        except FileNotFoundError as error:
-            row["problem"] = str(error)
-        except (ValueError, ImportError, OSError) as error:
-            row |= {"found": "damaged", "problem": str(error)}
-        else:
-            sha256 = images.sha256()
-            row |= {
-                "found": images.source,
-                "train": len(images.train_images),
-                "test": len(images.test_images),
-                "shape": list(images.shape),
-                "classes": images.classes,
-                "sha256": sha256,
-                "official": sha256 == SHA256[name] if name in SHA256 else None,
-            }
-        rows.append(row)
+    # Pictures are decoded the first time, which takes its while: only a terminal gets to see the name.
+    with Console(stderr=True).status("") as status:
+        for name in DATA:
+            status.update(f"reading {name}")
+            rows.append(_row(name, folder))
     return rows
+
+
+def _row(name: str, folder: Path | None) -> dict[str, Any]:
+    from palmette.training.data import DATA, SHA256
+
+    try:
+        images = DATA[name](folder)
+    except FileNotFoundError as error:
+        return {"name": name, "found": None, "problem": str(error)}
+    except (ValueError, ImportError, OSError) as error:
+        return {"name": name, "found": "unreadable", "problem": str(error)}
+    sha256 = images.sha256()
+    return {
+        "name": name,
+        "found": images.source,
+        "train": len(images.train_images),
+        "test": len(images.test_images),
+        "shape": list(images.shape),
+        "classes": images.classes,
+        "sha256": sha256,
+        "official": sha256 == SHA256[name],
+    }
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
@@ -122,7 +135,7 @@ def _show(rows: list[dict[str, Any]]) -> None:
     for title in ("data set", "train", "test", "shape", "classes", "SHA-256", "where"):
         right = title in ("train", "test", "classes")
         table.add_column(title, justify="right" if right else "left", overflow="fold", no_wrap=title != "where")
-    verdicts = {True: " ok", False: " differs", None: ""}
+    verdicts = {True: " ok", False: " differs"}
     for row in rows:
         if "sha256" not in row:
             table.add_row(row["name"], "", "", "", "", "", row["found"] or "not found")
@@ -132,7 +145,9 @@ def _show(rows: list[dict[str, Any]]) -> None:
         counts = f"{row['train']:,}", f"{row['test']:,}"
         table.add_row(row["name"], *counts, shape, str(row["classes"]), digest, row["found"])
     console.print(table)
-    console.print("\nok: the contents are those of the official release. `palmette data --json` has all digits.")
+    console.print(
+        "\nok: images and labels are those of the official release. `palmette data --json` has all digits."
+    )
     for row in rows:
         if "problem" in row:
             console.print(f"\n{row['problem']}", soft_wrap=True)

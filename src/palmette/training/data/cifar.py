@@ -9,12 +9,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palmette.training.data.decoded import read_once
 from palmette.training.data.images import Images, check_labels
-from palmette.training.data.pictures import by_class, read_pictures
+from palmette.training.data.pictures import by_class
 from palmette.training.data.places import find
 from palmette.training.data.plain_pickle import load_plain
 
 _PIXELS = 3 * 32 * 32
+_TEN = "airplane automobile bird cat deer dog frog horse ship truck"
+_HUNDRED = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly
+camel can castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup
+dinosaur dolphin elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower
+leopard lion lizard lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid
+otter palm_tree pear pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray
+road rocket rose sea seal shark shrew skunk skyscraper snail snake spider squirrel streetcar
+sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+wardrobe whale willow_tree wolf woman worm
+"""
 
 
 @dataclass(frozen=True)
@@ -22,7 +34,7 @@ class _Release:
     """How one of the two is laid out: files with their number of images, and where the label stands."""
 
     name: str
-    classes: int
+    class_names: tuple[str, ...]
     train: tuple[tuple[str, int], ...]
     test: tuple[str, int]
     label_bytes: int  # the last of them is the label
@@ -33,7 +45,7 @@ class _Release:
 
 TEN = _Release(
     name="CIFAR10",
-    classes=10,
+    class_names=tuple(_TEN.split()),
     train=tuple((f"data_batch_{i}", 10_000) for i in range(1, 6)),
     test=("test_batch", 10_000),
     label_bytes=1,
@@ -43,7 +55,7 @@ TEN = _Release(
 )
 HUNDRED = _Release(
     name="CIFAR100",
-    classes=100,
+    class_names=tuple(_HUNDRED.split()),
     train=(("train", 50_000),),
     test=("test", 10_000),
     label_bytes=2,  # the coarse label, then the fine one
@@ -68,35 +80,40 @@ def cifar100(folder: Path | None = None) -> Images:
 
 def read_release(release: _Release, folder: Path) -> Images:
     """Read whichever layout is in `folder`."""
-    names: tuple[str, ...] = ()
     if (folder / f"{release.train[0][0]}.bin").is_file():
-        train = [_binary(folder / f"{file}.bin", count, release) for file, count in release.train]
-        test = _binary(folder / f"{release.test[0]}.bin", release.test[1], release)
-    elif (folder / release.train[0][0]).is_file():
-        train = [_python(folder / file, count, release) for file, count in release.train]
-        test = _python(folder / release.test[0], release.test[1], release)
+        parts = [_binary(folder / f"{file}.bin", count, release) for file, count in (*release.train, release.test)]
+    elif (folder / "train").is_dir():
+        parts = _pictures(folder, release)
     else:
-        paths, labels, names = by_class(folder / "train")
-        if len(names) != release.classes:
-            raise ValueError(
-                f"{release.name} has {release.classes} classes, {str(folder / 'train')!r} {len(names)}"
-            )
-        train = [(read_pictures(paths, shape=(3, 32, 32)), labels)]
-        paths, labels, _ = by_class(folder / "test", names)
-        test = (read_pictures(paths, shape=(3, 32, 32)), labels)
-    images, labels = (torch.cat(parts) for parts in zip(*train, strict=True))
+        parts = [_python(folder / file, count, release) for file, count in (*release.train, release.test)]
+    *train, (test_images, test_labels) = parts
+    images, labels = (torch.cat(tensors) for tensors in zip(*train, strict=True))
     return Images(
         images,
         labels,
-        *test,
-        classes=release.classes,
+        test_images,
+        test_labels,
+        classes=len(release.class_names),
         name=release.name,
         mean=release.mean,
         sd=release.sd,
         augment=True,
-        class_names=names,
+        class_names=release.class_names,
         source=str(folder),
     )
+
+
+def _pictures(folder: Path, release: _Release) -> list[tuple[Tensor, Tensor]]:
+    paths, labels = [], []
+    for part, count in (("train", sum(count for _, count in release.train)), ("test", release.test[1])):
+        found, numbers, _ = by_class(folder / part, release.class_names)
+        if len(found) != count:
+            rule = f"the {part} part of {release.name} has {count:,} pictures"
+            raise ValueError(f"{rule}, {str(folder / part)!r} has {len(found):,}")
+        paths.append(found)
+        labels.append(numbers)
+    images = read_once(release.name.lower(), folder, *paths, shape=(3, 32, 32))
+    return list(zip(images, labels, strict=True))
 
 
 def _binary(path: Path, count: int, release: _Release) -> tuple[Tensor, Tensor]:
@@ -128,5 +145,5 @@ def _python(path: Path, count: int, release: _Release) -> tuple[Tensor, Tensor]:
 
 
 def _checked(pixels: Tensor, labels: Tensor, path: Path, release: _Release) -> tuple[Tensor, Tensor]:
-    check_labels(labels, len(pixels), release.classes, f"the images in {str(path)!r}")
+    check_labels(labels, len(pixels), len(release.class_names), f"the images in {str(path)!r}")
     return pixels.reshape(-1, 3, 32, 32), labels

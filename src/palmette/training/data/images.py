@@ -65,15 +65,21 @@ class Images:
         return channels, height, width
 
     def sha256(self) -> str:
-        """SHA-256 of training images, training labels, test images and test labels, one after another as bytes.
+        """SHA-256 of the contents: the same in whatever order the images are, in whatever files they came.
 
-        It is that of the contents: the same for a plain and a gzipped file, and for the binary and the python
-        release of CIFAR.
+        Each image, after its label as 8 bytes, has a SHA-256; those of a part are sorted and give another; those
+        of the training and the test part give the last one. Hence CIFAR10 has one and the same as binary release,
+        as python release and as a folder of PNG files.
         """
-        digest = hashlib.sha256()
-        for tensor in (self.train_images, self.train_labels, self.test_images, self.test_labels):
-            digest.update(tensor.cpu().contiguous().numpy().data)
-        return digest.hexdigest()
+        parts = (self.train_images, self.train_labels), (self.test_images, self.test_labels)
+        return hashlib.sha256(b"".join(_digest(*part) for part in parts)).hexdigest()
+
+
+def _digest(images: Tensor, labels: Tensor) -> bytes:
+    pixels = images.cpu().flatten(1).contiguous().numpy()
+    before = labels.cpu().numpy().astype("<i8")
+    each = (hashlib.sha256(y.tobytes() + x.tobytes()).digest() for x, y in zip(pixels, before, strict=True))
+    return hashlib.sha256(b"".join(sorted(each))).digest()
 
 
 def check_labels(labels: Tensor, count: int, classes: int, what: str) -> None:

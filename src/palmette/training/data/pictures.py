@@ -13,14 +13,15 @@ import torch
 from torch import Tensor
 
 _GREY = ("1", "L", "LA")
+_DEEP = ("I", "F")  # also I;16 and its kin; Pillow would cut all that is above 255
 _AT_ONCE = 64
 
 
 def read_pictures(paths: Sequence[Path], *, shape: tuple[int, int, int] | None = None) -> Tensor:
     """All pictures as one uint8 tensor N×C×H×W, decoded on all cores.
 
-    C is 1 when every picture is grey, else 3; transparency is dropped. All must have one size, and the given
-    `shape` (C, H, W) where there is one.
+    C is 1 when every picture is grey, else 3; transparency is dropped. All must have one size, 8 bits a channel,
+    and the given `shape` (C, H, W) where there is one.
     """
     pillow = _pillow()
     if not paths:
@@ -55,11 +56,14 @@ def by_class(folder: Path, class_names: Sequence[str] | None = None) -> tuple[li
     paths: list[Path] = []
     labels: list[int] = []
     for label, name in enumerate(names):
-        files = sorted(p for p in (folder / name).rglob("*") if p.is_file() and not p.name.startswith("."))
+        # What is no folder, rather than what is a file: a link that leads nowhere must not go unnoticed.
+        files = sorted(p for p in (folder / name).rglob("*") if not (p.is_dir() or p.name.startswith(".")))
+        if not files and class_names is None:
+            raise ValueError(f"each class must have pictures for training, got none in {str(folder / name)!r}")
         paths += files
         labels += [label] * len(files)
     if not paths:
-        raise ValueError(f"each class in {str(folder)!r} must have pictures, got none at all")
+        raise ValueError(f"the classes in {str(folder)!r} must have pictures, got none at all")
     return paths, torch.tensor(labels), names
 
 
@@ -79,11 +83,13 @@ def _fill(whole: np.ndarray[Any, Any], start: int, paths: Sequence[Path], pillow
 def _decoded(path: Path, pillow: Any) -> np.ndarray[Any, Any]:
     try:
         with pillow.open(path) as picture:
+            if picture.mode.startswith(_DEEP):
+                raise ValueError(f"it has more than 8 bits a pixel (mode {picture.mode})")
             grey = picture.mode in _GREY
             pixels = np.asarray(picture.convert("L" if grey else "RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
-        if isinstance(error, FileNotFoundError):
-            raise
+    except (FileNotFoundError, PermissionError):
+        raise
+    except Exception as error:  # a damaged picture can raise nearly anything
         raise ValueError(f"{str(path)!r} is not a picture that can be read: {error}") from error
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 

@@ -1,0 +1,59 @@
+"""Pictures of a known set: decoded once, afterwards read from one file in the cache folder."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from palmette.training.data.pictures import read_pictures
+from palmette.training.data.places import cache_folder
+
+
+def read_once(
+    name: str, root: Path, train: Sequence[Path], test: Sequence[Path], *, shape: tuple[int, int, int]
+) -> tuple[Tensor, Tensor]:
+    """The pictures of both parts, as `read_pictures` gives them, from the cache file of `name` if it fits.
+
+    It fits as long as the paths below `root`, sizes and times of all files are what they were. There is one file
+    for a name: other pictures take its place.
+    """
+    cached = cache_folder() / f"{name}.safetensors"
+    fingerprint = _fingerprint(root, [*train, *test])
+    if (found := _from_cache(cached, fingerprint)) is not None:
+        return found
+    pixels = {"train": read_pictures(train, shape=shape), "test": read_pictures(test, shape=shape)}
+    with suppress(OSError, SafetensorError):  # a cache that cannot be written costs time, nothing else
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        # A folder of one's own: two processes may be at it.
+        with tempfile.TemporaryDirectory(dir=cached.parent, prefix=f".{name}-") as folder:
+            partial = Path(folder) / cached.name
+            save_file(pixels, partial, {"fingerprint": fingerprint})
+            partial.replace(cached)
+    return pixels["train"], pixels["test"]
+
+
+def _fingerprint(root: Path, paths: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        stat = path.stat()
+        digest.update(f"{path.relative_to(root).as_posix()} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _from_cache(cached: Path, fingerprint: str) -> tuple[Tensor, Tensor] | None:
+    if not cached.is_file():
+        return None
+    try:
+        with safe_open(cached, "pt") as file:
+            if (file.metadata() or {}).get("fingerprint") != fingerprint:
+                return None
+            return file.get_tensor("train"), file.get_tensor("test")
+    except (SafetensorError, OSError):  # damaged: decode again
+        return None
