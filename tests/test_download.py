@@ -178,6 +178,25 @@ def test_an_archive_becomes_its_folder_and_a_second_time_nothing_is_asked(shop, 
     assert len(shop.asked) == 1
 
 
+def test_an_archive_that_was_there_is_checked_before_it_is_taken(shop, tmp_path, monkeypatch):
+    shop.files["/c.tar.gz"] = tar_of({"inner/data_batch_1.bin": b"abc"})
+    monkeypatch.setitem(download.REMOTES, "CIFAR10", (shop.remote("/c.tar.gz"),))
+    (tmp_path / "c.tar.gz").write_bytes(shop.files["/c.tar.gz"][:-9])
+    with pytest.raises(ValueError, match=r"c\.tar\.gz' was there already and must have the MD5 .* remove it"):
+        get("CIFAR10", folder=tmp_path)
+    (tmp_path / "c.tar.gz").write_bytes(shop.files["/c.tar.gz"])
+    assert names(get("CIFAR10", folder=tmp_path)) == ["data_batch_1.bin"]
+    assert shop.asked == []
+
+
+def test_a_plain_file_stands_for_the_gzipped_one(shop, tmp_path, monkeypatch):
+    shop.files |= {"/a.gz": b"a", "/b.gz": b"b"}
+    monkeypatch.setitem(download.REMOTES, "MNIST", tuple(shop.remote(f"/{name}.gz") for name in "ab"))
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "mnist" / "a").write_bytes(b"plain")
+    assert names(get("MNIST", folder=tmp_path)) == ["a", "b.gz"]
+
+
 def test_a_set_of_several_files_asks_only_for_those_that_are_missing(shop, tmp_path, monkeypatch):
     shop.files |= {f"/{name}": name.encode() for name in "abc"}
     monkeypatch.setitem(download.REMOTES, "MNIST", tuple(shop.remote(f"/{name}") for name in "abc"))
@@ -238,6 +257,15 @@ def test_the_command_downloads_reads_and_says_where(shop, tmp_path, monkeypatch)
     assert done.exit_code == 0, done.output
     assert "CIFAR10: 5 training and 1 test images of 3×32×32" in done.output
     assert str(tmp_path / "cifar-10-batches-bin") in done.output
+
+
+def test_the_command_says_what_to_do_with_a_damaged_set(tmp_path):
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    (tmp_path / "cifar-10-batches-bin" / "data_batch_1.bin").write_bytes(b"short")
+    done = CliRunner().invoke(main, ["data", "get", "CIFAR10", "--data-dir", str(tmp_path)])
+    assert done.exit_code == 2
+    assert "is not whole" in done.output
+    assert f"; remove '{tmp_path / 'cifar-10-batches-bin'}' and get it again" in done.output
 
 
 def test_the_command_says_in_one_sentence_what_went_wrong(shop, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import tempfile
 import urllib.error
 import urllib.request
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
@@ -72,14 +73,18 @@ def get(name: str, *, folder: str | Path | None = None, progress: Progress | Non
     remotes = REMOTES[name]
     if len(remotes) > 1:
         for remote in remotes:
-            if not (target / remote.name).exists():
-                fetch(remote, target / remote.name, progress=progress)
+            path = target / remote.name
+            if not (path.exists() or path.with_suffix("").exists()):  # gzipped or plain
+                fetch(remote, path, progress=progress)
         return target
     if any((target / mark).exists() for mark in PLACES[name].marks):
         return target
     archive = target.with_name(remotes[0].name)
     if not archive.exists():
         fetch(remotes[0], archive, progress=progress)
+    elif (found := _md5(archive)) != remotes[0].md5:
+        rule = f"must have the MD5 {remotes[0].md5} that was published"
+        raise ValueError(f"{str(archive)!r} was there already and {rule}, got {found}; remove it and start again")
     unpack(archive, target)
     archive.unlink()
     return target
@@ -116,9 +121,7 @@ def fetch(remote: Remote, path: Path, *, progress: Progress | None = None) -> No
         ) from error
     if total is not None and have != total:
         raise ConnectionError(f"{remote.url} stopped after {have:,} of {total:,} bytes; the same again goes on")
-    with partial.open("rb") as file:
-        found = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    if found != remote.md5:
+    if (found := _md5(partial)) != remote.md5:
         partial.unlink()
         rule = f"must have the MD5 {remote.md5} that was published"
         raise ValueError(f"{remote.url} {rule}, got {found} from {have:,} bytes; it was thrown away")
@@ -135,7 +138,7 @@ def unpack(archive: Path, target: Path) -> None:
             else:
                 with tarfile.open(archive) as pack:
                     pack.extractall(folder, filter="data")  # no link or path that leads outside
-        except (tarfile.TarError, zipfile.BadZipFile, EOFError) as error:
+        except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
             raise ValueError(f"{str(archive)!r} is not a whole archive: {error}") from error
         inside = [path for path in Path(folder).iterdir() if path.is_dir()]
         if len(inside) != 1:
@@ -143,6 +146,11 @@ def unpack(archive: Path, target: Path) -> None:
         if target.is_dir() and not any(target.iterdir()):
             target.rmdir()
         inside[0].replace(target)
+
+
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _opened(url: str, have: int) -> HTTPResponse:
