@@ -12,6 +12,7 @@ import palmette as pm
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
+from palmette.training.members import Member
 from palmette.training.models import build
 from palmette.training.order import mixed, random_order
 from palmette.training.recipe import Recipe
@@ -25,8 +26,8 @@ def digits():
 
 def trained(digits, recipe, *, seed=0, epochs=None, model=None):
     model = model or build("mlp", shape=digits.shape, classes=10, seed=seed)
-    training = Training(model, recipe.make_optimizer(model.parameters()), digits, recipe, seed=seed)
-    scores = [training.epoch(e) for e in range(recipe.epochs if epochs is None else epochs)]
+    training = Training([Member(model, recipe.make_optimizer(model.parameters()), seed)], digits, recipe)
+    scores = [training.epoch(e)[0] for e in range(recipe.epochs if epochs is None else epochs)]
     return model, training, scores
 
 
@@ -112,13 +113,13 @@ def test_going_on_from_a_saved_epoch_ends_bit_for_bit_alike(digits):
     recipe = Recipe(epochs=4)
     whole, _, _ = trained(digits, recipe)
     half, training, _ = trained(digits, recipe, epochs=2)
-    saved = copy.deepcopy((half.state_dict(), training.optimizer.state_dict()))
+    saved = copy.deepcopy((half.state_dict(), training.members[0].optimizer.state_dict()))
     torch.rand(7)  # whatever else is drawn does not matter
     model = build("mlp", shape=digits.shape, classes=10, seed=99)
     model.load_state_dict(saved[0])
     optimizer = recipe.make_optimizer(model.parameters())
     optimizer.load_state_dict(saved[1])
-    training = Training(model, optimizer, digits, recipe, seed=0)
+    training = Training([Member(model, optimizer, 0)], digits, recipe)
     for epoch in (2, 3):
         training.epoch(epoch)
     for ours, theirs in zip(model.parameters(), whole.parameters(), strict=True):
@@ -130,8 +131,8 @@ def test_masks_hold_while_it_trains(digits):
     model = build("mlp", shape=digits.shape, classes=10)
     pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="global")
     pruner.step()
-    training = Training(model, optimizer := recipe.make_optimizer(model.parameters()), digits, recipe, seed=0)
-    pruner.hold(optimizer)
+    member = Member(model, recipe.make_optimizer(model.parameters()), 0, masks=pruner.masks)
+    training = Training([member], digits, recipe)
     for epoch in range(3):
         training.epoch(epoch)
         for name, mask in pruner.masks.items():

@@ -9,6 +9,7 @@ from safetensors.torch import save_file
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
+from palmette.training.members import Member
 from palmette.training.models import build
 from palmette.training.recipe import Recipe
 
@@ -17,7 +18,7 @@ def main() -> None:
     """Train for 200 epochs and write the weights beside this file."""
     digits, recipe = load("digits"), Recipe()
     model = build("mlp", shape=digits.shape, classes=digits.classes)
-    training = Training(model, recipe.make_optimizer(model.parameters()), digits, recipe, seed=0)
+    training = Training([Member(model, recipe.make_optimizer(model.parameters()), seed=0)], digits, recipe)
     for epoch in range(recipe.epochs):
         training.epoch(epoch)
     score = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))

@@ -25,12 +25,13 @@ def usable(matrix: Tensor) -> bool:
         and matrix.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and matrix.stride(1) == 1
         and matrix.numel() > 0
-        and _triton_is_there()
+        and triton_is_there()
     )
 
 
 @functools.cache
-def _triton_is_there() -> bool:
+def triton_is_there() -> bool:
+    """Whether kernels can be compiled here."""
     return importlib.util.find_spec("triton") is not None
 
 

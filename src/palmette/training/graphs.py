@@ -1,4 +1,4 @@
-"""A step of training as one CUDA graph: recorded once, replayed without work for the host."""
+"""Steps of training as one CUDA graph: recorded once, replayed without work for the host."""
 
 from __future__ import annotations
 
@@ -9,17 +9,22 @@ import torch
 from torch import Tensor
 
 _WARM_UP = 3  # steps, in which libraries choose their algorithms and allocate what they keep
+_SHORT = 1.0  # milliseconds; between two graphs the device rests for some microseconds
 
 
 def captured(
-    step: Callable[[], None], state: Callable[[], Iterable[Tensor]], *, device: torch.device
-) -> Callable[[], None]:
+    step: Callable[[], None], state: Callable[[], Iterable[Tensor]], *, device: torch.device, repeats: int = 1
+) -> tuple[Callable[[], None], int]:
     """`step` as a graph of the CUDA `device`, or as it is, with a warning, where it cannot be recorded.
 
     Args:
         step: reads and writes tensors in place; nothing in it waits for the device.
         state: all tensors that `step` changes; after recording they are what they were before. One that `step`
             itself has created, such as a momentum, becomes zero.
+        repeats: how many steps one graph may do.
+
+    Returns:
+        What to call, and how many steps it does: one, or `repeats` where a step is short.
     """
     before = {id(tensor): tensor.detach().clone() for tensor in state()}
 
@@ -31,7 +36,6 @@ def captured(
                 else:
                     tensor.zero_()
 
-    graph = torch.cuda.CUDAGraph()
     try:
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
@@ -40,8 +44,12 @@ def captured(
                 step()
                 restore()
         torch.cuda.current_stream(device).wait_stream(side)
-        with torch.cuda.graph(graph):
-            step()
+        graph = _recorded(step, 1)
+        if repeats > 1 and _milliseconds(graph) < _SHORT:
+            graph = _recorded(step, repeats)
+        else:
+            repeats = 1
+        restore()
     except RuntimeError as error:
         first = str(error).strip().split("\n")[0]
         message = (
@@ -49,5 +57,23 @@ def captured(
         )
         warnings.warn(message, stacklevel=2)
         restore()
-        return step
-    return graph.replay
+        return step, 1
+    return graph.replay, repeats
+
+
+def _recorded(step: Callable[[], None], times: int) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(times):
+            step()
+    return graph
+
+
+def _milliseconds(graph: torch.cuda.CUDAGraph) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    graph.replay()
+    start.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end))

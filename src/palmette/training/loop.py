@@ -1,4 +1,4 @@
-"""Train and evaluate one model. Everything lies on the device; nothing waits for it within an epoch."""
+"""Train and evaluate. Everything lies on the device; nothing waits for it within an epoch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import functools
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from palmette.training.data.augment import Preparation, Shifts
+from palmette.measures.fused import triton_is_there
+from palmette.training import fused
+from palmette.training.data.augment import PADDING, Preparation, Shifts
 from palmette.training.data.images import Images
 from palmette.training.graphs import captured
+from palmette.training.members import Alone, Member, Network, Stacked
 from palmette.training.models.building import evaluating
 from palmette.training.order import mixed, random_bits, random_order
-from palmette.training.recipe import Precision, Recipe, set_learning_rate
+from palmette.training.recipe import Precision, Recipe
 
+_MOST_STEPS = 24  # in one graph
 _UNREPEATABLE = r"(\S+) does not have a deterministic implementation"
 
 
@@ -34,70 +38,58 @@ class Score:
 
 
 class Training:
-    """One model in training, epoch by epoch, on data that lies beside it.
+    """Members in training, epoch by epoch, on data that lies beside them.
 
-    The order of the images and their augmentation in an epoch follow from the seed, the round and the epoch alone,
-    and are the same on every device. So two methods with one seed see the same, and whoever resumes needs no more
-    than the weights, the state of the optimizer and the number of the epoch.
+    The order of the images and their augmentation in an epoch follow from the member's seed, the round and the
+    epoch alone, and are the same on every device. So two methods with one seed see the same, a member does not
+    notice who else is trained, and whoever resumes needs no more than the weights, the state of the optimizer and
+    the number of the epoch.
 
-    On a CUDA device a step is recorded as a graph when the first epoch begins, with the masks that are held then.
+    On a CUDA device a step is recorded as a graph when the first epoch begins.
 
     Args:
-        model: on the device where it is to be trained.
-        optimizer: of its parameters, from the recipe.
+        members: one network, or several that are `stackable`, all on one device.
         images: the data set.
         recipe: how to train.
-        seed: of the data order.
-        round: of pruning, :math:`t`; each has an order of its own.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        images: Images,
-        recipe: Recipe,
-        *,
-        seed: int,
-        round: int = 0,
-    ) -> None:
-        self.device = next(model.parameters()).device
-        self.model = model
-        self.optimizer = optimizer
-        self.recipe = recipe
-        self.seed, self.round = seed, round
-        if self.device.type == "cuda":
-            # Convolutions are twice as fast.
-            model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._forward = torch.compile(model) if recipe.compile else model
+    def __init__(self, members: Sequence[Member], images: Images, recipe: Recipe) -> None:
+        self.members, self.recipe = tuple(members), recipe
+        self.network: Network = Alone(members[0], recipe) if len(members) == 1 else Stacked(members, recipe)
+        self.device = self.network.device
         self._prepare = Preparation(images, device=self.device)
         self._images = images.train_images.to(self.device)
         self._labels = images.train_labels.to(self.device)
         # What a step reads and writes stays where it is, as a graph wants it.
-        self._order = torch.zeros_like(self._labels)
-        self._bits = torch.zeros_like(self._labels) if images.augment else None
+        self._order = self._labels.new_zeros(len(members), len(self._labels))
+        self._bits = torch.zeros_like(self._order) if images.augment else None
         self._place = torch.zeros((), dtype=torch.int64, device=self.device)
         self._ahead = torch.arange(recipe.batch, device=self.device)
-        self._totals = torch.zeros(2, dtype=torch.float64, device=self.device)
-        self._whole_step: Callable[[], None] = functools.partial(self._step, recipe.batch)
-        self._is_recorded = False
+        self._totals = torch.zeros(2, len(members), dtype=torch.float64, device=self.device)
+        self._fused = self.device.type == "cuda" and triton_is_there()
+        pixels = torch.arange(256, dtype=torch.uint8, device=self.device).view(256, 1, 1, 1)
+        table = self._prepare(pixels.expand(-1, images.shape[0], 1, 1)).view(256, -1).T.contiguous()
+        self._table = table.bfloat16() if recipe.precision == "bfloat16" else table
+        self._steps: Callable[[], None] = functools.partial(self._step, recipe.batch)
+        self._steps_at_once, self._is_recorded = 1, False
         self.unrepeatable: set[str] = set()  # operations whose result may differ from run to run
 
-    def epoch(self, number: int, *, learning_rate: float | None = None) -> Score:
-        """Train for one epoch, counted from 0, and give the mean of its batches' scores while it went on.
+    def epoch(self, number: int, *, learning_rate: float | None = None) -> list[Score]:
+        """Train for one epoch, counted from 0, and give the mean of each member's scores while it went on.
 
         Args:
             number: decides the order of the data and, through the recipe, the learning rate.
             learning_rate: in place of the recipe's.
         """
-        set_learning_rate(
-            self.optimizer, self.recipe.learning_rate_at(number) if learning_rate is None else learning_rate
-        )
-        count, key = len(self._labels), mixed(self.seed, self.round, number)
-        self._order.copy_(random_order([key], count, device=self.device)[0])
+        rate = self.recipe.learning_rate_at(number) if learning_rate is None else learning_rate
+        self.network.set_learning_rate(rate)
+        count = self._order.shape[1]
+        keys = [mixed(member.seed, member.round, number) for member in self.members]
+        self._order.copy_(random_order(keys, count, device=self.device))
         if self._bits is not None:
-            self._bits.copy_(random_bits([mixed(key, 1)], count, device=self.device)[0])
-        self.model.train()
+            self._bits.copy_(random_bits([mixed(key, 1) for key in keys], count, device=self.device))
+        for model in self.network.models:
+            model.train()
         whole, rest = divmod(count, self.recipe.batch)
         devices = [self.device] if self.device.type == "cuda" else []
         with (
@@ -107,23 +99,24 @@ class Training:
         ):
             warnings.filterwarnings("ignore", message=_UNREPEATABLE)
             if self.device.type == "cuda" and whole and not self._is_recorded:
-                self._record()
-                self._is_recorded = True
-            torch.manual_seed(mixed(key, 2))  # of a model that draws numbers itself
+                self._record(max(n for n in range(1, _MOST_STEPS + 1) if whole % n == 0))
+            torch.manual_seed(mixed(keys[0], 2))  # of a model that draws numbers itself
             self._place.zero_()
             self._totals.zero_()
-            for _ in range(whole):
-                self._whole_step()
+            for _ in range(whole // self._steps_at_once):
+                self._steps()
             if rest:
                 self._step(rest)
-        loss, right = (self._totals / count).tolist()
-        return Score(loss, right)
+        return [Score(loss, right) for loss, right in (self._totals / count).T.tolist()]
 
-    def _record(self) -> None:
-        """Make a step of a whole batch a graph, and learn whether it comes out the same each time."""
+    def _record(self, repeats: int) -> None:
+        """Make steps of a whole batch a graph, and learn whether they come out the same each time."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._whole_step = captured(self._whole_step, self._changing, device=self.device)
+            self._steps, self._steps_at_once = captured(
+                self._steps, self._changing, device=self.device, repeats=repeats
+            )
+        self._is_recorded = True
         for warning in caught:
             if found := re.match(_UNREPEATABLE, str(warning.message)):
                 self.unrepeatable.add(found[1])
@@ -131,30 +124,55 @@ class Training:
                 warnings.warn(warning.message, stacklevel=3)
 
     def _changing(self) -> Iterator[Tensor]:
-        yield from (self._place, self._totals, *self.model.parameters(), *self.model.buffers())
-        for known in self.optimizer.state.values():
-            yield from (value for value in known.values() if isinstance(value, Tensor))
+        yield from (self._place, self._totals, *self.network.changing())
 
     def _step(self, size: int) -> None:
-        where = self._place + self._ahead[:size]
-        batch = self._order[where]
-        labels = self._labels[batch]
-        shifts = None if self._bits is None else Shifts.drawn_from(self._bits[where])
-        self.optimizer.zero_grad()
+        pixels, answers = self._batch(size)
         with autocast(self.recipe.precision, self.device):
-            scores = self._forward(self._prepare(self._images[batch], shifts))
-        smoothing = self.recipe.label_smoothing
-        loss = functional.cross_entropy(scores.float(), labels, label_smoothing=smoothing)
-        loss.backward()
-        if self.recipe.clip is not None:
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
-        self.optimizer.step()
-        right = (scores.detach().argmax(1) == labels).sum()
-        self._totals += torch.stack((loss.detach() * size, right))
+            scores = self.network.scores(pixels)
+        self.network.learn(scores, self._slopes(scores, answers))
         self._place += size
 
+    def _batch(self, size: int) -> tuple[Tensor, Tensor]:
+        """The next images of each member, M×B×C×H×W, and their labels."""
+        if self._fused:
+            return fused.prepare(
+                self._images,
+                self._labels,
+                self._order,
+                self._bits,
+                self._place,
+                self._table,
+                batch=size,
+                padding=PADDING,
+                channels_last=len(self.members) == 1,
+            )
+        where = self._place + self._ahead[:size]
+        batch = self._order[:, where]
+        shifts = None if self._bits is None else Shifts.drawn_from(self._bits[:, where].flatten())
+        pixels = self._prepare(self._images[batch.flatten()], shifts)
+        return pixels.unflatten(0, batch.shape), self._labels[batch]
 
-@torch.no_grad()
+    @torch.no_grad()
+    def _slopes(self, scores: Tensor, answers: Tensor) -> Tensor:
+        r"""The gradient of each member's mean loss; sums of losses and of right answers go to the totals.
+
+        With label smoothing :math:`\epsilon` the target :math:`y` is :math:`1 - \epsilon` for the answer, and
+        :math:`\epsilon / K` more for each of the :math:`K` classes; the gradient is :math:`(softmax - y) / B`.
+        """
+        smoothing, size, classes = self.recipe.label_smoothing, answers.shape[1], scores.shape[2]
+        if self._fused:
+            return fused.add_losses(scores, answers, self._totals, smoothing=smoothing)
+        logarithms = scores.float().log_softmax(2)
+        of_answers = logarithms.gather(2, answers[:, :, None])[:, :, 0]
+        losses = -(1 - smoothing) * of_answers - smoothing * logarithms.mean(2)
+        right = scores.argmax(2) == answers
+        self._totals += torch.stack((losses.sum(1), right.sum(1)))
+        slopes = logarithms.exp_().sub_(smoothing / classes)
+        less = torch.full_like(of_answers, smoothing - 1)[:, :, None]
+        return slopes.scatter_add_(2, answers[:, :, None], less).div_(size).to(scores.dtype)
+
+
 def evaluate(
     model: nn.Module,
     images: Tensor,
@@ -166,15 +184,44 @@ def evaluate(
 ) -> Score:
     """The score of `model` in evaluation mode on uint8 `images`, which are moved to where it is in batches."""
     device = next(model.parameters()).device
-    totals = torch.zeros(2, dtype=torch.float64, device=device)
-    with evaluating(model), autocast(precision, device):
+    return _evaluated([model], lambda x: model(x[0])[None], device, images, labels, prepare, batch, precision)[0]
+
+
+def evaluate_all(
+    network: Network,
+    images: Tensor,
+    labels: Tensor,
+    prepare: Preparation,
+    *,
+    batch: int = 1000,
+    precision: Precision = "float32",
+) -> list[Score]:
+    """The score of each member, as `evaluate` gives it."""
+    return _evaluated(network.models, network.scores, network.device, images, labels, prepare, batch, precision)
+
+
+@torch.no_grad()
+def _evaluated(
+    models: Sequence[nn.Module],
+    scores_of: Callable[[Tensor], Tensor],
+    device: torch.device,
+    images: Tensor,
+    labels: Tensor,
+    prepare: Preparation,
+    batch: int,
+    precision: Precision,
+) -> list[Score]:
+    totals = torch.zeros(2, len(models), dtype=torch.float64, device=device)
+    with contextlib.ExitStack() as modes, autocast(precision, device):
+        for model in models:
+            modes.enter_context(evaluating(model))
         for part, answers in zip(images.split(batch), labels.split(batch), strict=True):
-            answers = answers.to(device)
-            scores = model(prepare(part.to(device))).float()
-            totals[0] += functional.cross_entropy(scores, answers, reduction="sum")
-            totals[1] += (scores.argmax(1) == answers).sum()
-    loss, right = (totals / len(images)).tolist()
-    return Score(loss, right)
+            pixels, answers = prepare(part.to(device)), answers.to(device)
+            scores = scores_of(pixels.expand(len(models), *pixels.shape)).float()
+            each = functional.cross_entropy(scores.flatten(0, 1), answers.repeat(len(models)), reduction="none")
+            totals[0] += each.view(len(models), -1).sum(1)
+            totals[1] += (scores.argmax(2) == answers).sum(1)
+    return [Score(loss, right) for loss, right in (totals / len(images)).T.tolist()]
 
 
 def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractContextManager[object]:

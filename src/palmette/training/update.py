@@ -1,0 +1,145 @@
+"""One step of the optimizer for members that are stacked: mask, clip, SGD or Adam, each member for itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from palmette.measures.fused import triton_is_there
+from palmette.training import fused
+from palmette.training.recipe import Recipe
+
+if TYPE_CHECKING:
+    from palmette.training.members import Member
+
+
+class Update:
+    """The same step as `torch.optim` would do for each member by itself, after masking and clipping its gradient.
+
+    What the members' optimizers know, such as a momentum, becomes a slice of what is stacked here.
+
+    Args:
+        parameters: by name, stacked along the first dimension.
+        members: whose parameters they are, with their optimizers and masks.
+        recipe: for the optimizer and its numbers.
+        rounded: names of what the forward pass may read in bfloat16, if that is the recipe's precision.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        members: Sequence[Member],
+        recipe: Recipe,
+        *,
+        rounded: Collection[str] = (),
+    ) -> None:
+        self.recipe = recipe
+        self._parameters = {name: p for name, p in parameters.items() if p.requires_grad}
+        first = next(iter(self._parameters.values()))
+        self._rate = torch.tensor(recipe.learning_rate, device=first.device)
+        keys = ["exp_avg", "exp_avg_sq"]
+        if recipe.optimizer == "sgd":
+            keys = ["momentum_buffer"] if recipe.momentum else []
+        self._known = {
+            name: [_known(name, members, key, p) for key in keys] for name, p in self._parameters.items()
+        }
+        self._steps = {}
+        if recipe.optimizer != "sgd":
+            self._steps = {
+                name: _known(name, members, "step", torch.zeros(len(members), device=first.device))
+                for name in self._parameters
+            }
+        self._masks = {}
+        for name, p in self._parameters.items():
+            masks = [member.masks.get(name) for member in members]
+            if any(mask is not None and not bool(mask.all()) for mask in masks):
+                whole = [torch.ones_like(p[0], dtype=torch.bool) if m is None else m.to(p.device) for m in masks]
+                self._masks[name] = torch.stack(whole).to(torch.uint8 if p.is_cuda else p.dtype)
+        # What the forward pass reads: in bfloat16 a copy of the weights, which the step keeps up to date.
+        self._copies: dict[str, Tensor] = {}
+        self._fused: fused.Step | None = None
+        if first.is_cuda and recipe.optimizer == "sgd" and triton_is_there():
+            if recipe.precision == "bfloat16":
+                copied = {name: p for name, p in self._parameters.items() if name in rounded}
+                self._copies = {name: p.detach().bfloat16().requires_grad_() for name, p in copied.items()}
+            self._fused = fused.Step(self._parameters, self._copies, self._known, self._masks, recipe)
+        self.used = {**parameters, **self._copies}
+
+    def set_learning_rate(self, rate: float) -> None:
+        """In place, as a recorded step needs it."""
+        self._rate.fill_(rate)
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Bring the copies up to date with the weights."""
+        for name, copy in self._copies.items():
+            copy.copy_(self._parameters[name])
+
+    def changing(self) -> Iterator[Tensor]:
+        """Every tensor that a step writes."""
+        yield from self._parameters.values()
+        yield from self._copies.values()
+        for known in self._known.values():
+            yield from known
+        yield from self._steps.values()
+
+    @torch.no_grad()
+    def __call__(self, gradients: Sequence[Tensor | None]) -> None:
+        """Step; `gradients` belong to those of `used` that are trained, in their order."""
+        found = {n: g for n, g in zip(self._parameters, gradients, strict=True) if g is not None}
+        if self._fused is not None:
+            self._fused(found, self._rate)
+            return
+        found = {name: g.to(self._parameters[name].dtype) for name, g in found.items()}
+        for name, mask in self._masks.items():
+            if name in found:
+                found[name] = found[name] * mask
+        if self.recipe.clip is not None:
+            norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in found.values()])
+            scale = (self.recipe.clip / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
+            found = {name: g * _beside(scale, g) for name, g in found.items()}
+        for name, gradient in found.items():
+            if self.recipe.optimizer == "sgd":
+                self._sgd(name, gradient)
+            else:
+                self._adam(name, gradient)
+
+    def _sgd(self, name: str, gradient: Tensor) -> None:
+        recipe, parameter = self.recipe, self._parameters[name]
+        gradient = gradient.add(parameter, alpha=recipe.weight_decay)
+        for momentum in self._known[name]:
+            momentum.mul_(recipe.momentum).add_(gradient)
+            gradient = gradient.add_(momentum, alpha=recipe.momentum) if recipe.nesterov else momentum
+        parameter.sub_(gradient * self._rate)
+
+    def _adam(self, name: str, gradient: Tensor, *, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        recipe, parameter = self.recipe, self._parameters[name]
+        first, second = self._known[name]
+        step = self._steps[name].add_(1)
+        if recipe.optimizer == "adamw":
+            parameter.mul_(1 - self._rate * recipe.weight_decay)
+        else:
+            gradient = gradient.add(parameter, alpha=recipe.weight_decay)
+        first.lerp_(gradient, 1 - betas[0])
+        second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
+        scale = _beside(self._rate / (1 - betas[0] ** step), gradient)
+        root = second.sqrt() / _beside((1 - betas[1] ** step).sqrt(), gradient)
+        parameter.sub_(scale * first / root.add_(1e-8))
+
+
+def _beside(per_member: Tensor, values: Tensor) -> Tensor:
+    return per_member.view(-1, *(1,) * (values.dim() - 1))
+
+
+def _known(name: str, members: Sequence[Member], key: str, like: Tensor) -> Tensor:
+    """What the members' optimizers know of a parameter under `key`, stacked; zeros where they know nothing."""
+    stacked = torch.zeros_like(like, requires_grad=False)
+    for part, member in zip(stacked, members, strict=True):
+        state = member.optimizer.state[member.model.get_parameter(name)]
+        if state.get(key) is not None:
+            part.copy_(state[key])
+        state[key] = part
+    return stacked
