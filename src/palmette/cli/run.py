@@ -266,7 +266,7 @@ class _Command:
         first, seeds = self.planned[0], len({e.seed for e, _ in runs})
         over = f"mean of {seeds} seeds, band of one standard deviation" if seeds > 1 else f"seed {first.seed}"
         try:
-            figure = draw(runs, title=f"{first.model} on {first.data}, {first.epochs} epochs per round; {over}")
+            figure = draw(runs, caption=f"{first.model} on {first.data}, {first.epochs} epochs per round; {over}")
         except ImportError as error:
             click.echo(f"palmette: {error}", err=True)
             return None
@@ -325,11 +325,11 @@ def _show_plan(command: _Command, cost: Cost) -> None:
 
     console = Console(highlight=False, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("run", "method", "seed", "state"):
+    for title in ("method", "seed", "state", "run"):
         table.add_column(title, justify="right" if title == "seed" else "left", overflow="fold")
     for s in standings:
-        state = f"{s.rounds} of {s.experiment.rounds + 1} rounds are done" if s.state == "interrupted" else s.state
-        table.add_row(s.experiment.id, label(s.experiment), str(s.experiment.seed), state)
+        state = f"in round {s.rounds}/{s.experiment.rounds}" if s.state == "interrupted" else s.state
+        table.add_row(label(s.experiment), str(s.experiment.seed), state, s.experiment.id)
     console.print(table)
     first = command.planned[0]
     console.print(

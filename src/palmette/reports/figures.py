@@ -12,6 +12,7 @@ from palmette.reports.tables import Record, Run, by_method
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 # Okabe and Ito's colours, told apart by everybody; line and marker tell them apart in black and white.
@@ -78,15 +79,15 @@ def _pq_index(record: Record) -> float | None:
 
 
 PANELS = (
-    Panel("Test accuracy, %", _round, _accuracy, "round of pruning"),
-    Panel("PQ Index of the weights that remain", _round, _pq_index, "round of pruning"),
+    Panel("Test accuracy by round, %", _round, _accuracy, "round of pruning"),
+    Panel("PQ Index of the weights that remain", _round, _pq_index, "round of pruning", log_y=True),
     Panel("Density: weights that remain, %", _round, _density, "round of pruning", log_y=True),
-    Panel("Test accuracy, %", _density, _accuracy, "density, %", log_x=True, falling=True),
+    Panel("Test accuracy by density, %", _density, _accuracy, "density, %", log_x=True, falling=True),
 )
 
 
-def draw(runs: Iterable[Run], *, title: str = "", panels: Sequence[Panel] = PANELS) -> Figure:
-    """One figure with `panels`, two in a row, and a common legend above them."""
+def draw(runs: Iterable[Run], *, caption: str = "", panels: Sequence[Panel] = PANELS) -> Figure:
+    """One figure with `panels`, two in a row, a common legend above them and a caption below."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -96,6 +97,7 @@ def draw(runs: Iterable[Run], *, title: str = "", panels: Sequence[Panel] = PANE
     with matplotlib.rc_context(STYLE):
         rows = (len(panels) + 1) // 2
         figure = Figure(figsize=(10, 0.9 + 3.3 * rows), layout="constrained")
+        figure.get_layout_engine().set(h_pad=0.09)  # type: ignore[union-attr,call-arg]
         axes = figure.subplots(rows, min(2, len(panels)), squeeze=False).flatten()
         for axis, panel in zip(axes, panels, strict=False):
             for (name, many), line in zip(groups.items(), LINES * len(groups), strict=False):
@@ -105,7 +107,7 @@ def draw(runs: Iterable[Run], *, title: str = "", panels: Sequence[Panel] = PANE
             axis.remove()
         handles, names = axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), handlelength=3.2)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=11, color="#444444")
+        figure.supxlabel(caption, fontsize=10, color="#444444")
     return figure
 
 
@@ -140,13 +142,21 @@ def _curve(axis: Axes, panel: Panel, many: Sequence[Sequence[Record]], line: dic
 
 
 def _furnish(axis: Axes, panel: Panel) -> None:
-    from matplotlib.ticker import FuncFormatter
-
     axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    axis.margins(x=0.02)
     for log, which in ((panel.log_x, "x"), (panel.log_y, "y")):
         if log:
             getattr(axis, f"set_{which}scale")("log")
-            getattr(axis, f"{which}axis").set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            _label(getattr(axis, f"{which}axis"))
     if panel.falling:
         axis.invert_xaxis()
-    axis.margins(x=0.02)
+
+
+def _label(axis: Axis) -> None:
+    """Plain numbers on a logarithmic axis: 1, 2 and 5 where it spans little, else powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -25,7 +25,7 @@ WITHIN = 0.01
 NOTES = (
     f"kept: the last round up to which every accuracy is within {100 * WITHIN:g} point of the dense network's "
     "(judged on validation images where there are any).\n"
-    "index turned up: the round after which the PQ Index, at p=0.5, q=1, rose twice in a row.\n"
+    "index up: the round after which the PQ Index, at p=0.5, q=1, rose twice in a row. end: the last round.\n"
     "Accuracy is that on the test set, density the share of the weights that remain, both in percent; ± is the "
     "standard deviation over seeds."
 )
@@ -90,29 +90,27 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The rows of `summary`, to be printed."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1))
-    for title in (
-        "method", "runs", "dense\naccuracy", "kept\ndensity", "\naccuracy", "index turned\nup at density",
-        "\naccuracy", "at the end\ndensity", "\naccuracy",
-    ):  # fmt: skip
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))  # 80 columns are enough
+    titles = ("method", "dense\naccuracy", "kept\ndensity", "\naccuracy", "index up\ndensity", "\naccuracy")
+    for title in (*titles, "end\ndensity", "\naccuracy"):
         table.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
     for row in rows:
         pairs = [row["dense"]["accuracy"]]
         for moment in ("kept", "index_turned_up", "end"):
             pairs += [row[moment]["density"], row[moment]["accuracy"]]
-        table.add_row(
-            row["method"], str(row["runs"]), *("never" if p is None else _percent(p[0], p[0]) for p in pairs)
-        )
+        table.add_row(row["method"], *("never" if p is None else _percent(p[0], p[0]) for p in pairs))
         if row["runs"] > 1:
             deviations = ("" if p is None or p[1] is None else f"±{_percent(p[1], p[0])}" for p in pairs)
-            table.add_row("", "", *deviations, style="dim")
+            table.add_row("", *deviations, style="dim")
     return table
 
 
 def why_stopped(rows: Sequence[Mapping[str, Any]]) -> str:
     """The reasons for which runs ended, said once where all had the same."""
     if len({reason for row in rows for reason in row["stopped"]}) == 1:
-        return f"All ended because {next(iter(rows[0]['stopped']))}."
+        counts = sorted({row["runs"] for row in rows})
+        each = f"{' or '.join(map(str, counts))} run{'s' if counts != [1] else ''} of each method"
+        return f"{each}; all ended because {next(iter(rows[0]['stopped']))}."
     lines = []
     for row in rows:
         reasons = (f"{reason} ({count} of {row['runs']})" for reason, count in row["stopped"].items())
