@@ -94,7 +94,7 @@ REFUSED = {
     "device that computes nothing": (["--device", "meta"], "cpu, cuda, mps or xpu"),
     "file in the way": (["--out", "in_the_way"], "cannot write"),
     "no folder there": (["--out", "/proc/runs"], "cannot write"),
-    "file that is not there": (["none.toml"], "none.toml"),
+    "file that is not there": (["none.toml"], "no experiment at 'none.toml'"),
     "bad TOML": (["no.toml"], "no.toml: Invalid value"),
     "unknown setting": (["unknown.toml"], "there is no setting 'epoch', the nearest is 'epochs'"),
     "unknown flag": (["--epoch-count", "3"], "No such option"),

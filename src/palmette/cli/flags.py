@@ -113,6 +113,10 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
     from palmette.studies.config import BELONGS_TO, Experiment, seeds
     from palmette.training.data import canonical
 
+    if file is not None and not file.is_file():
+        raise FileNotFoundError(
+            f"no experiment at {str(file)!r}: a TOML file with settings, such as `epochs = 20`"
+        )
     base = Experiment() if file is None else Experiment.from_toml(file)
     settings = base.differences() | dict(given)
     seed_text = str(settings.pop("seed", SEEDS if file is None else base.seed))

@@ -294,7 +294,7 @@ def _device(name: str | None) -> str:
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        if torch.device(name).type not in ("cpu", "cuda", "mps", "xpu"):
+        if name.partition(":")[0] not in ("cpu", "cuda", "mps", "xpu"):
             raise ValueError("networks are trained on cpu, cuda, mps or xpu")
         torch.empty(1, device=name)
     except Exception as error:  # torch raises whatever it likes
