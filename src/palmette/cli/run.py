@@ -129,7 +129,7 @@ class _Command:
         if live:
             self._greet(console)
         display: Display = Live(standings, names, console) if live else Lines(standings, names)
-        code = 0
+        codes: dict[str, int] = {}
         with self._signals(display), display:
             for number, experiment in enumerate(self.planned):
                 if self.signal:
@@ -142,14 +142,17 @@ class _Command:
                 except (NotFinite, RunBusy, RunDamaged, RuntimeError) as error:
                     said = str(error).strip().split("\n")[0] or type(error).__name__
                     self.problems[experiment.id] = said
-                    code = max(code, 2 if isinstance(error, RunBusy | RunDamaged) else 1)
+                    codes[experiment.id] = 2 if isinstance(error, RunBusy | RunDamaged) else 1
                     click.echo(f"palmette: {experiment.id}: {said}", err=True)
                 display.end(said)
         if self.signal:
             self._say_how_to_go_on()
             return 128 + self.signal
+        for s in self.standings():
+            if s.state == "finished":  # by another process, which had taken it
+                self.problems.pop(s.experiment.id, None)
         self._conclude(console, live)
-        return code
+        return max((codes[name] for name in self.problems), default=0)
 
     def _run_one(self, experiment: Experiment, display: Display) -> str:
         from palmette.studies import rounds
