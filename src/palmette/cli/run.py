@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.flags import DIGITS_EPOCHS, GroupedCommand, experiments, setting_options
-from palmette.cli.live import Display, Lines, Live, duration, size
+from palmette.cli.flags import GroupedCommand, experiments, setting_options
+from palmette.cli.live import Display, Lines, Live, size
+from palmette.cli.plan import show_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from palmette.reports.tables import Run
     from palmette.studies.config import Experiment
-    from palmette.studies.cost import Cost
     from palmette.studies.standing import Standing
     from palmette.training.data import Images
 
@@ -73,7 +73,9 @@ def run(
     if dry_run:
         from palmette.studies.cost import cost
 
-        _show_plan(command, cost(planned[0], images, device=command.device))
+        show_plan(
+            command.standings(), cost(planned[0], images, device=command.device), command.device, command.out
+        )
         return
     ctx.exit(command.run())
 
@@ -280,10 +282,8 @@ class _Command:
         ideas = [(f"palmette show {shlex.quote(str(self.out))}", "every run here, and round by round")]
         if not first.stop:
             ideas.append((self.again("--stop", "index-turns-up:2"), "let the PQ Index say when it is enough"))
-        if first.data == "digits" and first.epochs == DIGITS_EPOCHS:
-            ideas.append(
-                ("palmette run --data FashionMNIST --epochs 20 --dry-run", "larger images: what would it cost?")
-            )
+        if first.data == "digits":
+            ideas.append(("palmette data", "larger data sets, for `palmette run --data NAME`: which are here?"))
         width = max(len(command) for command, _ in ideas)
         console.print("What next?", style="bold")
         for command, why in ideas:
@@ -304,43 +304,3 @@ def _device(name: str | None) -> str:
         why = str(error).split("\n")[0]
         raise ValueError(f"--device {name!r} cannot be used: {why}") from error
     return name
-
-
-def _show_plan(command: _Command, cost: Cost) -> None:
-    """What would be run, and what it costs: an estimate."""
-    standings = command.standings()
-    epochs = sum(s.epochs_left for s in standings)
-    rounds = sum(max(0, s.experiment.rounds + 1 - s.rounds) for s in standings if s.state != "finished")
-    seconds = epochs * cost.seconds_per_epoch + rounds * cost.seconds_per_round
-    flops = 3 * cost.flops_per_image * cost.images * epochs
-    runs = [
-        {"run": s.experiment.id, "seed": s.experiment.seed, "state": s.state, "rounds": s.rounds}
-        for s in standings
-    ]
-    if not sys.stdout.isatty():
-        plan = {"device": command.device, "model_epochs": epochs, "seconds": seconds, "flops": flops}
-        click.echo(json.dumps({"runs": runs, **plan, **vars(cost)}))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    from palmette.reports.tables import label
-
-    console = Console(highlight=False, markup=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("method", "seed", "state", "run"):
-        table.add_column(title, justify="right" if title == "seed" else "left", overflow="fold")
-    for s in standings:
-        state = f"in round {s.rounds}/{s.experiment.rounds}" if s.state == "interrupted" else s.state
-        table.add_row(label(s.experiment), str(s.experiment.seed), state, s.experiment.id)
-    console.print(table)
-    first = command.planned[0]
-    console.print(
-        f"\n{first.model} on {first.data}: {cost.parameters:,} parameters, {cost.prunable:,} of them prunable, "
-        f"{cost.flops_per_image:,} FLOPs per image\n"
-        f"to train: {epochs:,} model-epochs of {cost.images:,} images, {flops:.2g} FLOPs\n"
-        f"to wait: about {duration(seconds)} on {command.device}, estimated from a few steps at "
-        f"{cost.images / cost.seconds_per_epoch:,.0f} images per second; less if runs end early\n"
-        f"to write: folders in {command.out}{os.sep}; nothing was written now",
-        soft_wrap=True,
-    )
