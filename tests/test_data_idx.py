@@ -64,3 +64,20 @@ def test_labels_that_do_not_fit_their_images_are_refused(tmp_path):
     labels.unlink()
     with pytest.raises(FileNotFoundError, match=r"no train-labels-idx1-ubyte, plain or \.gz, in"):
         load("MNIST", folder=folder)
+
+
+def test_a_set_without_images_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"train images in .*set' must be at least one, got none"):
+        load("MNIST", folder=write_idx(tmp_path / "set", train=0))
+
+
+@pytest.mark.parametrize(
+    ("labels", "held", "name"),
+    [("5041921314353617", "MNIST", "FashionMNIST"), ("9003027255095579", "FashionMNIST", "MNIST")],
+)
+def test_the_files_of_one_do_not_pass_for_the_other(tmp_path, labels, held, name):
+    folder = write_idx(tmp_path / "set", train=16)
+    (folder / "train-labels-idx1-ubyte").write_bytes(idx(np.array([*map(int, labels)], np.uint8)))
+    with pytest.raises(ValueError, match=rf"set' holds {held}, not {name}"):
+        load(name, folder=folder)
+    assert len(load(held, folder=folder).train_images) == 16

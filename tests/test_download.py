@@ -210,6 +210,7 @@ def test_a_set_of_several_files_asks_only_for_those_that_are_missing(shop, tmp_p
 def test_a_zip_is_unpacked_too_and_a_broken_archive_leaves_nothing(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as pack:
         pack.writestr("tiny/wnids.txt", "n1\n")
+    (tmp_path / ".out-killed").mkdir()
     unpack(tmp_path / "a.zip", tmp_path / "out")
     assert (tmp_path / "out" / "wnids.txt").read_text() == "n1\n"
     for name in ("b.zip", "b.tar.gz"):

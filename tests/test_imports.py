@@ -12,7 +12,7 @@ import palmette
 
 ROOT = Path(palmette.__file__).parent
 ROOMS = ["errors", "measures", "pruning", "training", "studies", "reports", "integrations", "cli"]
-HEAVY = ["torch", "matplotlib", "transformers", "lightning", "ray", "pandas", "scipy", "triton"]
+HEAVY = ["torch", "matplotlib", "transformers", "lightning", "ray", "pandas", "scipy", "triton", "tensorboard"]
 IN_NO_ROOM = {"__init__.py", "__main__.py", "examples"}
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))
 
@@ -93,6 +93,8 @@ def loaded_after(code):
         "import palmette.cli",
         "import palmette.cli\ntry: palmette.cli.main(['--help'])\nexcept SystemExit: print()",
         "import palmette.cli\ntry: palmette.cli.main(['measure', '--help'])\nexcept SystemExit: print()",
+        "import palmette.cli\ntry: palmette.cli.main(['run', '--help'])\nexcept SystemExit: print()",
+        "import palmette.cli\ntry: palmette.cli.main(['show', '--help'])\nexcept SystemExit: print()",
     ],
 )
 def test_nothing_heavy_is_loaded_before_it_is_needed(code):

@@ -3,18 +3,20 @@
 import dataclasses
 import itertools
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import pytest
-import torch
 
 import palmette as pm
-from palmette.errors import RunDamaged
+from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.studies.config import Experiment
 from palmette.studies.rounds import run
+from palmette.studies.rundir import RunDir
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
@@ -121,27 +123,88 @@ def test_every_rewind_can_be_interrupted_after_any_epoch(tmp_path, rewind, metho
     assert (broken / "records.jsonl").read_bytes() == whole
 
 
-def test_kill_9_at_any_moment_and_the_records_are_the_same(tmp_path):
-    experiment = dataclasses.replace(SMALL, rounds=12, epochs=6)
-    whole = run(experiment, tmp_path / "whole").records_file.read_bytes()
-    (tmp_path / "experiment.toml").write_text(experiment.to_toml())
-    program = (
-        "import sys; from palmette.studies.config import Experiment; from palmette.studies.rounds import run\n"
-        "e = Experiment.from_toml('experiment.toml'); print('ready', flush=True); run(e, 'broken', save_every=2)"
-    )
-    environment = os.environ | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
-    for kill in range(6):
-        process = subprocess.Popen(
-            [sys.executable, "-c", program], cwd=tmp_path, env=environment, stdout=subprocess.PIPE
-        )
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.3 + 0.17 * kill)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-    run(experiment, tmp_path / "broken")
+# Imports torch once, then runs the experiment of each seed it is sent in a process of its own.
+RUNS = """
+import os, sys, torch
+from palmette.studies.config import Experiment
+from palmette.studies.rounds import run
+
+torch.set_num_threads(1)  # none that a fork would lose
+run(Experiment(epochs=1, rounds=1, batch=500), "warm")  # what is slow the first time
+for line in sys.stdin:
+    folder, seed = line.split()
+    if (child := os.fork()) == 0:
+        run(Experiment(epochs=3, rounds=15, batch=500, seed=int(seed)), folder, save_every=2)
+        os._exit(0)
+    print(child, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_kill_9_at_twenty_random_moments_and_the_records_are_the_same(tmp_path):
+    chance, hits, seed = random.Random(0), [], 0
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", RUNS], stdin=pipe, stdout=pipe, text=True, cwd=tmp_path) as runs:
+
+        def start(folder):
+            runs.stdin.write(f"{folder} {seed}\n")
+            runs.stdin.flush()
+            return int(runs.stdout.readline())
+
+        while len(hits) < 20:
+            child = start(f"broken-{seed}")
+            time.sleep(chance.uniform(0.02, 0.25))
+            with suppress(ProcessLookupError):  # it was faster
+                os.kill(child, signal.SIGKILL)
+            code = int(runs.stdout.readline())
+            if code == -signal.SIGKILL:
+                hits.append((seed, len(RunDir(tmp_path / f"broken-{seed}").records())))
+            else:
+                assert code == 0
+                seed += 1
+        for folder in ("broken", "whole"):
+            for seed in range(hits[-1][0] + 1):
+                start(f"{folder}-{seed}")
+                assert int(runs.stdout.readline()) == 0
+    assert len(set(hits)) >= 10  # rounds in which it was hit
+    for seed in range(hits[-1][0] + 1):
+        broken, whole = (RunDir(tmp_path / f"{folder}-{seed}") for folder in ("broken", "whole"))
+        assert broken.records_file.read_bytes() == whole.records_file.read_bytes()
+        assert len(whole.records()) == 16
+        assert all(pm.Masks.load(broken.mask(t)) == pm.Masks.load(whole.mask(t)) for t in range(16))
+
+
+def test_it_ends_when_asked_and_goes_on_as_if_it_had_not(tmp_path):
+    whole = run(SMALL, tmp_path / "whole").records_file.read_bytes()
+    recorded = []
+    for epochs in itertools.count(1):
+        seen = []
+        try:
+            run(
+                SMALL,
+                tmp_path / "broken",
+                save_every=100,  # so that only the interruption saves
+                watch=seen.append,
+                recorded=lambda record: recorded.append(record["round"]),
+                interrupted=lambda seen=seen, epochs=epochs: len(seen) >= epochs,
+            )
+            break
+        except RunInterrupted:
+            assert len(seen) == epochs
     assert (tmp_path / "broken" / "records.jsonl").read_bytes() == whole
+    assert recorded == [0, 1, 2, 3]
+
+
+def test_a_loss_that_is_not_finite_ends_the_run_by_name(tmp_path):
+    wild = dataclasses.replace(SMALL, learning_rate=1e38, clip=None)
+    with pytest.raises(NotFinite, match=f"{wild.id} diverged: its training loss is .* in epoch . of round 0"):
+        run(wild, tmp_path / "run")
+
+
+def test_a_folder_may_be_given_relative_to_where_one_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert len(run(SMALL, "some/where").records()) == 4
+    assert not (tmp_path / "some" / "where" / "some").exists()
 
 
 def test_a_finished_run_is_not_run_again_and_another_experiment_is_refused(tmp_path):

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from palmette.pruning.stopping import IndexTurnsUp as IndexTurnsUp
     from palmette.pruning.stopping import SmallCut as SmallCut
     from palmette.pruning.weights import prunable as prunable
+    from palmette.studies.config import Experiment as Experiment
+    from palmette.studies.records import read_runs as read_runs
+    from palmette.studies.rounds import run as run
 
 # Where each public name lives. It is loaded when first asked for, so that `import palmette` and
 # `palmette --help` do not wait for torch.
@@ -57,6 +60,9 @@ _HOME = {
     "pq_index": "measures.pq",
     "retained_lower_bound": "measures.bound",
     "tail_mass_count": "measures.bound",
+    "Experiment": "studies.config",
+    "read_runs": "studies.records",
+    "run": "studies.rounds",
 }
 __all__ = ["__version__", *_HOME]
 

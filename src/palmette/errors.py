@@ -29,5 +29,9 @@ class RunDamaged(PalmetteError, ValueError):
     """Files of a run that are not what was written, or that contradict what is to be written."""
 
 
+class RunInterrupted(PalmetteError):
+    """A run that was asked to end did so at a clean point; starting it again goes on from there."""
+
+
 class NotWritten(PalmetteError, OSError):
     """A file could not be written, such as on a full disk; what was there before is still there."""

@@ -10,6 +10,9 @@ from palmette import __version__
 from palmette.cli.axioms import axioms
 from palmette.cli.data import data
 from palmette.cli.measure import measure
+from palmette.cli.run import run
+from palmette.cli.show import show
+from palmette.errors import PalmetteError
 
 
 class _Group(click.Group):
@@ -18,9 +21,13 @@ class _Group(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except (ValueError, TypeError, OSError, ImportError) as error:
+        except BrokenPipeError:  # whoever read the output has enough: click ends in silence
+            raise
+        except (PalmetteError, ValueError, TypeError, OSError, ImportError) as error:
             click.echo(f"palmette: {error}", err=True)
             sys.exit(2)
+        except KeyboardInterrupt:
+            sys.exit(130)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,6 +36,8 @@ def main() -> None:
     """How far can a neural network be pruned? Measure it with the PQ Index, and prune it there."""
 
 
-main.add_command(axioms)
-main.add_command(data)
+main.add_command(run)
+main.add_command(show)
 main.add_command(measure)
+main.add_command(data)
+main.add_command(axioms)

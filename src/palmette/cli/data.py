@@ -83,7 +83,8 @@ def get(ctx: click.Context, name: str, data_dir: Path | None) -> None:
 
         where = download(known, folder=folder, progress=progress)
     try:
-        images = load_images(known, folder=where)
+        with Console(stderr=True).status(f"reading {known}"):
+            images = load_images(known, folder=where)
     except (ValueError, FileNotFoundError) as error:
         raise ValueError(f"{error}; remove {str(where)!r} and get it again") from error
     click.echo(f"{images!r} in {where}")

@@ -26,7 +26,7 @@ from palmette.training.rewinding import Rewind
 Method = Literal["sap", "lottery-ticket", "one-shot"]
 
 # Settings that mean something for one value of another setting only.
-_BELONGS_TO = {
+BELONGS_TO = {
     **dict.fromkeys(("p", "q", "eta", "gamma", "beta"), ("method", ("sap",))),
     "ratio": ("method", ("lottery-ticket", "one-shot")),
     **dict.fromkeys(("momentum", "nesterov"), ("optimizer", ("sgd",))),
@@ -106,7 +106,7 @@ class Experiment:
         check_scope(self.scope)
         _ = self.budget
         self.rewinding.check(self.recipe)
-        for name, (other, values) in _BELONGS_TO.items():
+        for name, (other, values) in BELONGS_TO.items():
             if name in self.differences() and getattr(self, other) not in values:
                 raise ValueError(
                     f"{name} belongs to {other}={' or '.join(map(repr, values))}, "
@@ -151,7 +151,7 @@ class Experiment:
     def id(self) -> str:
         """A prefix for eyes and a hash of the differences: short, and a safe file name everywhere."""
         numbers = f"p{self.p:g}-q{self.q:g}" if self.method == "sap" else f"r{self.ratio:g}"
-        prefix = f"{_slug(self.data)}-{_slug(self.model)}-{self.method}-{numbers}-s{self.seed}"
+        prefix = f"{slug(self.data)}-{slug(self.model)}-{self.method}-{numbers}-s{self.seed}"
         # A whole number is one, whether its field is an int or a float: a field may come to take fractions.
         changed = self.differences().items()
         plain = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in changed}
@@ -244,7 +244,7 @@ def _read_rules(text: str) -> dict[str, StopRule]:
     return found
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
     """The end of a name or path, in characters that are safe in file names."""
     last = re.split(r"[/\\]", name.rstrip("/\\"))[-1].lower()
     return re.sub("[^a-z0-9_]+", "-", last)[-24:].strip("-") or "own"

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from palmette.errors import RunDamaged
 from palmette.measures.gini import gini_of_rows
 from palmette.measures.pq import index_of_rows
 from palmette.measures.pq_map import P_GRID, Q_GRID, map_of_rows
 from palmette.measures.rows import Rows
 from palmette.pruning.weights import Weight
+from palmette.studies.rundir import RunDir, find_runs
+from palmette.studies.standing import experiment_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def measured(
@@ -42,6 +51,84 @@ def index_map(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> dic
     """The PQ Index of all kept weights over the paper's grid of p and q: its rows are p, its columns q."""
     values = map_of_rows(_rows(weights, masks))[0].tolist()
     return {"p": P_GRID, "q": Q_GRID, "pq_index": [[_plain(value) for value in row] for row in values]}
+
+
+def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
+    """All runs in `folder`, at any depth, as one table with a row for each run and round.
+
+    Columns are the id of the run, its settings, the round and its numbers: `test_accuracy`, `density`, `pq_index`
+    and so on describe the retrained network, `pruned_…` the same network after the cut of that round,
+    `cut_weights` how many went. What does not exist, such as an index of zeros, is NaN. `seconds` and
+    `images_per_second` are those of the last time that the round was trained, or of its rest after it was resumed.
+
+    Args:
+        folder: a run folder, or one with run folders in it; all else is passed over.
+        layers: a row for each run, round and layer instead, with the numbers of that layer.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from palmette import Experiment, run
+    >>> with TemporaryDirectory() as folder:
+    ...     for seed in (0, 1):
+    ...         experiment = Experiment(method="lottery-ticket", model="linear", epochs=1, rounds=1, seed=seed)
+    ...         rundir = run(experiment, f"{folder}/{experiment.id}")
+    ...     table = read_runs(folder)
+    >>> table[["method", "seed", "round", "kept"]]
+               method  seed  round  kept
+    0  lottery-ticket     0      0   640
+    1  lottery-ticket     0      1   512
+    2  lottery-ticket     1      0   640
+    3  lottery-ticket     1      1   512
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("read_runs needs pandas: pip install 'palmette[report]'") from error
+    runs = find_runs(folder)
+    if not runs:
+        raise FileNotFoundError(f"no run in {str(folder)!r}")
+    return pd.DataFrame([row for rundir in runs for row in _table(rundir, layers)])
+
+
+def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record as one level of names: what concerns the whole network."""
+    retrained = {name: value for name, value in record["retrained"].items() if name != "layers"}
+    flat = {"round": record["round"]}
+    for part in ("test", "train", "validation"):
+        score = record[part] or {"loss": None, "accuracy": None}
+        flat |= {f"{part}_accuracy": score["accuracy"], f"{part}_loss": score["loss"]}
+    flat |= retrained
+    for name, value in record["pruned"].items():
+        inner = value if isinstance(value, Mapping) else {"": value}
+        flat |= {f"pruned_{f'{name}_{key}' if key else name}": number for key, number in inner.items()}
+    return flat | {"cut_weights": record["cut"]["weights"], "stopped": record["stopped"]}
+
+
+def flattened_layers(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """A record, layer by layer."""
+    cut = record["cut"]["layers"]
+    return {
+        name: dict(values) | {"cut_weights": cut[name]} for name, values in record["retrained"]["layers"].items()
+    }
+
+
+def _table(rundir: RunDir, layers: bool) -> list[dict[str, Any]]:
+    experiment = experiment_of(rundir)
+    settings = {"id": experiment.id, **asdict(experiment)}
+    timings = {timing["round"]: timing for timing in rundir.timings()}
+    rows: list[dict[str, Any]] = []
+    for record in rundir.records():
+        try:
+            if layers:
+                parts = flattened_layers(record).items()
+                rows += [settings | {"round": record["round"], "layer": name} | values for name, values in parts]
+                continue
+            timing = timings.get(record["round"], {})
+            speed = {name: timing.get(name) for name in ("seconds", "images_per_second")}
+            rows.append(settings | flattened(record) | speed)
+        except (KeyError, TypeError, AttributeError) as error:
+            place = f"{str(rundir.records_file)!r}: {json.dumps(record)[:60]}…"
+            raise RunDamaged(f"a record of {place} is not one of a round: {error!r}") from error
+    return rows
 
 
 def _rows(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> Rows:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.errors import RunDamaged
+from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.pruning.masks import Masks
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import magnitude_of
@@ -20,6 +21,7 @@ from palmette.pruning.weights import prunable
 from palmette.studies.config import Experiment
 from palmette.studies.records import index_map, measured
 from palmette.studies.rundir import RunDir
+from palmette.studies.standing import epochs_of, number_of
 from palmette.training.data import load, validation_split
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Score, Training, evaluate
@@ -45,6 +47,8 @@ def run(
     device: torch.device | str = "cpu",
     save_every: int = 10,
     watch: Callable[[Progress], None] = lambda progress: None,
+    recorded: Callable[[Mapping[str, Any]], None] = lambda record: None,
+    interrupted: Callable[[], bool] = lambda: False,
     say: Callable[[str], None] = lambda text: None,
 ) -> RunDir:
     """Run `experiment` in `folder`, or go on where it was left, until its rounds are done or a rule stops it.
@@ -59,6 +63,8 @@ def run(
         device: where to train.
         save_every: epochs between two states.
         watch: called after each epoch.
+        recorded: called with the record of each round, when it is on disk.
+        interrupted: asked after each epoch; when it says so, the state is saved and `RunInterrupted` raised.
         say: given a sentence when something was amiss and put right.
 
     Diao et al. 2023, Algorithm 1; Lottery Ticket and One Shot as in Section 4.1.
@@ -68,7 +74,8 @@ def run(
         _claim(rundir, experiment)
         records = rundir.records()
         if not records or records[-1]["stopped"] is None:
-            _Run(experiment, rundir, data_folder, torch.device(device), save_every, watch).go_on()
+            place = (data_folder, torch.device(device))
+            _Run(experiment, rundir, *place, save_every, watch, recorded, interrupted).go_on()
         rundir.finish()
     return rundir
 
@@ -97,8 +104,11 @@ class _Run:
         device: torch.device,
         save_every: int,
         watch: Callable[[Progress], None],
+        recorded: Callable[[Mapping[str, Any]], None],
+        interrupted: Callable[[], bool],
     ) -> None:
-        self.experiment, self.rundir, self.save_every, self.watch = experiment, rundir, save_every, watch
+        self.experiment, self.rundir, self.save_every = experiment, rundir, save_every
+        self.watch, self.recorded, self.interrupted = watch, recorded, interrupted
         self.recipe, self.rewind = experiment.recipe, experiment.rewinding
         images = load(experiment.data, folder=data_folder)
         self.validation: tuple[Tensor, Tensor] | None = None
@@ -136,13 +146,12 @@ class _Run:
                     "images_per_second": (self.epoch - first) * len(self.images.train_images) / max(trained, 1e-9),
                 }
             )
+            self.recorded(record)
             if record["stopped"] is not None:
                 return
             self._rewind()
             self._save()
-
-    def _epochs(self) -> range:
-        return self.rewind.epochs(self.recipe) if self.round else range(self.recipe.epochs)
+            self._end_if_asked()
 
     def _train(self) -> None:
         training = Training(
@@ -153,15 +162,29 @@ class _Run:
             seed=self.experiment.seed,
             round=self.round,
         )
-        for epoch in range(self.epoch, self._epochs().stop):
+        for epoch in range(self.epoch, epochs_of(self.experiment, self.round).stop):
             rate = self.rewind.learning_rate_at(self.recipe, epoch) if self.round else None
             self.train = training.epoch(epoch, learning_rate=rate)
             self.epoch = epoch + 1
+            if not math.isfinite(self.train.loss):
+                raise NotFinite(
+                    f"{self.experiment.id} diverged: its training loss is {self.train.loss} in epoch {self.epoch} "
+                    f"of round {self.round}; a smaller learning rate, clipping or a warm-up may help"
+                )
             if self.round == 0 and self.rewind.kind == "epoch" and self.epoch == self.rewind.to:
                 self.start = copy.deepcopy(self.model.state_dict())
             if self.epoch % self.save_every == 0 or self.epoch == self.recipe.epochs:
                 self._save()
             self.watch(Progress(self.round, self.epoch, self.recipe.epochs, self.train, self.pruner.density))
+            self._end_if_asked()
+
+    def _end_if_asked(self) -> None:
+        if self.interrupted():
+            self._save()
+            raise RunInterrupted(
+                f"{self.experiment.id} was ended in round {self.round} after {self.epoch} of {self.recipe.epochs} "
+                "epochs; its state is saved"
+            )
 
     def _prune(self) -> dict[str, Any]:
         """Measure w_t ⊙ m_t, cut, measure w_t ⊙ m_{t+1}; One Shot cuts and measures w_0 in place of w_t."""
@@ -224,15 +247,14 @@ class _Run:
     def _rewind(self) -> None:
         """To the beginning of the next round: weights and buffers go back or stay, the optimizer is new."""
         self.round += 1
-        self.epoch = self._epochs().start
+        self.epoch = epochs_of(self.experiment, self.round).start
         if self.rewind.goes_back:
             self.pruner.rewind(self.start)
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
         self.pruner.hold(self.optimizer)
 
     def _save(self) -> None:
-        number = self.round * (self.recipe.epochs + 1) + self.epoch
-        self.rundir.save_checkpoint(number, self._state())
+        self.rundir.save_checkpoint(number_of(self.experiment, self.round, self.epoch), self._state())
 
     def _state(self) -> dict[str, Any]:
         return {

@@ -10,11 +10,12 @@ import os
 import pickle
 import shutil
 import socket
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -35,10 +36,9 @@ class RunDir:
         self.experiment = self.path / "experiment.toml"  # what was asked for
         self.records_file = self.path / "records.jsonl"  # a line per round, the same in every repetition
         self.timings_file = self.path / "timings.jsonl"  # seconds and speeds, which are never the same
-        self.table = self.path / "table.txt"
-        self.figure = self.path / "figure.png"
         self.lock_file = self.path / "lock"  # names the owner; empty when there is none
         self.checkpoints = self.path / "checkpoints"  # the last two states; gone when the run is finished
+        self.tensorboard = self.path / "tensorboard"  # where asked for; made anew from the records
         self._say = say
 
     def mask(self, round: int) -> Path:
@@ -56,15 +56,12 @@ class RunDir:
             self.path.mkdir(parents=True, exist_ok=True)
             file = self.lock_file.open("a+", encoding="utf-8")
         with file:
-            try:
-                # Not `lockf`, which lets go as soon as anything in this process has read the file and closed it.
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked(file, fcntl.LOCK_EX):
                 file.seek(0)
                 raise RunBusy(
                     f"the run folder {str(self.path)!r} is in use by {file.read().strip() or 'another process'}. "
                     "Wait until it ends, or end it, and start the same command again; or choose another folder."
-                ) from None
+                )
             with self._writing(self.lock_file, 0):
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
@@ -78,6 +75,15 @@ class RunDir:
             finally:
                 file.truncate(0)  # not removed: another process may have opened it, and would lock nothing
 
+    def owner(self) -> str | None:
+        """Who runs it at this moment, such as "process 7 on host"; None when nobody does."""
+        with suppress(OSError), self.lock_file.open(encoding="utf-8") as file:
+            name = file.read().strip()
+            # What a killed owner left still names it: only the lock itself tells.
+            if name and not _locked(file, fcntl.LOCK_SH):
+                return name
+        return None
+
     def write_text(self, name: str | Path, text: str) -> Path:
         """Write a text file of the run, whole or not at all; see `write_bytes`."""
         return self.write_bytes(name, text.encode())
@@ -87,18 +93,10 @@ class RunDir:
         target = self.path / name
         if not target.resolve().is_relative_to(self.path.resolve()):
             raise ValueError(f"a file of the run must lie in {str(self.path)!r}, got {str(name)!r}")
-        partial = target.with_name(target.name + ".partial")
         with self._writing(target, len(content)):
             target.parent.mkdir(exist_ok=True)
-            try:
-                with partial.open("wb") as file:
-                    file.write(content)
-                _sync(partial)
-                partial.replace(target)
-            except BaseException:
-                partial.unlink(missing_ok=True)
-                raise
-            _sync(target.parent, self.path)
+            _write(target, content)
+            _sync(self.path)
         return target
 
     def save_masks(self, round: int, masks: Masks) -> Path:
@@ -134,14 +132,11 @@ class RunDir:
 
     def records(self) -> list[dict[str, Any]]:
         """The records, in the order written; a line that is still being written is not among them."""
-        lines = self.records_file.read_bytes().split(b"\n")[:-1] if self.records_file.exists() else []
-        records = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                records.append(dict(json.loads(line)))
-            except (ValueError, TypeError) as error:
-                raise RunDamaged(f"line {number} of {str(self.records_file)!r} is damaged: {error}") from error
-        return records
+        return _lines(self.records_file)
+
+    def timings(self) -> list[dict[str, Any]]:
+        """The timings, in the order written."""
+        return _lines(self.timings_file)
 
     def save_checkpoint(self, number: int, state: Any) -> Path:
         """Write `state`, made of tensors and plain values, with its SHA-256; keep it and the one before."""
@@ -150,7 +145,7 @@ class RunDir:
         buffer = io.BytesIO()
         torch.save(state, buffer)
         buffer.write(_seal(buffer.getbuffer()))
-        target = self.write_bytes(self.checkpoint(number), buffer.getbuffer())
+        target = self.write_bytes(self.checkpoint(number).relative_to(self.path), buffer.getbuffer())
         numbers = self._checkpoints()
         # A higher number is left from what could not be continued, and must not be taken for the newest.
         for other in set(numbers) - set([n for n in numbers if n <= number][-2:]):
@@ -177,6 +172,10 @@ class RunDir:
                 f"all {len(numbers)} checkpoints are damaged; remove {self.checkpoints} to begin again"
             )
         return None
+
+    def newest_checkpoint(self) -> int | None:
+        """The number of the newest checkpoint, whole or not."""
+        return max(self._checkpoints(), default=None)
 
     def finish(self) -> int:
         """Remove the checkpoints; the bytes that the finished run keeps."""
@@ -214,19 +213,78 @@ class RunDir:
                 _sync(target)
             self._say(f"the last line of {str(target)!r} was half-written ({torn} bytes), and is removed")
 
-    @contextmanager
-    def _writing(self, target: Path, size: int) -> Iterator[None]:
+    def _writing(self, target: Path, size: int) -> AbstractContextManager[None]:
+        return _explained(target, size, self.path, "run folder")
+
+
+def find_runs(folder: str | Path) -> list[RunDir]:
+    """The run folders in `folder`, at any depth, by name; it may be one itself."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise FileNotFoundError(f"no folder at {str(folder)!r}")
+    runs = [RunDir(file.parent) for file in sorted(folder.rglob("experiment.toml"))]
+    # An experiment that somebody wrote and keeps beside the runs has neither.
+    return [run for run in runs if run.lock_file.exists() or run.records_file.exists()]
+
+
+def write_whole(target: Path, content: bytes) -> Path:
+    """Write a file that belongs to no single run, such as a figure of many: whole or not at all."""
+    with _explained(target, len(content), target.parent, "folder"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write(target, content)
+    return target
+
+
+def _write(target: Path, content: bytes | memoryview) -> None:
+    # Named by the process, since nobody owns a folder of many runs.
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+        _sync(partial)
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync(target.parent)
+
+
+@contextmanager
+def _explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        free = "unknown"
+        with suppress(OSError):
+            free = f"{shutil.disk_usage(folder).free:,} bytes"
+        raise NotWritten(
+            f"cannot write {os.path.relpath(target, folder)!r} ({size:,} bytes) into the {kind} "
+            f"{str(folder)!r}: {error.strerror or error}; free there: {free}. What was written before is "
+            "whole: make room, or make the folder writable, and start the same command again."
+        ) from error
+
+
+def _locked(file: IO[str], kind: int) -> bool:
+    """Whether the lock was had. It is tried twice: whoever asks for the owner holds it for an instant."""
+    for pause in (0.05, 0):
         try:
-            yield
-        except OSError as error:
-            free = "unknown"
-            with suppress(OSError):
-                free = f"{shutil.disk_usage(self.path).free:,} bytes"
-            raise NotWritten(
-                f"cannot write {os.path.relpath(target, self.path)!r} ({size:,} bytes) into the run folder "
-                f"{str(self.path)!r}: {error.strerror or error}; free there: {free}. What was written before is "
-                "whole: make room, or make the folder writable, and start the same command again."
-            ) from error
+            # Not `lockf`, which lets go as soon as anything in this process has read the file and closed it.
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(pause)
+    return False
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise RunDamaged(f"line {number} of {str(file)!r} is damaged: {error}") from error
+    return found
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -130,7 +130,10 @@ def fetch(remote: Remote, path: Path, *, progress: Progress | None = None) -> No
 
 def unpack(archive: Path, target: Path) -> None:
     """Unpack a .zip or .tar.gz that holds one folder, which becomes `target`, whole or not at all."""
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
+    prefix = f".{target.name}-"
+    for left in target.parent.glob(f"{prefix}*"):  # by one that was killed at it
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
         try:
             if archive.suffix == ".zip":
                 with zipfile.ZipFile(archive) as pack:

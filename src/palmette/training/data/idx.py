@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 import struct
 import zlib
 from pathlib import Path
@@ -19,10 +18,10 @@ FASHION = (
     *("t-shirt/top", "trouser", "pullover", "dress", "coat"),
     *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
 )
-# Both sets have the same file names: one that lies in the other's folder is known by its training labels.
-_TRAIN_LABELS = {
-    "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5": "MNIST",
-    "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9": "FashionMNIST",
+# Both sets have the same file names: one that lies in the other's folder is known by its first training labels.
+_FIRST_LABELS = {
+    (5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5, 3, 6, 1, 7): "MNIST",
+    (9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9): "FashionMNIST",
 }
 
 
@@ -68,11 +67,9 @@ def _read(
     name: str, folder: Path, mean: tuple[float, ...], sd: tuple[float, ...], class_names: tuple[str, ...]
 ) -> Images:
     train_images, train_labels = _part(folder, "train")
-    known = _TRAIN_LABELS.get(
-        hashlib.sha256(_header(train_labels) + train_labels.byte().numpy().tobytes()).hexdigest()
-    )
-    if known not in (None, name):
-        raise ValueError(f"{str(folder)!r} holds {known}, not {name}: the files of both have the same names")
+    held = _FIRST_LABELS.get(tuple(train_labels[:16].tolist()), name)
+    if held != name:
+        raise ValueError(f"{str(folder)!r} holds {held}, not {name}: the files of both have the same names")
     test_images, test_labels = _part(folder, "t10k")
     return Images(
         train_images,
@@ -87,10 +84,6 @@ def _read(
         class_names=class_names,
         source=str(folder),
     )
-
-
-def _header(labels: Tensor) -> bytes:
-    return struct.pack(">II", 0x801, len(labels))
 
 
 def _part(folder: Path, part: str) -> tuple[Tensor, Tensor]:

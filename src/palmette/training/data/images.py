@@ -43,7 +43,7 @@ class Images:
             if images.dtype != torch.uint8 or images.dim() != 4:
                 raise ValueError(f"{what} must be uint8 N×C×H×W, got {images.dtype} {tuple(images.shape)}")
             if images.numel() == 0:
-                raise ValueError(f"{what} must be at least one, got none: shape {tuple(images.shape)}")
+                raise ValueError(f"{what} must be at least one pixel, got none: shape {tuple(images.shape)}")
             check_labels(labels, len(images), self.classes, what)
         if self.test_images.shape[1:] != self.shape:
             got = f"{_by(self.shape)} and {_by(self.test_images.shape[1:])}"
@@ -88,6 +88,8 @@ def check_labels(labels: Tensor, count: int, classes: int, what: str) -> None:
         raise ValueError(f"the labels of {what} must be a row of int64, got {labels.dtype} {tuple(labels.shape)}")
     if len(labels) != count:
         raise ValueError(f"{what} must have one label each, got {count} images and {len(labels)} labels")
+    if count == 0:
+        raise ValueError(f"{what} must be at least one, got none")
     low, high = (int(x) for x in labels.aminmax())
     if low < 0 or high >= classes:
         rule = f"must be from 0 to {classes - 1}"

@@ -1,0 +1,247 @@
+"""What `palmette run` says while it works: a live table on a terminal, else a line of JSON per round."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from palmette.studies.rounds import Progress
+    from palmette.studies.standing import Standing
+
+_ROWS = 9  # of the live table
+
+
+class Pace:
+    """Time left, from the speed of this command: what it found done does not count as work.
+
+    The unit of work is an epoch, and so is the measuring at the end of a round. A run that ends early says how
+    long others of its method may take.
+    """
+
+    def __init__(self, standings: Sequence[Standing], names: Sequence[str]) -> None:
+        self.names = list(names)
+        self.left = [s.epochs_left + _rounds_left(s) for s in standings]
+        self.done = [s.epochs_done + s.rounds for s in standings]
+        self.worked, self.began = 0, time.monotonic()
+        self._begun: set[int] = set()
+
+    def work(self, run: int) -> None:
+        """One unit of a run is done."""
+        self._begun.add(run)
+        self.worked += 1
+        self.done[run] += 1
+        self.left[run] = max(0, self.left[run] - 1)
+
+    def end(self, run: int) -> None:
+        """A run is over, perhaps early."""
+        if self.left[run] and self.worked:
+            for other, name in enumerate(self.names):
+                if name == self.names[run] and other not in self._begun and self.left[other]:
+                    self.left[other] = max(1, min(self.left[other], self.done[run] - self.done[other]))
+        self.left[run] = 0
+
+    @property
+    def fraction(self) -> float:
+        """How much of all is done."""
+        return sum(self.done) / max(1, sum(self.done) + sum(self.left))
+
+    @property
+    def seconds_left(self) -> float | None:
+        """None until there is something to reckon from."""
+        if not self.worked:
+            return None
+        return (time.monotonic() - self.began) / self.worked * sum(self.left)
+
+
+class Display(Protocol):
+    """What the command tells whoever looks on."""
+
+    def __enter__(self) -> Display: ...
+    def __exit__(self, *error: object) -> None: ...
+    def begin(self, run: int) -> None:
+        """A run begins, or goes on."""
+
+    def epoch(self, progress: Progress) -> None:
+        """An epoch of it is done."""
+
+    def recorded(self, record: Mapping[str, Any]) -> None:
+        """A round of it is done, and on disk."""
+
+    def end(self, said: str) -> None:
+        """It is over: finished, or why not."""
+
+    def ending(self, said: str) -> None:
+        """The command was asked to end; called from a signal handler."""
+
+
+class Lines:
+    """A line of JSON for each round, for programs."""
+
+    def __init__(self, standings: Sequence[Standing], names: Sequence[str]) -> None:
+        self.standings, self.pace, self.run = standings, Pace(standings, names), 0
+
+    def __enter__(self) -> Lines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def begin(self, run: int) -> None:
+        """Which run the next lines are of."""
+        self.run = run
+
+    def epoch(self, progress: Progress) -> None:
+        """Nothing is said."""
+        self.pace.work(self.run)
+
+    def recorded(self, record: Mapping[str, Any]) -> None:
+        """One line."""
+        self.pace.work(self.run)
+        left = self.pace.seconds_left
+        retrained, experiment = record["retrained"], self.standings[self.run].experiment
+        line = {
+            "run": experiment.id,
+            "method": self.pace.names[self.run],
+            "seed": experiment.seed,
+            "round": record["round"],
+            "accuracy": record["test"]["accuracy"],
+            "train_accuracy": record["train"]["accuracy"],
+            **{name: retrained[name] for name in ("density", "kept", "pq_index", "gini_index", "dead_neurons")},
+            "cut": record["cut"]["weights"],
+            "stopped": record["stopped"],
+            "seconds_left": None if left is None else round(left, 1),
+        }
+        # JSON has no NaN, which an untrained network (no epochs) has for a score.
+        plain = json.loads(json.dumps(line), parse_constant=lambda _: None)
+        click.echo(json.dumps(plain))
+
+    def end(self, said: str) -> None:
+        """Nothing is said of what is over."""
+        self.pace.end(self.run)
+
+    def ending(self, said: str) -> None:
+        """On stderr, past Python's buffers, which may be in use at this moment."""
+        os.write(2, f"palmette: {said}\n".encode())
+
+
+class Live:
+    """A table that follows the runs, and a bar with the time left, for a terminal."""
+
+    def __init__(self, standings: Sequence[Standing], names: Sequence[str], console: Console) -> None:
+        from rich.live import Live as RichLive
+
+        self.standings, self.names, self.pace, self.run = standings, names, Pace(standings, names), 0
+        self.rows = [self._first_row(s) for s in standings]
+        self.footer = "Ctrl-C ends it at a clean point; the same command goes on from there."
+        self._live = RichLive(
+            get_renderable=self.render, console=console, refresh_per_second=4, transient=True, auto_refresh=True
+        )
+
+    def _first_row(self, s: Standing) -> dict[str, str]:
+        state = {"new": "", "interrupted": f"{s.rounds} rounds done", "running": f"in use by {s.owner}"}
+        return {"state": s.stopped or state[s.state]}
+
+    def __enter__(self) -> Live:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.__exit__(None, None, None)
+
+    def begin(self, run: int) -> None:
+        """The row of a run comes into view."""
+        self.run = run
+        self.rows[run]["state"] = "…"
+
+    def epoch(self, progress: Progress) -> None:
+        """Its row moves on."""
+        self.pace.work(self.run)
+        rounds = self.standings[self.run].experiment.rounds
+        self.rows[self.run] |= {
+            "round": f"{progress.round}/{rounds}",
+            "epoch": f"{progress.epoch}/{progress.epochs}",
+            "training": f"{progress.train.accuracy:.1%}",
+            "density": f"{progress.density:.1%}",
+            "state": "training",
+        }
+
+    def recorded(self, record: Mapping[str, Any]) -> None:
+        """Its row shows what the round left."""
+        self.pace.work(self.run)
+        index = record["retrained"]["pq_index"]
+        self.rows[self.run] |= {
+            "round": f"{record['round']}/{self.standings[self.run].experiment.rounds}",
+            "test": f"{record['test']['accuracy']:.1%}",
+            "density": f"{record['retrained']['density']:.1%}",
+            "index": "none" if index is None else f"{index:.4f}",
+        }
+
+    def end(self, said: str) -> None:
+        """Its row says how it ended."""
+        self.pace.end(self.run)
+        self.rows[self.run]["state"] = said
+
+    def ending(self, said: str) -> None:
+        """Below the bar."""
+        self.footer = said
+
+    def render(self) -> RenderableType:
+        """The rows around the run under way, and the bar."""
+        from rich.console import Group
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for title in ("method", "seed", "round", "epoch", "train", "test", "density", "PQ Index"):
+            table.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
+        table.add_column("", no_wrap=True, overflow="ellipsis")
+        first = max(0, min(self.run - _ROWS // 2, len(self.rows) - _ROWS))
+        cells = ("round", "epoch", "training", "test", "density", "index", "state")
+        for i in range(first, min(len(self.rows), first + _ROWS)):
+            seed = str(self.standings[i].experiment.seed)
+            style = "bold cyan" if i == self.run else ""
+            table.add_row(self.names[i], seed, *(self.rows[i].get(cell, "") for cell in cells), style=style)
+        left = self.pace.seconds_left
+        bar = Table.grid(padding=(0, 1))
+        said = f"{self.pace.fraction:4.0%}, run {self.run + 1} of {len(self.rows)}, "
+        said += "measuring the speed" if left is None else f"about {duration(left)} left"
+        bar.add_row(ProgressBar(total=1, completed=self.pace.fraction, width=30), said)
+        return Group(table, Text(), bar, Text(self.footer, style="dim"))
+
+
+def duration(seconds: float) -> str:
+    """As people say it.
+
+    >>> duration(3.4), duration(83), duration(7260), duration(90 * 3600)
+    ('3 s', '1 min 23 s', '2 h 1 min', '3 d 18 h')
+    """
+    whole = round(seconds)
+    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
+    while len(parts) > 1 and not parts[0][0]:
+        parts.pop(0)
+    return " ".join(f"{count} {unit}" for count, unit in parts[:2])
+
+
+def size(count: int) -> str:
+    """Bytes as people say them.
+
+    >>> size(999), size(298_140), size(3_600_000)
+    ('999 bytes', '298 kB', '3.6 MB')
+    """
+    for least, unit, digits in ((1e9, "GB", 1), (1e6, "MB", 1), (1e3, "kB", 0)):
+        if count >= least:
+            return f"{count / least:.{digits}f} {unit}"
+    return f"{count} bytes"
+
+
+def _rounds_left(standing: Standing) -> int:
+    return 0 if standing.stopped is not None else max(0, standing.experiment.rounds + 1 - standing.rounds)

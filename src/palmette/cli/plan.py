@@ -1,0 +1,56 @@
+"""`palmette run --dry-run`: what would be run, and what it costs."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from palmette.cli.live import duration
+
+if TYPE_CHECKING:
+    from palmette.studies.cost import Cost
+    from palmette.studies.standing import Standing
+
+
+def show_plan(standings: Sequence[Standing], cost: Cost, device: str, out: Path) -> None:
+    """Print the runs and their cost: for eyes on a terminal, else as one line of JSON."""
+    epochs = sum(s.epochs_left for s in standings)
+    rounds = sum(max(0, s.experiment.rounds + 1 - s.rounds) for s in standings if s.state != "finished")
+    seconds = epochs * cost.seconds_per_epoch + rounds * cost.seconds_per_round
+    flops = 3 * cost.flops_per_image * cost.images * epochs  # forward once, backward twice
+    if not sys.stdout.isatty():
+        runs = [
+            {"run": s.experiment.id, "seed": s.experiment.seed, "state": s.state, "rounds": s.rounds}
+            for s in standings
+        ]
+        plan = {"device": device, "model_epochs": epochs, "seconds": seconds, "flops": flops}
+        click.echo(json.dumps({"runs": runs, **plan, **vars(cost)}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from palmette.reports.tables import label
+
+    console = Console(highlight=False, markup=False)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in ("method", "seed", "state", "run"):
+        table.add_column(title, justify="right" if title == "seed" else "left", overflow="fold")
+    for s in standings:
+        state = f"in round {s.rounds}/{s.experiment.rounds}" if s.state == "interrupted" else s.state
+        table.add_row(label(s.experiment), str(s.experiment.seed), state, s.experiment.id)
+    console.print(table)
+    first = standings[0].experiment
+    speed = f"{cost.images / cost.seconds_per_epoch:,.0f} images per second"
+    console.print(
+        f"\n{first.model} on {first.data}: {cost.parameters:,} parameters, {cost.prunable:,} of them prunable, "
+        f"{cost.flops_per_image:,} FLOPs per image\n"
+        f"to train: {epochs:,} model-epochs of {cost.images:,} images, {flops:.2g} FLOPs\n"
+        f"to wait: about {duration(seconds)} on {device}, an estimate from a few steps ({speed}); less if runs "
+        f"end early\nto write: folders in {out}{os.sep}; nothing was written now"
+    )

@@ -1,0 +1,306 @@
+"""`palmette run`: train, prune, retrain; then a table and a figure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from palmette.cli.flags import GroupedCommand, experiments, setting_options
+from palmette.cli.live import Display, Lines, Live, size
+from palmette.cli.plan import show_plan
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from palmette.reports.tables import Run
+    from palmette.studies.config import Experiment
+    from palmette.studies.standing import Standing
+    from palmette.training.data import Images
+
+
+@click.command(cls=GroupedCommand, params=list(setting_options()))
+@click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.toml]")
+@click.option("--out", default="runs", metavar="FOLDER", help="Where run folders go. [default: runs]")
+@click.option("--data-dir", metavar="FOLDER", help="Where the data set is looked for first.")
+@click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
+@click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, beside the records.")
+@click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
+@click.pass_context
+def run(
+    ctx: click.Context,
+    /,
+    file: Path | None,
+    out: str,
+    data_dir: str | None,
+    device: str | None,
+    tensorboard: bool,
+    dry_run: bool,
+    **given: Any,
+) -> None:
+    """Train a network, prune it, train it again: how far does it go?
+
+    Without arguments: an MLP on the handwritten digits that come with palmette, pruned by SAP (p, q = 0.5, 1 and
+    1, 2), Lottery Ticket and One Shot with three seeds each, in about 1.5 minutes on two CPU cores. Every default
+    is the paper's (Diao et al. 2023), but for fewer epochs on these digits, which are small.
+
+    \b
+      palmette run --data FashionMNIST --epochs 20 --seeds 0
+      palmette run --method sap --p 1 --q 2 --stop index-turns-up:2
+      palmette run --model mymodels:net --data pictures/ --dry-run
+
+    With EXPERIMENT.toml: the one run that the file describes; flags override it, --seeds makes several of it.
+
+    Each run has its own folder. The same command again goes on where it was ended, by Ctrl-C or by force, and
+    does not repeat what is done. A terminal shows a live table; anything else gets one line of JSON per round.
+    """
+    planned = experiments(file, {name: value for name, value in given.items() if value is not None})
+    command = _Command(planned, Path(out), data_dir, _device(device), tensorboard, ctx.meta["palmette.arguments"])
+    images = command.check()
+    if dry_run:
+        from palmette.studies.cost import cost
+
+        show_plan(
+            command.standings(), cost(planned[0], images, device=command.device), command.device, command.out
+        )
+        return
+    ctx.exit(command.run())
+
+
+@dataclass
+class _Command:
+    """One call of `palmette run`."""
+
+    planned: Sequence[Experiment]
+    out: Path
+    data_dir: str | None
+    device: str
+    tensorboard: bool
+    arguments: Sequence[str]
+    problems: dict[str, str] = field(default_factory=dict)
+    signal: int = 0
+
+    def check(self) -> Images:
+        """Whatever would stop a run is said before the first begins."""
+        from palmette.pruning.weights import prunable
+        from palmette.training.data import load, validation_split
+        from palmette.training.models import build
+
+        first = self.planned[0]
+        sys.path.insert(0, os.getcwd())  # as `python -m` has it, for a model of one's own
+        images = load(first.data, folder=self.data_dir)
+        if first.validation:
+            validation_split(images, seed=0, count=first.validation)
+        prunable(build(first.model, shape=images.shape, classes=images.classes))
+        if self.tensorboard:
+            from palmette.integrations.tensorboard import check_tensorboard
+
+            check_tensorboard()
+        return images
+
+    def standings(self) -> list[Standing]:
+        """Where each run stands."""
+        from palmette.studies.rundir import RunDir
+        from palmette.studies.standing import standing
+
+        return [standing(RunDir(self.out / e.id), e) for e in self.planned]
+
+    def run(self) -> int:
+        """All runs, one after another, then what came out; the exit code."""
+        from rich.console import Console
+
+        from palmette.errors import NotFinite, RunBusy, RunDamaged, RunInterrupted
+        from palmette.reports.tables import label
+
+        console = Console(highlight=False, markup=False)
+        names = [label(e) for e in self.planned]
+        standings, live = self.standings(), sys.stdout.isatty()
+        if live:
+            self._greet(console)
+        display: Display = Live(standings, names, console) if live else Lines(standings, names)
+        codes: dict[str, int] = {}
+        with self._signals(display), display:
+            for number, experiment in enumerate(self.planned):
+                if self.signal:
+                    break
+                display.begin(number)
+                try:
+                    said = self._run_one(experiment, display)
+                except RunInterrupted:
+                    break
+                except (NotFinite, RunBusy, RunDamaged, RuntimeError) as error:
+                    said = str(error).strip().split("\n")[0] or type(error).__name__
+                    self.problems[experiment.id] = said
+                    codes[experiment.id] = 2 if isinstance(error, RunBusy | RunDamaged) else 1
+                    click.echo(f"palmette: {experiment.id}: {said}", err=True)
+                display.end(said)
+        if self.signal:
+            self._say_how_to_go_on()
+            return 128 + self.signal
+        for s in self.standings():
+            if s.state == "finished":  # by another process, which had taken it
+                self.problems.pop(s.experiment.id, None)
+        self._conclude(console, live)
+        return max((codes[name] for name in self.problems), default=0)
+
+    def _run_one(self, experiment: Experiment, display: Display) -> str:
+        from palmette.studies import rounds
+        from palmette.studies.rundir import RunDir
+
+        folder, events = self.out / experiment.id, None
+
+        def recorded(record: Mapping[str, Any]) -> None:
+            nonlocal events
+            display.recorded(record)
+            if self.tensorboard and events is None:
+                events = Events(RunDir(folder))
+            elif events is not None:
+                events.add(record)
+
+        if self.tensorboard:
+            from palmette.integrations.tensorboard import Events
+        try:
+            done = rounds.run(
+                experiment,
+                folder,
+                data_folder=self.data_dir,
+                device=self.device,
+                watch=display.epoch,
+                recorded=recorded,
+                interrupted=lambda: bool(self.signal),
+                say=lambda text: click.echo(f"palmette: {text}", err=True),
+            )
+            if self.tensorboard and events is None:
+                events = Events(done)
+        finally:
+            if events is not None:
+                events.close()
+        return str(done.records()[-1]["stopped"])
+
+    @contextmanager
+    def _signals(self, display: Display) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM asks for the end of the epoch, the second ends at once."""
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self.signal:
+                raise KeyboardInterrupt
+            self.signal = number
+            display.ending("ending after this epoch; Ctrl-C again ends at once, and loses a few epochs at most")
+
+        kinds = (signal.SIGINT, signal.SIGTERM)
+        before = [signal.signal(kind, handle) for kind in kinds]
+        try:
+            yield
+        except KeyboardInterrupt:
+            pass  # the second time: what is on disk is whole
+        finally:
+            for kind, handler in zip(kinds, before, strict=True):
+                signal.signal(kind, handler)
+
+    def _say_how_to_go_on(self) -> None:
+        standings = self.standings()
+        done = sum(s.state == "finished" for s in standings)
+        epochs, left = sum(s.epochs_done for s in standings), sum(s.epochs_left for s in standings)
+        share = f"{done} of {len(standings)} runs are finished, {epochs / max(1, epochs + left):.0%} of all epochs"
+        click.echo(f"palmette: ended; {share}. The same command goes on from here:\n  {self.again()}", err=True)
+
+    def again(self, *more: str) -> str:
+        """The command, and more."""
+        return shlex.join(["palmette", "run", *self.arguments, *more])
+
+    def _greet(self, console: Console) -> None:
+        first = self.planned[0]
+        same = len({e.epochs for e in self.planned}) == 1
+        epochs = f"{first.epochs} epochs" if same else "epochs"
+        runs = f"{len(self.planned)} runs" if len(self.planned) > 1 else "one run"
+        what = f"{first.model} on {first.data}, round 0 and {first.rounds} of pruning with {epochs} each"
+        console.print(f"{what}: {runs} on {self.device} into {self.out}\n", soft_wrap=True)
+
+    def _conclude(self, console: Console, live: bool) -> None:
+        """Table and figure of the finished runs, on disk and on the screen."""
+        from palmette.reports.tables import NOTES, as_table, as_text, summary, why_stopped
+        from palmette.studies.rundir import RunDir, write_whole
+
+        rundirs = {e.id: RunDir(self.out / e.id) for e in self.planned}
+        states = {s.experiment.id: s.state for s in self.standings()}
+        runs: list[Run] = [(e, rundirs[e.id].records()) for e in self.planned if states[e.id] == "finished"]
+        rows, table, figure = summary(runs), None, None
+        if runs:
+            table = write_whole(self._name(".txt"), as_text(rows, runs).encode())
+            figure = self._draw(runs)
+        kept = sum(rundirs[e.id].size() for e, _ in runs)
+        if not live:
+            files = {"table": table and str(table), "figure": figure and str(figure)}
+            last = {"finished": len(runs), "runs": states, "problems": self.problems, "bytes": kept, **files}
+            click.echo(json.dumps(last | {"summary": rows}, allow_nan=False))
+            return
+        if runs:
+            console.print(as_table(rows))
+            console.print(f"\n{why_stopped(rows)}\n{NOTES}\n", style="dim")
+            console.print(f"table   {table}\nfigure  {figure or 'none'}", soft_wrap=True)
+            console.print(f"runs    {self.out}{os.sep}, {size(kept)} in {len(runs)} folders\n", soft_wrap=True)
+            self._suggest(console)
+        for name, why in self.problems.items():
+            click.echo(f"not finished: {name}: {why}", err=True)
+
+    def _name(self, suffix: str) -> Path:
+        """A name that other commands in the same folder do not have."""
+        from palmette.studies.config import slug
+
+        first = self.planned[0]
+        digest = hashlib.sha256("\n".join(sorted(e.id for e in self.planned)).encode()).hexdigest()[:8]
+        return self.out / f"{slug(first.data)}-{slug(first.model)}-{digest}{suffix}"
+
+    def _draw(self, runs: Sequence[Run]) -> Path | None:
+        from palmette.reports.figures import draw, png
+        from palmette.studies.rundir import write_whole
+
+        first, seeds = self.planned[0], len({e.seed for e, _ in runs})
+        over = f"mean of {seeds} seeds, band of one standard deviation" if seeds > 1 else f"seed {first.seed}"
+        try:
+            figure = draw(runs, caption=f"{first.model} on {first.data}, {first.epochs} epochs per round; {over}")
+        except ImportError as error:
+            click.echo(f"palmette: {error}", err=True)
+            return None
+        return write_whole(self._name(".png"), png(figure))
+
+    def _suggest(self, console: Console) -> None:
+        first = self.planned[0]
+        ideas = [(f"palmette show {shlex.quote(str(self.out))}", "every run here, and round by round")]
+        if not first.stop:
+            ideas.append((self.again("--stop", "index-turns-up:2"), "let the PQ Index say when it is enough"))
+        if first.data == "digits":
+            ideas.append(("palmette data", "larger data sets, for `palmette run --data NAME`: which are here?"))
+        width = max(len(command) for command, _ in ideas)
+        console.print("What next?", style="bold")
+        for command, why in ideas:
+            console.print(f"  {command:{width}}  {why}", soft_wrap=True)
+
+
+def _device(name: str | None) -> str:
+    """A device that is really here."""
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        if name.partition(":")[0] not in ("cpu", "cuda", "mps", "xpu"):
+            raise ValueError("networks are trained on cpu, cuda, mps or xpu")
+        torch.empty(1, device=name)
+    except Exception as error:  # torch raises whatever it likes
+        why = str(error).split("\n")[0]
+        raise ValueError(f"--device {name!r} cannot be used: {why}") from error
+    return name

@@ -1,0 +1,48 @@
+"""The records of a run as TensorBoard events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from palmette.studies.records import flattened, flattened_layers
+from palmette.studies.rundir import RunDir
+
+
+class Events:
+    """The event file of one run, made anew from its records, so that a resumed run says nothing twice.
+
+    A scalar has the name of its column in `read_runs`; those of a layer stand below ``layers/``.
+    """
+
+    def __init__(self, rundir: RunDir) -> None:
+        check_tensorboard()
+        from torch.utils.tensorboard import SummaryWriter
+
+        for old in rundir.tensorboard.glob("events.out.tfevents.*"):
+            old.unlink()
+        self._writer: Any = SummaryWriter(rundir.tensorboard)
+        for record in rundir.records():
+            self.add(record)
+
+    def add(self, record: Mapping[str, Any]) -> None:
+        """Write the scalars of a round."""
+        scalars = {name: value for name, value in flattened(record).items() if name != "round"}
+        for layer, values in flattened_layers(record).items():
+            scalars |= {f"layers/{layer}/{name}": value for name, value in values.items()}
+        for name, value in scalars.items():
+            if isinstance(value, int | float):
+                self._writer.add_scalar(name, value, record["round"])
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._writer.close()
+
+
+def check_tensorboard() -> None:
+    """Raise `ImportError` with the line that installs it, unless TensorBoard is here."""
+    try:
+        import tensorboard  # noqa: F401
+    except ImportError as error:
+        raise ImportError("--tensorboard needs the package: pip install 'palmette[tensorboard]'") from error

@@ -1,0 +1,162 @@
+"""Curves over rounds or density: a line for each method, its mean over seeds, and a band of one deviation."""
+
+from __future__ import annotations
+
+import io
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from palmette.reports.tables import Record, Run, by_method
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by everybody; line and marker tell them apart in black and white.
+LINES: tuple[dict[str, Any], ...] = (
+    {"color": "#0072B2", "linestyle": "-", "marker": "o"},
+    {"color": "#D55E00", "linestyle": (0, (6, 2)), "marker": "s"},
+    {"color": "#009E73", "linestyle": (0, (6, 1.5, 1.5, 1.5)), "marker": "^"},
+    {"color": "#CC79A7", "linestyle": (0, (2, 1.2)), "marker": "D"},
+    {"color": "#E69F00", "linestyle": "-", "marker": "v"},
+    {"color": "#56B4E9", "linestyle": (0, (6, 2)), "marker": "P"},
+    {"color": "#000000", "linestyle": (0, (2, 1.2)), "marker": "X"},
+)
+STYLE: dict[Any, Any] = {
+    "font.size": 11,
+    "axes.titlesize": 12,
+    "axes.titlelocation": "left",
+    "axes.labelsize": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e6e6e6",
+    "grid.linewidth": 0.8,
+    "axes.edgecolor": "#666666",
+    "axes.axisbelow": True,
+    "lines.linewidth": 2.0,
+    "lines.markersize": 5.5,
+    "legend.frameon": False,
+    "figure.dpi": 150,
+}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture: what of a record goes right, what goes up, and what is written beside it.
+
+    `falling` turns the horizontal axis round, so that pruning always goes to the right.
+    """
+
+    title: str
+    x: Callable[[Record], float]
+    y: Callable[[Record], float | None]
+    x_label: str
+    y_label: str = ""
+    log_x: bool = False
+    log_y: bool = False
+    falling: bool = False
+
+
+def _round(record: Record) -> float:
+    return float(record["round"])
+
+
+def _accuracy(record: Record) -> float:
+    return 100 * float(record["test"]["accuracy"])
+
+
+def _density(record: Record) -> float:
+    return 100 * float(record["retrained"]["density"])
+
+
+def _pq_index(record: Record) -> float | None:
+    index = record["retrained"]["pq_index"]
+    return None if index is None else float(index)
+
+
+PANELS = (
+    Panel("Test accuracy by round, %", _round, _accuracy, "round of pruning"),
+    Panel("PQ Index of the weights that remain", _round, _pq_index, "round of pruning", log_y=True),
+    Panel("Density: weights that remain, %", _round, _density, "round of pruning", log_y=True),
+    Panel("Test accuracy by density, %", _density, _accuracy, "density, %", log_x=True, falling=True),
+)
+
+
+def draw(runs: Iterable[Run], *, caption: str = "", panels: Sequence[Panel] = PANELS) -> Figure:
+    """One figure with `panels`, two in a row, a common legend above them and a caption below."""
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("a figure needs matplotlib: pip install 'palmette[report]'") from error
+    groups = by_method(runs)
+    with matplotlib.rc_context(STYLE):
+        rows = (len(panels) + 1) // 2
+        figure = Figure(figsize=(10, 0.9 + 3.3 * rows), layout="constrained")
+        figure.get_layout_engine().set(h_pad=0.09)  # type: ignore[union-attr,call-arg]
+        axes = figure.subplots(rows, min(2, len(panels)), squeeze=False).flatten()
+        for axis, panel in zip(axes, panels, strict=False):
+            for (name, many), line in zip(groups.items(), LINES * len(groups), strict=False):
+                _curve(axis, panel, many, line | {"label": name})
+            _furnish(axis, panel)
+        for axis in axes[len(panels) :]:
+            axis.remove()
+        handles, names = axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), handlelength=3.2)
+        figure.supxlabel(caption, fontsize=10, color="#444444")
+    return figure
+
+
+def png(figure: Figure) -> bytes:
+    """The figure as a PNG file, the same bytes for the same figure."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", metadata={"Software": None})
+    return file.getvalue()
+
+
+def _curve(axis: Axes, panel: Panel, many: Sequence[Sequence[Record]], line: dict[str, Any]) -> None:
+    """Mean and deviation round by round, over the runs that reached the round."""
+    points = []
+    for t in range(max(map(len, many))):
+        at = [records[t] for records in many if len(records) > t]
+        values = [v for record in at if (v := panel.y(record)) is not None]
+        if values:
+            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+            points.append((statistics.fmean(map(panel.x, at)), statistics.fmean(values), deviation))
+    if not points:
+        return
+    x, mean = [x for x, _, _ in points], [m for _, m, _ in points]
+    every = max(1, len(x) // 8)
+    axis.plot(x, mean, markevery=every, markeredgecolor="white", markeredgewidth=0.8, **line)
+    # A logarithmic axis has no place for a band that reaches 0.
+    low = [max(m - d, m / 10) if panel.log_y else m - d for _, m, d in points]
+    high = [m + d for _, m, d in points]
+    axis.fill_between(x, low, high, color=line["color"], alpha=0.18, linewidth=0)
+
+
+def _furnish(axis: Axes, panel: Panel) -> None:
+    axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    axis.margins(x=0.02)
+    for log, which in ((panel.log_x, "x"), (panel.log_y, "y")):
+        if log:
+            getattr(axis, f"set_{which}scale")("log")
+            _label(getattr(axis, f"{which}axis"))
+    if panel.falling:
+        axis.invert_xaxis()
+
+
+def _label(axis: Axis) -> None:
+    """Plain numbers on a logarithmic axis: 1, 2 and 5 where it spans little, else powers of ten."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,155 @@
+"""What came out, method by method: mean and standard deviation over the runs that differ in their seed."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from palmette.studies.config import Experiment
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+Record = Mapping[str, Any]
+Run = tuple[Experiment, Sequence[Record]]
+"""What was run, and what its rounds left behind."""
+
+WITHIN = 0.01
+"""How far below the dense network's an accuracy may be and still count as kept."""
+
+NOTES = (
+    f"kept: the last round up to which every accuracy is within {100 * WITHIN:g} point of the dense network's "
+    "(judged on validation images where there are any).\n"
+    "index up: the round after which the PQ Index, at p=0.5, q=1, rose twice in a row. end: the last round.\n"
+    "Accuracy is that on the test set, density the share of the weights that remain, both in percent; ± is the "
+    "standard deviation over seeds."
+)
+
+
+def label(experiment: Experiment) -> str:
+    """The method, as people name it.
+
+    >>> label(Experiment(p=1, q=2)), label(Experiment(method="one-shot"))
+    ('SAP (p=1, q=2)', 'One Shot')
+    """
+    if experiment.method == "sap":
+        return f"SAP (p={experiment.p:g}, q={experiment.q:g})"
+    return {"lottery-ticket": "Lottery Ticket", "one-shot": "One Shot"}[experiment.method]
+
+
+def by_method(runs: Iterable[Run]) -> dict[str, list[Sequence[Record]]]:
+    """The records of the runs of each method, in the order in which methods first come."""
+    groups: dict[str, list[Sequence[Record]]] = {}
+    for experiment, records in runs:
+        groups.setdefault(label(experiment), []).append(records)
+    return groups
+
+
+def summary(runs: Iterable[Run]) -> list[dict[str, Any]]:
+    """A row for each method, as plain numbers: [mean, standard deviation], the latter None of a single run."""
+    rows = []
+    for method, many in by_method(runs).items():
+        moments: dict[str, list[int | None]] = {
+            "dense": [0 for _ in many],
+            "kept": [last_kept(records) for records in many],
+            "index_turned_up": [index_turned_up(records) for records in many],
+            "end": [len(records) - 1 for records in many],
+        }
+        row: dict[str, Any] = {"method": method, "runs": len(many)}
+        for name, rounds in moments.items():
+            row[name] = _at([(records, t) for records, t in zip(many, rounds, strict=True) if t is not None])
+        rows.append(row | {"stopped": dict(Counter(records[-1]["stopped"] for records in many))})
+    return rows
+
+
+def last_kept(records: Sequence[Record]) -> int:
+    """The last round up to which no accuracy fell more than `WITHIN` below that of the dense network.
+
+    The first fall counts, although a later round may be better again: the best of many rounds would be chosen
+    by looking at the data it is judged on.
+    """
+    judged = [(record["validation"] or record["test"])["accuracy"] for record in records]
+    return len(list(itertools.takewhile(lambda a: a >= judged[0] - WITHIN - 1e-9, judged))) - 1
+
+
+def index_turned_up(records: Sequence[Record]) -> int | None:
+    """The round after which the PQ Index rose twice in a row; None if it never did."""
+    index = [record["retrained"]["pq_index"] for record in records]
+    for t, three in enumerate(zip(index, index[1:], index[2:], strict=False)):
+        if None not in three and three[0] < three[1] < three[2]:
+            return t
+    return None
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The rows of `summary`, to be printed."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))  # 80 columns are enough
+    titles = ("method", "dense\naccuracy", "kept\ndensity", "\naccuracy", "index up\ndensity", "\naccuracy")
+    for title in (*titles, "end\ndensity", "\naccuracy"):
+        table.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
+    for row in rows:
+        pairs = [row["dense"]["accuracy"]]
+        for moment in ("kept", "index_turned_up", "end"):
+            pairs += [row[moment]["density"], row[moment]["accuracy"]]
+        table.add_row(row["method"], *("never" if p is None else _percent(p[0], p[0]) for p in pairs))
+        if row["runs"] > 1:
+            deviations = ("" if p is None or p[1] is None else f"±{_percent(p[1], p[0])}" for p in pairs)
+            table.add_row("", *deviations, style="dim")
+    return table
+
+
+def why_stopped(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The reasons for which runs ended, said once where all had the same."""
+    if len({reason for row in rows for reason in row["stopped"]}) == 1:
+        counts = sorted({row["runs"] for row in rows})
+        each = f"{' or '.join(map(str, counts))} run{'s' if counts != [1] else ''} of each method"
+        return f"{each}; all ended because {next(iter(rows[0]['stopped']))}."
+    lines = []
+    for row in rows:
+        reasons = (f"{reason} ({count} of {row['runs']})" for reason, count in row["stopped"].items())
+        lines.append(f"{row['method']} ended because {'; '.join(reasons)}.")
+    return "\n".join(lines)
+
+
+def as_text(rows: Sequence[Mapping[str, Any]], runs: Iterable[Run]) -> str:
+    """The table as a file keeps it: with what it means and which runs are in it."""
+    from rich.console import Console
+
+    page = Console(file=io.StringIO(), width=120, color_system=None)
+    page.print(as_table(rows))
+    turned = [row for row in rows if 0 < row["index_turned_up"]["runs"] < row["runs"]]
+    notes = [f"The index of {r['method']} turned up in {r['index_turned_up']['runs']} runs only." for r in turned]
+    ids = [experiment.id for experiment, _ in runs]
+    text = page.file.getvalue()  # type: ignore[attr-defined]
+    body = "\n".join(line.rstrip() for line in text.splitlines())
+    return "\n\n".join([body, "\n".join([why_stopped(rows), *notes]), NOTES, "\n".join(["Runs:", *ids])]) + "\n"
+
+
+def _at(moments: Sequence[tuple[Sequence[Record], int]]) -> dict[str, Any]:
+    at = [records[t] for records, t in moments]
+    return {
+        "runs": len(at),
+        "round": _spread([t for _, t in moments]),
+        "density": _spread([record["retrained"]["density"] for record in at]),
+        "accuracy": _spread([record["test"]["accuracy"] for record in at]),
+        "pq_index": _spread([i for record in at if (i := record["retrained"]["pq_index"]) is not None]),
+    }
+
+
+def _spread(values: Sequence[float]) -> list[float | None] | None:
+    if not values:
+        return None
+    return [statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None]
+
+
+def _percent(fraction: float, beside: float) -> str:
+    # As many digits as the mean beside it: one, or two that count where next to nothing remains.
+    digits = 1 if beside >= 0.01 or beside <= 0 else 1 - math.floor(math.log10(100 * beside))
+    return f"{100 * fraction:.{digits}f}"

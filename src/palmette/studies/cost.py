@@ -1,0 +1,87 @@
+"""What an experiment costs, before it is run."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from palmette.pruning.pruner import Pruner
+from palmette.pruning.weights import prunable
+from palmette.studies.config import Experiment
+from palmette.studies.records import index_map, measured
+from palmette.training.data import Images, validation_split
+from palmette.training.data.augment import Preparation
+from palmette.training.loop import Training, evaluate
+from palmette.training.models import build, flops_per_image
+
+_SECONDS = 1.0  # of training that are timed, at least
+_BATCHES = 8
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one network costs, on the device where it was measured.
+
+    Args:
+        parameters: all of the model.
+        prunable: those that may go.
+        flops_per_image: forward, dense; training takes about three times as much.
+        images: in an epoch.
+        seconds_per_epoch: of training, from a few steps.
+        seconds_per_round: of testing and measuring, once per round.
+    """
+
+    parameters: int
+    prunable: int
+    flops_per_image: int
+    images: int
+    seconds_per_epoch: float
+    seconds_per_round: float
+
+
+def cost(experiment: Experiment, images: Images, *, device: torch.device | str = "cpu") -> Cost:
+    """Train a few steps on a part of `images`, test and measure once, and reckon from there."""
+    if experiment.validation:
+        images = validation_split(images, seed=experiment.seed, count=experiment.validation)[0]
+    device = torch.device(device)
+    model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
+    flops = flops_per_image(copy.deepcopy(model), shape=images.shape)
+    model.to(device)
+    weights = prunable(model)
+    pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope)
+    optimizer = experiment.recipe.make_optimizer(model.parameters())
+    pruner.hold(optimizer)
+
+    count = min(len(images.train_images), _BATCHES * experiment.batch)
+    part = replace(images, train_images=images.train_images[:count], train_labels=images.train_labels[:count])
+    training = Training(model, optimizer, part, experiment.recipe, seed=experiment.seed)
+    training.epoch(0)  # the first is slower: memory is taken, kernels are chosen
+    taken: list[float] = []
+    while sum(taken) < _SECONDS or (len(taken) < 3 and sum(taken) < 10 * _SECONDS):
+        began = time.perf_counter()
+        training.epoch(0)
+        taken.append(time.perf_counter() - began)
+
+    test = min(len(images.test_images), 1000)
+    prepare = Preparation(images, device=device)
+    began = time.perf_counter()
+    evaluate(model, images.test_images[:test], images.test_labels[:test], prepare)
+    tested = time.perf_counter() - began
+    for _ in range(2):  # retrained and pruned
+        measured(weights, pruner.masks)
+    index_map(weights, pruner.masks)
+    pruner.step()
+    rest = time.perf_counter() - began - tested
+    return Cost(
+        parameters=sum(p.numel() for p in model.parameters()),
+        prunable=pruner.masks.total,
+        flops_per_image=flops,
+        images=len(images.train_images),
+        # The median, since anything may stop a machine for a moment.
+        seconds_per_epoch=statistics.median(taken) * len(images.train_images) / count,
+        seconds_per_round=2 * tested * len(images.test_images) / test + rest,
+    )

@@ -1,0 +1,93 @@
+"""Where a run stands: read from its folder by anyone, at any time, also while another process runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from palmette.errors import RunDamaged
+from palmette.studies.config import Experiment
+from palmette.studies.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands.
+
+    Args:
+        experiment: what is run.
+        rounds: how many are finished, round 0 included.
+        epoch: epochs of the round under way that need not be trained again.
+        stopped: why it ended; None when it has not.
+        owner: who runs it at this moment, or None.
+    """
+
+    experiment: Experiment
+    rounds: int = 0
+    epoch: int = 0
+    stopped: str | None = None
+    owner: str | None = None
+
+    @property
+    def state(self) -> str:
+        """In a word: finished, running, interrupted or new."""
+        if self.stopped is not None:
+            return "finished"
+        if self.owner is not None:
+            return "running"
+        return "interrupted" if self.rounds or self.epoch else "new"
+
+    @property
+    def epochs_done(self) -> int:
+        """Model-epochs that need not be trained again."""
+        under_way = max(0, self.epoch - epochs_of(self.experiment, self.rounds).start)
+        return epochs_before(self.experiment, self.rounds) + under_way
+
+    @property
+    def epochs_left(self) -> int:
+        """Model-epochs to come, if no rule ends the run early."""
+        whole = epochs_before(self.experiment, self.experiment.rounds + 1)
+        return 0 if self.stopped is not None else whole - self.epochs_done
+
+
+def standing(rundir: RunDir, experiment: Experiment | None = None) -> Standing:
+    """Where the run in a folder stands; of `experiment`, or of what the folder says."""
+    experiment = experiment or experiment_of(rundir)
+    records = rundir.records()
+    number = rundir.newest_checkpoint()
+    round, epoch = (0, 0) if number is None else place(experiment, number)
+    if round != len(records):  # the round was recorded, and the state that begins the next not yet saved
+        epoch = 0
+    stopped = records[-1].get("stopped") if records else None
+    return Standing(experiment, len(records), epoch, stopped, rundir.owner())
+
+
+def experiment_of(rundir: RunDir) -> Experiment:
+    """What is run in a folder."""
+    try:
+        return Experiment.from_toml(rundir.experiment)
+    except (TypeError, ValueError) as error:
+        raise RunDamaged(f"the run folder {str(rundir.path)!r} does not say what is run in it: {error}") from error
+
+
+def epochs_of(experiment: Experiment, round: int) -> range:
+    """The epochs that a round trains."""
+    return experiment.rewinding.epochs(experiment.recipe) if round else range(experiment.epochs)
+
+
+def epochs_before(experiment: Experiment, rounds: int) -> int:
+    """How many epochs the first `rounds` rounds train together."""
+    return sum(len(epochs_of(experiment, round)) for round in range(rounds))
+
+
+def number_of(experiment: Experiment, round: int, epoch: int) -> int:
+    """The number of the checkpoint after so many epochs of a round.
+
+    >>> number_of(Experiment(epochs=15), 2, 7), place(Experiment(epochs=15), 39)
+    (39, (2, 7))
+    """
+    return round * (experiment.epochs + 1) + epoch
+
+
+def place(experiment: Experiment, number: int) -> tuple[int, int]:
+    """Round and epoch of a checkpoint by its number."""
+    return divmod(number, experiment.epochs + 1)

@@ -1,0 +1,69 @@
+"""The figure: what is drawn, and that it can be told apart without colours."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import matplotlib.image
+import pytest
+
+from palmette.reports.figures import LINES, PANELS, Panel, draw, png
+from palmette.studies.config import Experiment
+
+METHODS = [Experiment(), Experiment(p=1, q=2), Experiment(method="lottery-ticket"), Experiment(method="one-shot")]
+
+
+def records(accuracies, index=0.1):
+    return [
+        {"round": t, "test": {"accuracy": a}, "retrained": {"density": 0.5**t, "pq_index": index}}
+        for t, a in enumerate(accuracies)
+    ]
+
+
+def test_a_line_is_the_mean_of_the_runs_that_reached_the_round():
+    runs = [(Experiment(seed=0), records([0.9, 0.5])), (Experiment(seed=1), records([0.7]))]
+    axis = draw(runs, panels=PANELS[:1]).axes[0]
+    assert axis.get_lines()[0].get_xydata().tolist() == [[0.0, pytest.approx(80.0)], [1.0, pytest.approx(50.0)]]
+    assert len(axis.get_lines()) == 1
+
+
+def test_an_index_that_does_not_exist_leaves_a_gap():
+    runs = [(Experiment(), records([0.9, 0.8], index=None))]
+    assert draw(runs).axes[1].get_lines() == []
+
+
+def test_each_method_has_its_own_colour_line_and_marker():
+    figure = draw([(e, records([0.9, 0.8, 0.7])) for e in METHODS])
+    assert len(figure.axes) == len(PANELS)
+    for axis in figure.axes:
+        drawn = axis.get_lines()
+        assert len({(line.get_marker(), line.get_color()) for line in drawn}) == len(METHODS)
+    assert len({str(line["linestyle"]) for line in LINES[:4]}) == 4
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names == ["SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "Lottery Ticket", "One Shot"]
+
+
+def test_pruning_goes_to_the_right():
+    figure = draw([(Experiment(), records([0.9, 0.8, 0.7]))])
+    assert [axis.xaxis_inverted() for axis in figure.axes] == [panel.falling for panel in PANELS]
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_it_is_a_picture_and_the_same_each_time(count):
+    runs = [(e, records([0.9, 0.8, 0.7])) for e in METHODS]
+    first, second = (png(draw(runs, caption="small", panels=PANELS[:count])) for _ in range(2))
+    assert first == second
+    height, width, _ = matplotlib.image.imread(io.BytesIO(first)).shape
+    assert min(height, width) > 500
+
+
+def test_a_single_round_and_a_panel_of_ones_own_are_drawn():
+    own = Panel("Kept", lambda r: r["round"], lambda r: r["retrained"]["density"], "round", log_y=True)
+    assert png(draw([(Experiment(), records([0.9]))], panels=[own])).startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_the_line_that_installs_it_is_given(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'palmette\[report\]'"):
+        draw([])

@@ -1,0 +1,94 @@
+"""Many runs as one table."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+
+import pytest
+
+import palmette as pm
+from palmette.errors import RunDamaged
+from palmette.studies.rundir import RunDir
+
+TICKET = pm.Experiment(method="lottery-ticket", model="linear", epochs=1, rounds=2, validation=100)
+SAP = pm.Experiment(model="linear", epochs=0, rounds=1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    pm.run(TICKET, folder / TICKET.id)
+    pm.run(SAP, folder / "deeper" / "still" / SAP.id)
+    (folder / "notes").mkdir()
+    (folder / "notes" / "experiment.toml").write_text("epochs = 3\n")
+    return folder
+
+
+def test_a_row_for_each_run_and_round_with_its_settings_and_numbers(folder):
+    table = pm.read_runs(folder)
+    assert table[["id", "round"]].values.tolist() == [
+        [SAP.id, 0], [SAP.id, 1], [TICKET.id, 0], [TICKET.id, 1], [TICKET.id, 2],
+    ]  # fmt: skip
+    assert {f.name for f in dataclasses.fields(pm.Experiment)} <= set(table.columns)
+    ticket = table[table.method == "lottery-ticket"]
+    assert ticket.kept.tolist() == [640, 512, 410]
+    assert ticket.cut_weights.tolist() == [128, 102, 82]
+    assert ticket.pruned_kept.tolist() == [512, 410, 328]
+    assert ticket.stopped.tolist()[-1] == "2 rounds are done"
+    assert (ticket.seconds > 0).all()
+    assert (ticket.images_per_second > 0).all()
+    for record, (_, row) in zip(RunDir(folder / TICKET.id).records(), ticket.iterrows(), strict=True):
+        assert row.test_accuracy == record["test"]["accuracy"]
+        assert row.train_loss == record["train"]["loss"]
+        assert row.validation_accuracy == record["validation"]["accuracy"]
+        assert row.pq_index == record["retrained"]["pq_index"]
+        assert row.gini_index == record["retrained"]["gini_index"]
+        assert row.dead_neurons == record["retrained"]["dead_neurons"]
+        assert row.pruned_test_accuracy == record["pruned"]["test"]["accuracy"]
+        assert row.pruned_pq_index_difference == record["pruned"]["pq_index_difference"]
+
+
+def test_what_does_not_exist_is_nan(folder):
+    sap = pm.read_runs(folder / "deeper")
+    assert sap.validation_accuracy.isna().all()
+    assert sap.train_loss.isna().all()  # nothing was trained
+
+
+def test_a_row_for_each_layer_where_asked_for(folder):
+    table = pm.read_runs(folder / TICKET.id, layers=True)
+    assert table.layer.tolist() == ["head.weight"] * 3
+    assert table.kept.tolist() == [640, 512, 410]
+    assert table.cut_weights.tolist() == [128, 102, 82]
+    assert {"id", "round", "density", "pq_index", "gini_index", "dead_neurons", "seed"} <= set(table.columns)
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run in"):
+        pm.read_runs(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no folder at"):
+        pm.read_runs(tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("records.jsonl", "{\n"),
+        ("records.jsonl", '{"round": 0}\n'),
+        ("records.jsonl", '{"round": 0, "retrained": 3}\n'),
+        ("timings.jsonl", "nothing\n"),
+        ("experiment.toml", "p = 9\n"),
+    ],
+)
+def test_a_damaged_run_is_named(tmp_path, name, content):
+    pm.run(SAP, tmp_path / "good")
+    pm.run(SAP, tmp_path / "bad")
+    (tmp_path / "bad" / name).write_text(content)
+    with pytest.raises(RunDamaged, match="bad"):
+        pm.read_runs(tmp_path)
+
+
+def test_without_pandas_the_line_that_installs_it_is_given(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"pip install 'palmette\[report\]'"):
+        pm.read_runs(folder)
