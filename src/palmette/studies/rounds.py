@@ -1,31 +1,26 @@
-"""t = 0 … T: rewind, train, measure, record, prune. Starting again is resuming."""
+"""t = 0 … T: rewind, train, measure, record, prune; for one run or many in step. Starting again is resuming."""
 
 from __future__ import annotations
 
-import copy
 import math
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from palmette.errors import NotFinite, RunDamaged, RunInterrupted
-from palmette.pruning.masks import Masks
-from palmette.pruning.pruner import Pruner
-from palmette.pruning.saliency import magnitude_of
-from palmette.pruning.weights import prunable
+from palmette.errors import NotFinite, PalmetteError, RunDamaged, RunInterrupted
 from palmette.studies.config import Experiment
-from palmette.studies.records import index_map, measured
+from palmette.studies.run_state import RunState
 from palmette.studies.rundir import RunDir
-from palmette.studies.standing import epochs_of, number_of
-from palmette.training.data import load, validation_split
-from palmette.training.data.augment import Preparation
-from palmette.training.loop import Score, Training, evaluate
-from palmette.training.models import build
+from palmette.training.data import Images, load, validation_split
+from palmette.training.fleet import Fleet
+from palmette.training.loop import Score
+
+_SECONDS_BETWEEN_SAVES = 30.0
 
 
 @dataclass(frozen=True)
@@ -39,45 +34,121 @@ class Progress:
     density: float
 
 
+class Observer:
+    """Whoever looks on while runs are under way; does nothing, and is made to be inherited from."""
+
+    def epoch(self, experiment: Experiment, progress: Progress) -> None:
+        """An epoch is trained."""
+
+    def recorded(self, experiment: Experiment, record: Mapping[str, Any]) -> None:
+        """A round is over, and its record is on disk."""
+
+    def ended(self, experiment: Experiment, outcome: str | Exception) -> None:
+        """The run is over, and why; or it could not go on, and why."""
+
+    def interrupts(self) -> bool:
+        """Asked after each epoch; when it says so, all states are saved and `RunInterrupted` is raised."""
+        return False
+
+    def say(self, text: str) -> None:
+        """Something was amiss, and was put right."""
+
+
 def run(
     experiment: Experiment,
     folder: str | Path,
     *,
     data_folder: str | Path | None = None,
     device: torch.device | str = "cpu",
-    save_every: int = 10,
-    watch: Callable[[Progress], None] = lambda progress: None,
-    recorded: Callable[[Mapping[str, Any]], None] = lambda record: None,
-    interrupted: Callable[[], bool] = lambda: False,
-    say: Callable[[str], None] = lambda text: None,
+    save_every: int | None = None,
+    observer: Observer | None = None,
 ) -> RunDir:
     """Run `experiment` in `folder`, or go on where it was left, until its rounds are done or a rule stops it.
 
-    A record is on disk before the next round starts, and a state every few epochs. On a CPU, an interrupted run
-    that is started again ends with the same records, byte for byte, as one that was not.
+    A record is on disk before the next round starts, and a state at each round and every half minute. On a CPU, an
+    interrupted run that is started again ends with the same records, byte for byte, as one that was not; on a GPU
+    too, where torch has deterministic algorithms for the model.
 
     Args:
         experiment: what to do; a folder belongs to one experiment.
         folder: where records, masks and states go.
         data_folder: where the data set is looked for first.
         device: where to train.
-        save_every: epochs between two states.
-        watch: called after each epoch.
-        recorded: called with the record of each round, when it is on disk.
-        interrupted: asked after each epoch; when it says so, the state is saved and `RunInterrupted` raised.
-        say: given a sentence when something was amiss and put right.
+        save_every: epochs between two states within a round, in place of the half minute.
+        observer: is told what happens.
 
     Diao et al. 2023, Algorithm 1; Lottery Ticket and One Shot as in Section 4.1.
     """
-    rundir = RunDir(folder, say=say)
-    with rundir.lock():
-        _claim(rundir, experiment)
-        records = rundir.records()
-        if not records or records[-1]["stopped"] is None:
-            place = (data_folder, torch.device(device))
-            _Run(experiment, rundir, *place, save_every, watch, recorded, interrupted).go_on()
-        rundir.finish()
-    return rundir
+    failures: list[Exception] = []
+
+    class Watch(Observer):
+        def ended(self, experiment: Experiment, outcome: str | Exception) -> None:
+            told.ended(experiment, outcome)
+            failures.extend([outcome] if isinstance(outcome, Exception) else [])
+
+    told = observer or Observer()
+    watch = Watch()
+    for name in ("epoch", "recorded", "interrupts", "say"):
+        setattr(watch, name, getattr(told, name))
+    settings: dict[str, Any] = {"data_folder": data_folder, "device": device, "save_every": save_every}
+    run_together({Path(folder): experiment}, observer=watch, **settings)
+    if failures:
+        raise failures[0]
+    return RunDir(folder)
+
+
+def fleets(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
+    """Those that can be trained together: they share data, model and recipe, and are always in the same epoch."""
+    groups: dict[object, list[Experiment]] = {}
+    for e in experiments:
+        key = (e.data, e.model, e.recipe, e.rewind, e.validation, e.seed if e.validation else None)
+        groups.setdefault(key, []).append(e)
+    return list(groups.values())
+
+
+def run_together(
+    experiments: Mapping[Path, Experiment],
+    *,
+    data_folder: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    size: int | None = None,
+    save_every: int | None = None,
+    observer: Observer | None = None,
+) -> None:
+    """Run all of one of the `fleets`, each in its folder, as `run` does one; what fails does not stop the others.
+
+    Args:
+        experiments: by folder.
+        size: how many are trained at once; as many as the memory holds by default.
+        data_folder, device, save_every, observer: as for `run`.
+    """
+    watch = observer or Observer()
+    with ExitStack() as locks:
+        pending: list[tuple[Experiment, RunDir]] = []
+        for folder, experiment in experiments.items():
+            rundir = RunDir(folder, say=watch.say)
+            try:
+                locks.enter_context(rundir.lock())
+                _claim(rundir, experiment)
+                records = rundir.records()
+            except PalmetteError as error:
+                watch.ended(experiment, error)
+                continue
+            if records and records[-1]["stopped"] is not None:
+                rundir.finish()
+                watch.ended(experiment, records[-1]["stopped"])
+            else:
+                pending.append((experiment, rundir))
+        if not pending:
+            return
+        first = pending[0][0]
+        images, held_out = load(first.data, folder=data_folder), None
+        if first.validation:
+            images, *held_out = validation_split(images, seed=first.seed, count=first.validation)
+        together = _Together(_on(images, torch.device(device)), held_out, save_every, watch)
+        size = size or len(pending)
+        for start in range(0, len(pending), size):
+            together.run(pending[start : start + size])
 
 
 def _claim(rundir: RunDir, experiment: Experiment) -> None:
@@ -93,193 +164,168 @@ def _claim(rundir: RunDir, experiment: Experiment) -> None:
         )
 
 
-class _Run:
-    """A run in memory. What a checkpoint must hold is what `_state` says; all else follows from the experiment."""
+def _on(images: Images, device: torch.device) -> Images:
+    names = ("train_images", "train_labels", "test_images", "test_labels")
+    return replace(images, **{name: getattr(images, name).to(device) for name in names})
+
+
+class _Together:
+    """Runs in step: epoch by epoch, round by round."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        rundir: RunDir,
-        data_folder: str | Path | None,
-        device: torch.device,
-        save_every: int,
-        watch: Callable[[Progress], None],
-        recorded: Callable[[Mapping[str, Any]], None],
-        interrupted: Callable[[], bool],
+        self, images: Images, held_out: Sequence[torch.Tensor] | None, save_every: int | None, watch: Observer
     ) -> None:
-        self.experiment, self.rundir, self.save_every = experiment, rundir, save_every
-        self.watch, self.recorded, self.interrupted = watch, recorded, interrupted
-        self.recipe, self.rewind = experiment.recipe, experiment.rewinding
-        images = load(experiment.data, folder=data_folder)
-        self.validation: tuple[Tensor, Tensor] | None = None
-        if experiment.validation:
-            images, *held_out = validation_split(images, seed=experiment.seed, count=experiment.validation)
-            self.validation = (held_out[0], held_out[1])
-        self.images = images
-        self.prepare = Preparation(images, device=device)
-        self.model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed).to(
-            device
-        )
-        self.weights = prunable(self.model)
-        self.pruner = Pruner(self.model, budget=experiment.budget, scope=experiment.scope, stop=experiment.rules)
-        self.start = copy.deepcopy(self.model.state_dict())  # what a round goes back to
-        self.dense: dict[str, Tensor] | None = None  # w_0, for One Shot
-        self.optimizer = self.recipe.make_optimizer(self.model.parameters())
-        self.pruner.hold(self.optimizer)
-        self.round, self.epoch, self.train = 0, 0, Score(float("nan"), float("nan"))
+        self.images, self.held_out, self.save_every, self.watch = images, held_out, save_every, watch
+        self.saved, self.told = time.monotonic(), set[str]()
 
-    def go_on(self) -> None:
-        """From the newest state, or from the beginning, to the end."""
-        if (found := self.rundir.load_checkpoint()) is not None:
-            self._restore(found[1])
-        while True:
-            began, first = time.perf_counter(), self.epoch
-            self._train()
-            trained = time.perf_counter() - began
-            record = self._prune()
-            self.rundir.append_record(record)
-            self.rundir.append_timing(
-                {
-                    "round": self.round,
-                    "seconds": time.perf_counter() - began,
-                    "epochs": self.epoch - first,
-                    "images_per_second": (self.epoch - first) * len(self.images.train_images) / max(trained, 1e-9),
-                }
-            )
-            self.recorded(record)
-            if record["stopped"] is not None:
-                return
-            self._rewind()
-            self._save()
-            self._end_if_asked()
-
-    def _train(self) -> None:
-        training = Training(
-            self.model,
-            self.optimizer,
-            self.images,
-            self.recipe,
-            seed=self.experiment.seed,
-            round=self.round,
-        )
-        for epoch in range(self.epoch, epochs_of(self.experiment, self.round).stop):
-            rate = self.rewind.learning_rate_at(self.recipe, epoch) if self.round else None
-            self.train = training.epoch(epoch, learning_rate=rate)
-            self.epoch = epoch + 1
-            if not math.isfinite(self.train.loss):
-                raise NotFinite(
-                    f"{self.experiment.id} diverged: its training loss is {self.train.loss} in epoch {self.epoch} "
-                    f"of round {self.round}; a smaller learning rate, clipping or a warm-up may help"
+    def run(self, pending: Sequence[tuple[Experiment, RunDir]]) -> None:
+        """From the newest states that all have, or from the beginning, to the end."""
+        for part in _in_step(pending):
+            try:
+                self._go_on([self._begin(e, rundir, number) for (e, rundir), number in part])
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+                if len(part) == 1:
+                    raise
+                half = len(part) // 2
+                self.watch.say(
+                    f"{len(part)} networks do not fit into the memory of the device; {half} at once then"
                 )
-            if self.round == 0 and self.rewind.kind == "epoch" and self.epoch == self.rewind.to:
-                self.start = copy.deepcopy(self.model.state_dict())
-            if self.epoch % self.save_every == 0 or self.epoch == self.recipe.epochs:
-                self._save()
-            self.watch(Progress(self.round, self.epoch, self.recipe.epochs, self.train, self.pruner.density))
-            self._end_if_asked()
+                self.run([run for run, _ in part[:half]])
+                self.run([run for run, _ in part[half:]])
 
-    def _end_if_asked(self) -> None:
-        if self.interrupted():
-            self._save()
-            raise RunInterrupted(
-                f"{self.experiment.id} was ended in round {self.round} after {self.epoch} of {self.recipe.epochs} "
-                "epochs; its state is saved"
+    def _begin(self, experiment: Experiment, rundir: RunDir, number: int | None) -> RunState:
+        state = RunState(experiment, rundir, self.images)
+        found = None if number is None else rundir.load_checkpoint(number)
+        if found is None:
+            state.save()
+        else:
+            state.restore(found[1])
+            if state.record is not None:
+                rundir.append_record(state.record)  # it may not have come to that
+        return state
+
+    def _go_on(self, runs: list[RunState]) -> None:
+        while True:
+            for state in runs:
+                if state.stopped is not None:
+                    state.rundir.finish()
+                    self.watch.ended(state.experiment, state.stopped)
+            runs = [state for state in runs if state.stopped is None]
+            if not runs:
+                return
+            runs = self._round(runs)
+
+    def _round(self, runs: list[RunState]) -> list[RunState]:
+        """One round of all; those that are left."""
+        began, epochs = time.monotonic(), runs[0].epochs
+        fleet = Fleet([state.member() for state in runs], self.images, runs[0].recipe)
+        diverged: set[RunState] = set()
+        for epoch in epochs:
+            scores = fleet.epoch(epoch, learning_rate=runs[0].learning_rate_at(epoch))
+            for state, score in zip(runs, scores, strict=True):
+                state.after_epoch(score)
+                if not math.isfinite(score.loss) and state not in diverged:
+                    diverged.add(state)
+                    self._diverged(state)
+            self._tell_of(fleet)
+            sound = [state for state in runs if state not in diverged]
+            self._save_if_due(sound, epoch + 1)
+            for state in sound:
+                density = state.pruner.density
+                progress = Progress(state.round, state.epoch, state.recipe.epochs, state.train, density)
+                self.watch.epoch(state.experiment, progress)
+            self._end_if_asked(sound)
+        trained = time.monotonic() - began
+        self._end_round(runs, fleet, diverged)
+        sound = [state for state in runs if state not in diverged]
+        # Only when all are saved is a record appended: whoever resumes finds the same runs in step as before.
+        for state in sound:
+            state.save()
+        self.saved = time.monotonic()
+        images = len(epochs) * len(self.images.train_images)
+        for state in sound:
+            assert state.record is not None
+            timing = {
+                "round": state.record["round"],
+                "seconds": time.monotonic() - began,
+                "epochs": len(epochs),
+                "images_per_second": images / max(trained, 1e-9),
+                "members": len(runs),
+            }
+            if state.rundir.append_record(state.record):
+                state.rundir.append_timing(timing)
+            self.watch.recorded(state.experiment, state.record)
+        self._end_if_asked([state for state in sound if state.stopped is None])
+        return sound
+
+    def _end_round(self, runs: list[RunState], fleet: Fleet, diverged: set[RunState]) -> None:
+        """Measure, cut, and measure again."""
+        prepare, precision = runs[0].prepare, runs[0].recipe.precision
+        test = (self.images.test_images, self.images.test_labels)
+        before = fleet.evaluate(*test, prepare, precision=precision)
+        held_out: Sequence[Score | None] = [None] * len(runs)
+        if self.held_out is not None:
+            held_out = fleet.evaluate(*self.held_out, prepare, precision=precision)
+        for state, score, validation in zip(runs, before, held_out, strict=True):
+            if state not in diverged:
+                state.cut(score, validation)
+        for state, score in zip(runs, fleet.evaluate(*test, prepare, precision=precision), strict=True):
+            if state not in diverged:
+                state.end_round(score)
+
+    def _diverged(self, state: RunState) -> None:
+        error = NotFinite(
+            f"{state.experiment.id} diverged: its training loss is {state.train.loss} in epoch {state.epoch} "
+            f"of round {state.round}; a smaller learning rate, clipping or a warm-up may help"
+        )
+        state.rundir.write_text("failure.txt", f"{error}\n")
+        self.watch.ended(state.experiment, error)
+
+    def _tell_of(self, fleet: Fleet) -> None:
+        for operation in sorted(fleet.unrepeatable - self.told):
+            self.told.add(operation)
+            self.watch.say(
+                f"{operation} has no deterministic version on this device: a run that is interrupted and resumed "
+                "may differ in its last digits from one that is not"
             )
 
-    def _prune(self) -> dict[str, Any]:
-        """Measure w_t ⊙ m_t, cut, measure w_t ⊙ m_{t+1}; One Shot cuts and measures w_0 in place of w_t."""
-        one_shot = self.experiment.method == "one-shot"
-        if one_shot and self.dense is None:
-            self.dense = copy.deepcopy(self.model.state_dict())
-        if self.dense is not None:
-            self.pruner.saliency = magnitude_of({name: self.dense[name] for name in self.weights})
-        before = self.pruner.masks
-        test = self._score()
-        validation = None if self.validation is None else _plain(self._score(*self.validation))
-        retrained = measured(self.weights, before)
-        reference = (test, retrained) if self.dense is None else self._of_dense(before)
-        spectrum = index_map(self.weights, before)
-        self.rundir.save_masks(self.round, before)
-        decision = self.pruner.step()
-        after = self.pruner.masks
-        cut, pruned = (
-            (self._score(), measured(self.weights, after)) if self.dense is None else self._of_dense(after)
-        )
-        stopped = self.pruner.stopped or None
-        if self.round >= self.experiment.rounds:
-            stopped = stopped or f"{self.experiment.rounds} rounds are done"
-        return {
-            "round": self.round,
-            "train": _plain(self.train),
-            "test": _plain(test),
-            "validation": validation,
-            "retrained": retrained,
-            "pruned": {
-                "test": _plain(cut),
-                **{name: pruned[name] for name in ("kept", "density", "pq_index", "gini_index")},
-                "accuracy_difference": cut.accuracy - reference[0].accuracy,
-                "pq_index_difference": _difference(pruned["pq_index"], reference[1]["pq_index"]),
-            },
-            "cut": {
-                "weights": decision.cut,
-                "layers": {n: int(before[n].sum()) - int(after[n].sum()) for n in self.weights},
-            },
-            "index_map": spectrum,
-            "stopped": stopped,
-        }
+    def _save_if_due(self, runs: list[RunState], epoch: int) -> None:
+        due = time.monotonic() - self.saved > _SECONDS_BETWEEN_SAVES
+        if epoch % self.save_every == 0 if self.save_every else due:
+            self._save(runs)
 
-    def _score(self, images: Tensor | None = None, labels: Tensor | None = None) -> Score:
-        images = self.images.test_images if images is None else images
-        labels = self.images.test_labels if labels is None else labels
-        return evaluate(self.model, images, labels, self.prepare, precision=self.recipe.precision)
+    def _save(self, runs: list[RunState]) -> None:
+        for state in runs:
+            state.save()
+        self.saved = time.monotonic()
 
-    def _of_dense(self, masks: Masks) -> tuple[Score, dict[str, Any]]:
-        """The score and the measures of w_0 under `masks`; the model is as it was afterwards."""
-        assert self.dense is not None
-        now = copy.deepcopy(self.model.state_dict())
-        try:
-            self.model.load_state_dict(self.dense)
-            masks.apply_(self.weights)
-            return self._score(), measured(self.weights, masks)
-        finally:
-            self.model.load_state_dict(now)
-
-    def _rewind(self) -> None:
-        """To the beginning of the next round: weights and buffers go back or stay, the optimizer is new."""
-        self.round += 1
-        self.epoch = epochs_of(self.experiment, self.round).start
-        if self.rewind.goes_back:
-            self.pruner.rewind(self.start)
-        self.optimizer = self.recipe.make_optimizer(self.model.parameters())
-        self.pruner.hold(self.optimizer)
-
-    def _save(self) -> None:
-        self.rundir.save_checkpoint(number_of(self.experiment, self.round, self.epoch), self._state())
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "round": self.round,
-            "epoch": self.epoch,
-            "train": (self.train.loss, self.train.accuracy),
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "pruner": self.pruner.state_dict(),
-            "start": self.start if self.rewind.kind == "epoch" else None,
-            "dense": self.dense,
-        }
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        self.round, self.epoch, self.train = state["round"], state["epoch"], Score(*state["train"])
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.pruner.load_state_dict(state["pruner"])
-        self.dense = state["dense"]
-        self.start = state["start"] or self.start
+    def _end_if_asked(self, runs: list[RunState]) -> None:
+        if self.watch.interrupts():
+            self._save(runs)
+            names = runs[0].experiment.id if len(runs) == 1 else f"{len(runs)} runs"
+            where = (
+                f"round {runs[0].round} after {runs[0].epoch} of {runs[0].recipe.epochs} epochs" if runs else ""
+            )
+            raise RunInterrupted(f"{names} ended in {where}; the state is saved")
 
 
-def _plain(score: Score) -> dict[str, float]:
-    return {"loss": score.loss, "accuracy": score.accuracy}
+def _in_step(
+    pending: Sequence[tuple[Experiment, RunDir]],
+) -> list[list[tuple[tuple[Experiment, RunDir], int | None]]]:
+    """The runs that go on from the same checkpoint, together with its number; None is the beginning.
 
-
-def _difference(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other
+    All runs of a fleet are saved at the same moments, and keep two states each. So where some were saved once more
+    than others before a process ended, the older state is the one that all have.
+    """
+    loaded: dict[int, int | None] = {}
+    numbers = [set(rundir.checkpoint_numbers()) for _, rundir in pending]
+    for newest in sorted({max(found, default=-1) for found in numbers}):
+        for i, found in enumerate(numbers):
+            if i not in loaded and (newest in found or not found):
+                whole = pending[i][1].load_checkpoint(newest) if found else None
+                loaded[i] = None if whole is None else whole[0]
+    parts: dict[int | None, list[tuple[tuple[Experiment, RunDir], int | None]]] = {}
+    for i, run in enumerate(pending):
+        parts.setdefault(loaded[i], []).append((run, loaded[i]))
+    return list(parts.values())

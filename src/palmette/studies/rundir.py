@@ -146,15 +146,19 @@ class RunDir:
         torch.save(state, buffer)
         buffer.write(_seal(buffer.getbuffer()))
         target = self.write_bytes(self.checkpoint(number).relative_to(self.path), buffer.getbuffer())
-        numbers = self._checkpoints()
+        numbers = self.checkpoint_numbers()
         # A higher number is left from what could not be continued, and must not be taken for the newest.
         for other in set(numbers) - set([n for n in numbers if n <= number][-2:]):
             self.checkpoint(other).unlink()
         return target
 
-    def load_checkpoint(self) -> tuple[int, Any] | None:
-        """Number and state, on the CPU, of the newest checkpoint that is whole; None when there is none."""
-        numbers = self._checkpoints()
+    def load_checkpoint(self, at_most: int | None = None) -> tuple[int, Any] | None:
+        """Number and state, on the CPU, of the newest checkpoint that is whole; None when there is none.
+
+        Args:
+            at_most: the highest number that is looked at.
+        """
+        numbers = [n for n in self.checkpoint_numbers() if at_most is None or n <= at_most]
         for number in reversed(numbers):
             path = self.checkpoint(number)
             content = b""
@@ -173,13 +177,9 @@ class RunDir:
             )
         return None
 
-    def newest_checkpoint(self) -> int | None:
-        """The number of the newest checkpoint, whole or not."""
-        return max(self._checkpoints(), default=None)
-
     def finish(self) -> int:
         """Remove the checkpoints; the bytes that the finished run keeps."""
-        for number in self._checkpoints():  # the newest last, so that an interruption loses nothing
+        for number in self.checkpoint_numbers():  # the newest last, so that an interruption loses nothing
             self.checkpoint(number).unlink()
         with suppress(OSError):  # absent, or someone put a file of their own there
             self.checkpoints.rmdir()
@@ -189,7 +189,8 @@ class RunDir:
         """How many bytes the files of the run take."""
         return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
 
-    def _checkpoints(self) -> list[int]:
+    def checkpoint_numbers(self) -> list[int]:
+        """The numbers of all checkpoints, whole or not, in rising order."""
         return sorted(int(f.stem) for f in self.checkpoints.glob("*.pt") if f.stem.isdecimal())
 
     def _append(self, target: Path, line: bytes) -> None:

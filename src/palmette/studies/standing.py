@@ -53,7 +53,7 @@ def standing(rundir: RunDir, experiment: Experiment | None = None) -> Standing:
     """Where the run in a folder stands; of `experiment`, or of what the folder says."""
     experiment = experiment or experiment_of(rundir)
     records = rundir.records()
-    number = rundir.newest_checkpoint()
+    number = max(rundir.checkpoint_numbers(), default=None)
     round, epoch = (0, 0) if number is None else place(experiment, number)
     if round != len(records):  # the round was recorded, and the state that begins the next not yet saved
         epoch = 0

@@ -81,6 +81,14 @@ class Training:
             number: decides the order of the data and, through the recipe, the learning rate.
             learning_rate: in place of the recipe's.
         """
+        with training_mode(self.recipe.precision, self.device):
+            left = self.begin(number, learning_rate=learning_rate)
+            while left:
+                left = self.advance(left)
+            return self.finish()
+
+    def begin(self, number: int, *, learning_rate: float | None = None) -> int:
+        """Make ready for an epoch; how many images it has. Within `training_mode`, as what follows."""
         rate = self.recipe.learning_rate_at(number) if learning_rate is None else learning_rate
         self.network.set_learning_rate(rate)
         count = self._order.shape[1]
@@ -90,24 +98,35 @@ class Training:
             self._bits.copy_(random_bits([mixed(key, 1) for key in keys], count, device=self.device))
         for model in self.network.models:
             model.train()
-        whole, rest = divmod(count, self.recipe.batch)
-        devices = [self.device] if self.device.type == "cuda" else []
-        with (
-            arithmetic(self.recipe.precision, self.device),
-            torch.random.fork_rng(devices),
-            warnings.catch_warnings(),
-        ):
-            warnings.filterwarnings("ignore", message=_UNREPEATABLE)
-            if self.device.type == "cuda" and whole and not self._is_recorded:
-                self._record(max(n for n in range(1, _MOST_STEPS + 1) if whole % n == 0))
-            torch.manual_seed(mixed(keys[0], 2))  # of a model that draws numbers itself
-            self._place.zero_()
-            self._totals.zero_()
-            for _ in range(whole // self._steps_at_once):
-                self._steps()
-            if rest:
-                self._step(rest)
-        return [Score(loss, right) for loss, right in (self._totals / count).T.tolist()]
+        if self.device.type == "cuda" and count >= self.recipe.batch and not self._is_recorded:
+            self._record(max(n for n in range(1, _MOST_STEPS + 1) if count // self.recipe.batch % n == 0))
+        torch.manual_seed(mixed(keys[0], 2))  # of a model that draws numbers itself
+        self._place.zero_()
+        self._totals.zero_()
+        return count
+
+    def advance(self, left: int) -> int:
+        """Train with the next images; how many of the epoch are left."""
+        if left < self.recipe.batch:
+            self._step(left)
+            return 0
+        self._steps()
+        return left - self.recipe.batch * self._steps_at_once
+
+    def finish(self) -> list[Score]:
+        """The mean of each member's scores while the epoch went on."""
+        return [Score(loss, right) for loss, right in (self._totals / self._order.shape[1]).T.tolist()]
+
+    def try_out(self) -> None:
+        """Take one gradient of two images, and change nothing; raises what a step would raise."""
+        pixels = self._prepare(self._images[:2]).expand(len(self.members), 2, *self._images.shape[1:])
+        before = [tensor.detach().clone() for tensor in self.network.changing()]
+        with autocast(self.recipe.precision, self.device):
+            scores = self.network.scores(pixels)
+        torch.autograd.grad(scores.sum(), self.network.learning(), allow_unused=True)
+        with torch.no_grad():
+            for tensor, value in zip(self.network.changing(), before, strict=True):
+                tensor.copy_(value)
 
     def _record(self, repeats: int) -> None:
         """Make steps of a whole batch a graph, and learn whether they come out the same each time."""
@@ -229,6 +248,15 @@ def autocast(precision: Precision, device: torch.device) -> contextlib.AbstractC
     if precision == "bfloat16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def training_mode(name: Precision, device: torch.device) -> Iterator[None]:
+    """The recipe's arithmetic; whatever is drawn or warned of in it, nobody else notices."""
+    devices = [device] if device.type == "cuda" else []
+    with arithmetic(name, device), torch.random.fork_rng(devices), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=_UNREPEATABLE)
+        yield
 
 
 @contextlib.contextmanager

@@ -1,0 +1,188 @@
+"""One run in memory: its network, its masks and where it stands; what it does at the end of a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palmette.pruning.masks import Masks
+from palmette.pruning.pruner import Pruner
+from palmette.pruning.saliency import magnitude_of
+from palmette.pruning.weights import prunable
+from palmette.studies.config import Experiment
+from palmette.studies.records import index_map, measured
+from palmette.studies.rundir import RunDir
+from palmette.studies.standing import epochs_of, number_of
+from palmette.training.data import Images
+from palmette.training.data.augment import Preparation
+from palmette.training.loop import Score, evaluate
+from palmette.training.members import Member
+from palmette.training.models import build
+
+
+class RunState:
+    """What a checkpoint must hold is what `save` writes; all else follows from the experiment.
+
+    Args:
+        experiment: what is run.
+        rundir: its folder, which is locked.
+        images: the data set, where the network is to be.
+        number: the checkpoint to go on from; the newest by default.
+    """
+
+    def __init__(self, experiment: Experiment, rundir: RunDir, images: Images) -> None:
+        self.experiment, self.rundir, self.images = experiment, rundir, images
+        self.recipe, self.rewind = experiment.recipe, experiment.rewinding
+        device = images.train_images.device
+        self.prepare = Preparation(images, device=device)
+        model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
+        self.model = model.to(device)
+        self.weights = prunable(self.model)
+        self.pruner = Pruner(self.model, budget=experiment.budget, scope=experiment.scope, stop=experiment.rules)
+        self.start = _own(self.model.state_dict())  # what a round goes back to
+        self.dense: dict[str, Tensor] | None = None  # w_0, for One Shot
+        self.optimizer = self.recipe.make_optimizer(self.model.parameters())
+        self.round, self.epoch, self.train = 0, 0, Score(float("nan"), float("nan"))
+        self.record: dict[str, Any] | None = None  # of the round before
+        self._test, self._half = Score(0.0, 0.0), dict[str, Any]()
+
+    @property
+    def stopped(self) -> str | None:
+        """Why it is over; None when it is not."""
+        return None if self.record is None else self.record["stopped"]
+
+    @property
+    def epochs(self) -> range:
+        """Of the round, those that are still to be trained."""
+        return range(self.epoch, epochs_of(self.experiment, self.round).stop)
+
+    def member(self) -> Member:
+        """As it is trained."""
+        return Member(self.model, self.optimizer, self.experiment.seed, self.round, self.pruner.masks)
+
+    def learning_rate_at(self, epoch: int) -> float | None:
+        """None where it is the recipe's."""
+        return self.rewind.learning_rate_at(self.recipe, epoch) if self.round else None
+
+    def after_epoch(self, train: Score) -> None:
+        """One more epoch is trained."""
+        self.epoch, self.train = self.epoch + 1, train
+        if self.round == 0 and self.rewind.kind == "epoch" and self.epoch == self.rewind.to:
+            self.start = _own(self.model.state_dict())
+
+    def cut(self, test: Score, validation: Score | None) -> None:
+        """Measure w_t ⊙ m_t, and cut; One Shot cuts by w_0 in place of w_t."""
+        if self.experiment.method == "one-shot" and self.dense is None:
+            self.dense = _own(self.model.state_dict())
+        if self.dense is not None:
+            self.pruner.saliency = magnitude_of({name: self.dense[name] for name in self.weights})
+        before = self.pruner.masks
+        retrained = measured(self.weights, before)
+        reference = (test, retrained) if self.dense is None else self._of_dense(before)
+        spectrum = index_map(self.weights, before)
+        self.rundir.save_masks(self.round, before)
+        decision = self.pruner.step()
+        after = self.pruner.masks
+        self._half = {
+            "round": self.round,
+            "train": _plain(self.train),
+            "test": _plain(test),
+            "validation": None if validation is None else _plain(validation),
+            "retrained": retrained,
+            "pruned": reference,
+            "cut": {
+                "weights": decision.cut,
+                "layers": {n: int(before[n].sum()) - int(after[n].sum()) for n in self.weights},
+            },
+            "index_map": spectrum,
+        }
+
+    def end_round(self, cut: Score) -> dict[str, Any]:
+        """Measure w_t ⊙ m_{t+1}, for One Shot w_0 in place of w_t, and go to the beginning of the next round.
+
+        Args:
+            cut: the score of the network as it is after the cut.
+        """
+        if self.dense is None:
+            now = (cut, measured(self.weights, self.pruner.masks))
+        else:
+            now = self._of_dense(self.pruner.masks)
+        reference = self._half["pruned"]
+        stopped = self.pruner.stopped or None
+        if self.round >= self.experiment.rounds:
+            stopped = stopped or f"{self.experiment.rounds} rounds are done"
+        pruned = {
+            "test": _plain(now[0]),
+            **{name: now[1][name] for name in ("kept", "density", "pq_index", "gini_index")},
+            "accuracy_difference": now[0].accuracy - reference[0].accuracy,
+            "pq_index_difference": _difference(now[1]["pq_index"], reference[1]["pq_index"]),
+        }
+        self.record = {**self._half, "pruned": pruned, "stopped": stopped}
+        if stopped is None:
+            self._rewind()
+        return self.record
+
+    def _of_dense(self, masks: Masks) -> tuple[Score, dict[str, Any]]:
+        """The score and the measures of w_0 under `masks`; the model is as it was afterwards."""
+        assert self.dense is not None
+        now = _own(self.model.state_dict())
+        try:
+            self.model.load_state_dict(self.dense)
+            masks.apply_(self.weights)
+            test = (self.images.test_images, self.images.test_labels)
+            score = evaluate(self.model, *test, self.prepare, precision=self.recipe.precision)
+            return score, measured(self.weights, masks)
+        finally:
+            self.model.load_state_dict(now)
+
+    def _rewind(self) -> None:
+        """To the beginning of the next round: weights and buffers go back or stay, the optimizer is new."""
+        self.round += 1
+        self.epoch = epochs_of(self.experiment, self.round).start
+        if self.rewind.goes_back:
+            self.pruner.rewind(self.start)
+        self.optimizer = self.recipe.make_optimizer(self.model.parameters())
+
+    def save(self) -> None:
+        """The state goes to disk, and with it the last record: it may be appended again, but never differently."""
+        state = {
+            "round": self.round,
+            "epoch": self.epoch,
+            "train": (self.train.loss, self.train.accuracy),
+            "model": _own(self.model.state_dict()),
+            "optimizer": _own(self.optimizer.state_dict()),
+            "pruner": self.pruner.state_dict(),
+            "start": self.start if self.rewind.kind == "epoch" else None,
+            "dense": self.dense,
+            "record": self.record,
+        }
+        self.rundir.save_checkpoint(number_of(self.experiment, self.round, self.epoch + bool(self.stopped)), state)
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go back to what `save` wrote."""
+        self.round, self.epoch, self.train = state["round"], state["epoch"], Score(*state["train"])
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.pruner.load_state_dict(state["pruner"])
+        self.dense, self.record = state["dense"], state["record"]
+        self.start = state["start"] or self.start
+
+
+def _own(values: Any) -> Any:
+    """The same with tensors of its own: a slice of a stack would be copied and saved with all of the stack."""
+    if isinstance(values, Tensor):
+        return values.detach().clone(memory_format=torch.contiguous_format)
+    if isinstance(values, Mapping):
+        return {key: _own(value) for key, value in values.items()}
+    return [_own(value) for value in values] if isinstance(values, list) else values
+
+
+def _plain(score: Score) -> dict[str, float]:
+    return {"loss": score.loss, "accuracy": score.accuracy}
+
+
+def _difference(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one - other
