@@ -16,6 +16,7 @@ import palmette as pm
 from benchmarks.meters import Figure
 from palmette.training.data.images import Images
 from palmette.training.loop import Training
+from palmette.training.members import Member
 from palmette.training.models import MODELS, build, flops_per_image
 from palmette.training.recipe import Recipe
 
@@ -94,12 +95,10 @@ def _device() -> torch.device:
 
 def _training(model: str, images: Images, recipe: Recipe) -> Callable[[int], object]:
     network = build(model, shape=images.shape, classes=images.classes).to(_device())
-    optimizer = recipe.make_optimizer(network.parameters())
     pruner = pm.Pruner(network, budget=pm.FixedRatio(0.5), scope="global")
-    pruner.hold(optimizer)
     pruner.step()
-    training = Training(network, optimizer, images, recipe, seed=0)
-    return lambda number: (training.epoch(number), pruner)
+    member = Member(network, recipe.make_optimizer(network.parameters()), seed=0, masks=pruner.masks)
+    return Training([member], images, recipe).epoch
 
 
 class _OneByOne(Dataset[tuple[Tensor, int]]):

@@ -9,10 +9,11 @@ import re
 import pytest
 from click.testing import CliRunner
 
+from observers import EndsAfter
 from palmette.cli import main
 from palmette.errors import RunBusy, RunInterrupted
 from palmette.studies.config import Experiment
-from palmette.studies.rounds import run
+from palmette.studies.rounds import Observer, run
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import Standing, epochs_before, standing
 
@@ -31,9 +32,8 @@ def shown(*args):
 
 def interrupted(experiment, folder, after):
     """Run `experiment` for so many epochs."""
-    seen = []
     with pytest.raises(RunInterrupted):
-        run(experiment, folder, watch=seen.append, interrupted=lambda: len(seen) >= after)
+        run(experiment, folder, observer=EndsAfter(after))
     return RunDir(folder)
 
 
@@ -71,12 +71,13 @@ def test_an_interrupted_run_says_where_it_is_and_the_command_it_gives_goes_on(fo
 def test_a_run_can_be_looked_at_while_it_runs(folder):
     seen = []
 
-    def look(progress):
-        found = shown(folder / TICKET.id)
-        seen.append((found["state"], found["rounds_done"]))
-        assert found["owner"] == f"process {os.getpid()} on {os.uname().nodename}"
+    class Looking(Observer):
+        def epoch(self, experiment, progress):
+            found = shown(folder / TICKET.id)
+            seen.append((found["state"], found["rounds_done"]))
+            assert found["owner"] == f"process {os.getpid()} on {os.uname().nodename}"
 
-    run(TICKET, folder / TICKET.id, watch=look)
+    run(TICKET, folder / TICKET.id, observer=Looking())
     assert seen == [("running", 0)] * 4 + [("running", 1)] * 4 + [("running", 2)] * 4
 
 

@@ -13,13 +13,15 @@ from contextlib import suppress
 import pytest
 
 import palmette as pm
+from observers import EndsAfter
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.studies.config import Experiment
-from palmette.studies.rounds import run
+from palmette.studies.rounds import Observer, run
 from palmette.studies.rundir import RunDir
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
+from palmette.training.members import Member
 from palmette.training.models import build
 
 SMALL = Experiment(epochs=3, rounds=3, batch=500)
@@ -59,11 +61,10 @@ def test_the_loop_is_the_method_written_out(tmp_path, name):
         model.load_state_dict(start)
         optimizer = experiment.recipe.make_optimizer(model.parameters())
         if masks is not None:
-            holder = pm.Pruner(model, masks=masks)
-            holder.hold(optimizer)
-        training = Training(model, optimizer, digits, experiment.recipe, seed=0, round=t)
+            masks.apply_(pm.prunable(model))
+        training = Training([Member(model, optimizer, 0, t, masks or {})], digits, experiment.recipe)
         for epoch in range(3):
-            score = training.epoch(epoch)
+            (score,) = training.epoch(epoch)
         weights = pm.prunable(model)
         assert record["train"] == {"loss": score.loss, "accuracy": score.accuracy}
         test = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
@@ -103,20 +104,21 @@ def test_every_rewind_can_be_interrupted_after_any_epoch(tmp_path, rewind, metho
     experiment = dataclasses.replace(SMALL, rewind=rewind, method=method, rounds=2, validation=100)
     whole = run(experiment, tmp_path / "whole").records_file.read_bytes()
     broken = tmp_path / "broken"
-    seen = 0
 
     class Stop(Exception):
         pass
 
-    def stop(progress):
-        nonlocal seen
-        seen += 1
-        if seen % 2:
-            raise Stop
+    class Stopping(Observer):
+        seen = 0
+
+        def epoch(self, experiment, progress):
+            Stopping.seen += 1
+            if Stopping.seen % 2:
+                raise Stop
 
     for _ in range(20):
         try:
-            run(experiment, broken, watch=stop, save_every=1)
+            run(experiment, broken, observer=Stopping(), save_every=1)
             break
         except Stop:
             continue
@@ -127,7 +129,7 @@ def test_every_rewind_can_be_interrupted_after_any_epoch(tmp_path, rewind, metho
 RUNS = """
 import os, sys, torch
 from palmette.studies.config import Experiment
-from palmette.studies.rounds import run
+from palmette.studies.rounds import Observer, run
 
 torch.set_num_threads(1)  # none that a fork would lose
 run(Experiment(epochs=1, rounds=1, batch=500), "warm")  # what is slow the first time
@@ -178,19 +180,14 @@ def test_it_ends_when_asked_and_goes_on_as_if_it_had_not(tmp_path):
     whole = run(SMALL, tmp_path / "whole").records_file.read_bytes()
     recorded = []
     for epochs in itertools.count(1):
-        seen = []
+        observer = EndsAfter(epochs)
         try:
-            run(
-                SMALL,
-                tmp_path / "broken",
-                save_every=100,  # so that only the interruption saves
-                watch=seen.append,
-                recorded=lambda record: recorded.append(record["round"]),
-                interrupted=lambda seen=seen, epochs=epochs: len(seen) >= epochs,
-            )
+            run(SMALL, tmp_path / "broken", save_every=100, observer=observer)  # only the interruption saves
             break
         except RunInterrupted:
-            assert len(seen) == epochs
+            assert len(observer.seen) == epochs
+        finally:
+            recorded += [round for _, round in observer.records]
     assert (tmp_path / "broken" / "records.jsonl").read_bytes() == whole
     assert recorded == [0, 1, 2, 3]
 

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import palmette as pm
+from observers import EndsAfter
 from palmette.cli import main
 from palmette.errors import RunInterrupted
 from palmette.studies.rundir import RunDir
@@ -47,9 +48,8 @@ def test_the_numbers_of_the_records_are_there(tmp_path):
 
 def test_a_resumed_run_and_a_repeated_command_say_nothing_twice(tmp_path):
     folder = tmp_path / "runs" / TICKET.id
-    seen = []
     with pytest.raises(RunInterrupted):
-        pm.run(TICKET, folder, watch=seen.append, interrupted=lambda: len(seen) == 3)
+        pm.run(TICKET, folder, observer=EndsAfter(3))
     for _ in range(2):
         assert CliRunner().invoke(main, COMMAND).exit_code == 0
         check(folder)

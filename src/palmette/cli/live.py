@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from palmette.studies.rounds import Progress
     from palmette.studies.standing import Standing
 
-_ROWS = 9  # of the live table
-
 
 class Pace:
     """Time left, from the speed of this command: what it found done does not count as work.
@@ -66,16 +64,13 @@ class Display(Protocol):
 
     def __enter__(self) -> Display: ...
     def __exit__(self, *error: object) -> None: ...
-    def begin(self, run: int) -> None:
-        """A run begins, or goes on."""
+    def epoch(self, run: int, progress: Progress) -> None:
+        """An epoch of a run is done."""
 
-    def epoch(self, progress: Progress) -> None:
-        """An epoch of it is done."""
-
-    def recorded(self, record: Mapping[str, Any]) -> None:
+    def recorded(self, run: int, record: Mapping[str, Any]) -> None:
         """A round of it is done, and on disk."""
 
-    def end(self, said: str) -> None:
+    def end(self, run: int, said: str) -> None:
         """It is over: finished, or why not."""
 
     def ending(self, said: str) -> None:
@@ -86,7 +81,7 @@ class Lines:
     """A line of JSON for each round, for programs."""
 
     def __init__(self, standings: Sequence[Standing], names: Sequence[str]) -> None:
-        self.standings, self.pace, self.run = standings, Pace(standings, names), 0
+        self.standings, self.pace = standings, Pace(standings, names)
 
     def __enter__(self) -> Lines:
         return self
@@ -94,22 +89,18 @@ class Lines:
     def __exit__(self, *error: object) -> None:
         pass
 
-    def begin(self, run: int) -> None:
-        """Which run the next lines are of."""
-        self.run = run
-
-    def epoch(self, progress: Progress) -> None:
+    def epoch(self, run: int, progress: Progress) -> None:
         """Nothing is said."""
-        self.pace.work(self.run)
+        self.pace.work(run)
 
-    def recorded(self, record: Mapping[str, Any]) -> None:
+    def recorded(self, run: int, record: Mapping[str, Any]) -> None:
         """One line."""
-        self.pace.work(self.run)
+        self.pace.work(run)
         left = self.pace.seconds_left
-        retrained, experiment = record["retrained"], self.standings[self.run].experiment
+        retrained, experiment = record["retrained"], self.standings[run].experiment
         line = {
             "run": experiment.id,
-            "method": self.pace.names[self.run],
+            "method": self.pace.names[run],
             "seed": experiment.seed,
             "round": record["round"],
             "accuracy": record["test"]["accuracy"],
@@ -123,9 +114,9 @@ class Lines:
         plain = json.loads(json.dumps(line), parse_constant=lambda _: None)
         click.echo(json.dumps(plain))
 
-    def end(self, said: str) -> None:
+    def end(self, run: int, said: str) -> None:
         """Nothing is said of what is over."""
-        self.pace.end(self.run)
+        self.pace.end(run)
 
     def ending(self, said: str) -> None:
         """On stderr, past Python's buffers, which may be in use at this moment."""
@@ -138,7 +129,8 @@ class Live:
     def __init__(self, standings: Sequence[Standing], names: Sequence[str], console: Console) -> None:
         from rich.live import Live as RichLive
 
-        self.standings, self.names, self.pace, self.run = standings, names, Pace(standings, names), 0
+        self.standings, self.names, self.pace = standings, names, Pace(standings, names)
+        self.running: set[int] = set()
         self.rows = [self._first_row(s) for s in standings]
         self.footer = "Ctrl-C ends it at a clean point; the same command goes on from there."
         self._live = RichLive(
@@ -156,16 +148,12 @@ class Live:
     def __exit__(self, *error: object) -> None:
         self._live.__exit__(None, None, None)
 
-    def begin(self, run: int) -> None:
-        """The row of a run comes into view."""
-        self.run = run
-        self.rows[run]["state"] = "…"
-
-    def epoch(self, progress: Progress) -> None:
+    def epoch(self, run: int, progress: Progress) -> None:
         """Its row moves on."""
-        self.pace.work(self.run)
-        rounds = self.standings[self.run].experiment.rounds
-        self.rows[self.run] |= {
+        self.pace.work(run)
+        self.running.add(run)
+        rounds = self.standings[run].experiment.rounds
+        self.rows[run] |= {
             "round": f"{progress.round}/{rounds}",
             "epoch": f"{progress.epoch}/{progress.epochs}",
             "training": f"{progress.train.accuracy:.1%}",
@@ -173,28 +161,29 @@ class Live:
             "state": "training",
         }
 
-    def recorded(self, record: Mapping[str, Any]) -> None:
+    def recorded(self, run: int, record: Mapping[str, Any]) -> None:
         """Its row shows what the round left."""
-        self.pace.work(self.run)
+        self.pace.work(run)
         index = record["retrained"]["pq_index"]
-        self.rows[self.run] |= {
-            "round": f"{record['round']}/{self.standings[self.run].experiment.rounds}",
+        self.rows[run] |= {
+            "round": f"{record['round']}/{self.standings[run].experiment.rounds}",
             "test": f"{record['test']['accuracy']:.1%}",
             "density": f"{record['retrained']['density']:.1%}",
             "index": "none" if index is None else f"{index:.4f}",
         }
 
-    def end(self, said: str) -> None:
+    def end(self, run: int, said: str) -> None:
         """Its row says how it ended."""
-        self.pace.end(self.run)
-        self.rows[self.run]["state"] = said
+        self.pace.end(run)
+        self.running.discard(run)
+        self.rows[run]["state"] = said
 
     def ending(self, said: str) -> None:
         """Below the bar."""
         self.footer = said
 
     def render(self) -> RenderableType:
-        """The rows around the run under way, and the bar."""
+        """The rows of the runs under way, as many as fit, and the bar."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -204,15 +193,17 @@ class Live:
         for title in ("method", "seed", "round", "epoch", "train", "test", "density", "PQ Index"):
             table.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
         table.add_column("", no_wrap=True, overflow="ellipsis")
-        first = max(0, min(self.run - _ROWS // 2, len(self.rows) - _ROWS))
+        height = max(5, min(len(self.rows), self._live.console.size.height - 8))
+        first = max(0, min(min(self.running, default=0) - 1, len(self.rows) - height))
         cells = ("round", "epoch", "training", "test", "density", "index", "state")
-        for i in range(first, min(len(self.rows), first + _ROWS)):
+        for i in range(first, min(len(self.rows), first + height)):
             seed = str(self.standings[i].experiment.seed)
-            style = "bold cyan" if i == self.run else ""
+            style = "bold cyan" if i in self.running else ""
             table.add_row(self.names[i], seed, *(self.rows[i].get(cell, "") for cell in cells), style=style)
         left = self.pace.seconds_left
         bar = Table.grid(padding=(0, 1))
-        said = f"{self.pace.fraction:4.0%}, run {self.run + 1} of {len(self.rows)}, "
+        over = sum(left == 0 for left in self.pace.left)
+        said = f"{self.pace.fraction:4.0%}, {over} of {len(self.rows)} runs are over, "
         said += "measuring the speed" if left is None else f"about {duration(left)} left"
         bar.add_row(ProgressBar(total=1, completed=self.pace.fraction, width=30), said)
         return Group(table, Text(), bar, Text(self.footer, style="dim"))

@@ -9,7 +9,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -22,8 +22,6 @@ from palmette.cli.live import Display, Lines, Live, size
 from palmette.cli.plan import show_plan
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from rich.console import Console
 
     from palmette.reports.tables import Run
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
 @click.option("--out", default="runs", metavar="FOLDER", help="Where run folders go. [default: runs]")
 @click.option("--data-dir", metavar="FOLDER", help="Where the data set is looked for first.")
 @click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
+@click.option("--fleet", metavar="N|auto", help="How many networks train at once. [default: auto, what fits]")
 @click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, beside the records.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
 @click.pass_context
@@ -47,6 +46,7 @@ def run(
     out: str,
     data_dir: str | None,
     device: str | None,
+    fleet: str | None,
     tensorboard: bool,
     dry_run: bool,
     **given: Any,
@@ -68,7 +68,8 @@ def run(
     does not repeat what is done. A terminal shows a live table; anything else gets one line of JSON per round.
     """
     planned = experiments(file, {name: value for name, value in given.items() if value is not None})
-    command = _Command(planned, Path(out), data_dir, _device(device), tensorboard, ctx.meta["palmette.arguments"])
+    arguments = ctx.meta["palmette.arguments"]
+    command = Command(planned, Path(out), data_dir, _device(device), tensorboard, _fleet(fleet), arguments)
     images = command.check()
     if dry_run:
         from palmette.studies.cost import cost
@@ -81,7 +82,7 @@ def run(
 
 
 @dataclass
-class _Command:
+class Command:
     """One call of `palmette run`."""
 
     planned: Sequence[Experiment]
@@ -89,8 +90,9 @@ class _Command:
     data_dir: str | None
     device: str
     tensorboard: bool
+    fleet: int | None
     arguments: Sequence[str]
-    problems: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, Exception] = field(default_factory=dict)
     signal: int = 0
 
     def check(self) -> Images:
@@ -119,11 +121,13 @@ class _Command:
         return [standing(RunDir(self.out / e.id), e) for e in self.planned]
 
     def run(self) -> int:
-        """All runs, one after another, then what came out; the exit code."""
+        """All runs, fleet by fleet, then what came out; the exit code."""
         from rich.console import Console
 
-        from palmette.errors import NotFinite, RunBusy, RunDamaged, RunInterrupted
+        from palmette.cli.watch import Watch
+        from palmette.errors import RunBusy, RunDamaged, RunInterrupted
         from palmette.reports.tables import label
+        from palmette.studies.rounds import fleets, run_together
 
         console = Console(highlight=False, markup=False)
         names = [label(e) for e in self.planned]
@@ -131,22 +135,18 @@ class _Command:
         if live:
             self._greet(console)
         display: Display = Live(standings, names, console) if live else Lines(standings, names)
-        codes: dict[str, int] = {}
-        with self._signals(display), display:
-            for number, experiment in enumerate(self.planned):
-                if self.signal:
-                    break
-                display.begin(number)
-                try:
-                    said = self._run_one(experiment, display)
-                except RunInterrupted:
-                    break
-                except (NotFinite, RunBusy, RunDamaged, RuntimeError) as error:
-                    said = str(error).strip().split("\n")[0] or type(error).__name__
-                    self.problems[experiment.id] = said
-                    codes[experiment.id] = 2 if isinstance(error, RunBusy | RunDamaged) else 1
-                    click.echo(f"palmette: {experiment.id}: {said}", err=True)
-                display.end(said)
+        with self._signals(display), display, suppress(RunInterrupted):
+            for fleet in fleets(self.planned):
+                outcomes = run_together(
+                    {self.out / e.id: e for e in fleet},
+                    data_folder=self.data_dir,
+                    device=self.device,
+                    size=self.fleet,
+                    observer=Watch(self, display),
+                )
+                for folder, outcome in outcomes.items():
+                    if isinstance(outcome, Exception):
+                        self.problems[folder.name] = outcome
         if self.signal:
             self._say_how_to_go_on()
             return 128 + self.signal
@@ -154,41 +154,7 @@ class _Command:
             if s.state == "finished":  # by another process, which had taken it
                 self.problems.pop(s.experiment.id, None)
         self._conclude(console, live)
-        return max((codes[name] for name in self.problems), default=0)
-
-    def _run_one(self, experiment: Experiment, display: Display) -> str:
-        from palmette.studies import rounds
-        from palmette.studies.rundir import RunDir
-
-        folder, events = self.out / experiment.id, None
-
-        def recorded(record: Mapping[str, Any]) -> None:
-            nonlocal events
-            display.recorded(record)
-            if self.tensorboard and events is None:
-                events = Events(RunDir(folder))
-            elif events is not None:
-                events.add(record)
-
-        if self.tensorboard:
-            from palmette.integrations.tensorboard import Events
-        try:
-            done = rounds.run(
-                experiment,
-                folder,
-                data_folder=self.data_dir,
-                device=self.device,
-                watch=display.epoch,
-                recorded=recorded,
-                interrupted=lambda: bool(self.signal),
-                say=lambda text: click.echo(f"palmette: {text}", err=True),
-            )
-            if self.tensorboard and events is None:
-                events = Events(done)
-        finally:
-            if events is not None:
-                events.close()
-        return str(done.records()[-1]["stopped"])
+        return max((2 if isinstance(e, RunBusy | RunDamaged) else 1 for e in self.problems.values()), default=0)
 
     @contextmanager
     def _signals(self, display: Display) -> Iterator[None]:
@@ -244,7 +210,8 @@ class _Command:
         kept = sum(rundirs[e.id].size() for e, _ in runs)
         if not live:
             files = {"table": table and str(table), "figure": figure and str(figure)}
-            last = {"finished": len(runs), "runs": states, "problems": self.problems, "bytes": kept, **files}
+            problems = {name: str(error) for name, error in self.problems.items()}
+            last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept, **files}
             click.echo(json.dumps(last | {"summary": rows}, allow_nan=False))
             return
         if runs:
@@ -288,6 +255,15 @@ class _Command:
         console.print("What next?", style="bold")
         for command, why in ideas:
             console.print(f"  {command:{width}}  {why}", soft_wrap=True)
+
+
+def _fleet(text: str | None) -> int | None:
+    """The size of a fleet; None is as large as the memory allows."""
+    if text is None or text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--fleet must be a number from 1, or auto, got {text!r}")
+    return int(text)
 
 
 def _device(name: str | None) -> str:

@@ -16,6 +16,7 @@ from palmette.studies.records import index_map, measured
 from palmette.training.data import Images, validation_split
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
+from palmette.training.members import Member
 from palmette.training.models import build, flops_per_image
 
 _SECONDS = 1.0  # of training that are timed, at least
@@ -54,11 +55,10 @@ def cost(experiment: Experiment, images: Images, *, device: torch.device | str =
     weights = prunable(model)
     pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope)
     optimizer = experiment.recipe.make_optimizer(model.parameters())
-    pruner.hold(optimizer)
 
     count = min(len(images.train_images), _BATCHES * experiment.batch)
     part = replace(images, train_images=images.train_images[:count], train_labels=images.train_labels[:count])
-    training = Training(model, optimizer, part, experiment.recipe, seed=experiment.seed)
+    training = Training([Member(model, optimizer, experiment.seed)], part, experiment.recipe)
     training.epoch(0)  # the first is slower: memory is taken, kernels are chosen
     taken: list[float] = []
     while sum(taken) < _SECONDS or (len(taken) < 3 and sum(taken) < 10 * _SECONDS):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -79,21 +79,15 @@ def run(
 
     Diao et al. 2023, Algorithm 1; Lottery Ticket and One Shot as in Section 4.1.
     """
-    failures: list[Exception] = []
-
-    class Watch(Observer):
-        def ended(self, experiment: Experiment, outcome: str | Exception) -> None:
-            told.ended(experiment, outcome)
-            failures.extend([outcome] if isinstance(outcome, Exception) else [])
-
-    told = observer or Observer()
-    watch = Watch()
-    for name in ("epoch", "recorded", "interrupts", "say"):
-        setattr(watch, name, getattr(told, name))
-    settings: dict[str, Any] = {"data_folder": data_folder, "device": device, "save_every": save_every}
-    run_together({Path(folder): experiment}, observer=watch, **settings)
-    if failures:
-        raise failures[0]
+    outcomes = run_together(
+        {Path(folder): experiment},
+        data_folder=data_folder,
+        device=device,
+        save_every=save_every,
+        observer=observer,
+    )
+    if isinstance(outcome := outcomes[Path(folder)], Exception):
+        raise outcome
     return RunDir(folder)
 
 
@@ -114,15 +108,23 @@ def run_together(
     size: int | None = None,
     save_every: int | None = None,
     observer: Observer | None = None,
-) -> None:
+) -> dict[Path, str | Exception]:
     """Run all of one of the `fleets`, each in its folder, as `run` does one; what fails does not stop the others.
 
     Args:
         experiments: by folder.
         size: how many are trained at once; as many as the memory holds by default.
         data_folder, device, save_every, observer: as for `run`.
+
+    Returns:
+        Why each is over, or what went wrong with it, by folder.
     """
-    watch = observer or Observer()
+    watch, outcomes = observer or Observer(), dict[Path, str | Exception]()
+
+    def end(experiment: Experiment, rundir: RunDir, outcome: str | Exception) -> None:
+        outcomes[rundir.path] = outcome
+        watch.ended(experiment, outcome)
+
     with ExitStack() as locks:
         pending: list[tuple[Experiment, RunDir]] = []
         for folder, experiment in experiments.items():
@@ -132,23 +134,24 @@ def run_together(
                 _claim(rundir, experiment)
                 records = rundir.records()
             except PalmetteError as error:
-                watch.ended(experiment, error)
+                end(experiment, rundir, error)
                 continue
             if records and records[-1]["stopped"] is not None:
                 rundir.finish()
-                watch.ended(experiment, records[-1]["stopped"])
+                end(experiment, rundir, records[-1]["stopped"])
             else:
                 pending.append((experiment, rundir))
         if not pending:
-            return
+            return outcomes
         first = pending[0][0]
         images, held_out = load(first.data, folder=data_folder), None
         if first.validation:
             images, *held_out = validation_split(images, seed=first.seed, count=first.validation)
-        together = _Together(_on(images, torch.device(device)), held_out, save_every, watch)
+        together = _Together(_on(images, torch.device(device)), held_out, save_every, watch, end)
         size = size or len(pending)
         for start in range(0, len(pending), size):
             together.run(pending[start : start + size])
+    return outcomes
 
 
 def _claim(rundir: RunDir, experiment: Experiment) -> None:
@@ -173,16 +176,22 @@ class _Together:
     """Runs in step: epoch by epoch, round by round."""
 
     def __init__(
-        self, images: Images, held_out: Sequence[torch.Tensor] | None, save_every: int | None, watch: Observer
+        self,
+        images: Images,
+        held_out: Sequence[torch.Tensor] | None,
+        save_every: int | None,
+        watch: Observer,
+        end: Callable[[Experiment, RunDir, str | Exception], None],
     ) -> None:
-        self.images, self.held_out, self.save_every, self.watch = images, held_out, save_every, watch
+        self.images, self.held_out, self.save_every = images, held_out, save_every
+        self.watch, self.end = watch, end
         self.saved, self.told = time.monotonic(), set[str]()
 
     def run(self, pending: Sequence[tuple[Experiment, RunDir]]) -> None:
         """From the newest states that all have, or from the beginning, to the end."""
         for part in _in_step(pending):
             try:
-                self._go_on([self._begin(e, rundir, number) for (e, rundir), number in part])
+                self._go_on([self._begin(*one) for one in part])
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
                 if len(part) == 1:
@@ -191,16 +200,16 @@ class _Together:
                 self.watch.say(
                     f"{len(part)} networks do not fit into the memory of the device; {half} at once then"
                 )
-                self.run([run for run, _ in part[:half]])
-                self.run([run for run, _ in part[half:]])
+                runs = [(experiment, rundir) for experiment, rundir, _ in part]
+                self.run(runs[:half])
+                self.run(runs[half:])
 
-    def _begin(self, experiment: Experiment, rundir: RunDir, number: int | None) -> RunState:
+    def _begin(self, experiment: Experiment, rundir: RunDir, found: Mapping[str, Any] | None) -> RunState:
         state = RunState(experiment, rundir, self.images)
-        found = None if number is None else rundir.load_checkpoint(number)
         if found is None:
             state.save()
         else:
-            state.restore(found[1])
+            state.restore(found)
             if state.record is not None:
                 rundir.append_record(state.record)  # it may not have come to that
         return state
@@ -210,7 +219,7 @@ class _Together:
             for state in runs:
                 if state.stopped is not None:
                     state.rundir.finish()
-                    self.watch.ended(state.experiment, state.stopped)
+                    self.end(state.experiment, state.rundir, state.stopped)
             runs = [state for state in runs if state.stopped is None]
             if not runs:
                 return
@@ -266,7 +275,7 @@ class _Together:
         before = fleet.evaluate(*test, prepare, precision=precision)
         held_out: Sequence[Score | None] = [None] * len(runs)
         if self.held_out is not None:
-            held_out = fleet.evaluate(*self.held_out, prepare, precision=precision)
+            held_out = fleet.evaluate(self.held_out[0], self.held_out[1], prepare, precision=precision)
         for state, score, validation in zip(runs, before, held_out, strict=True):
             if state not in diverged:
                 state.cut(score, validation)
@@ -280,7 +289,7 @@ class _Together:
             f"of round {state.round}; a smaller learning rate, clipping or a warm-up may help"
         )
         state.rundir.write_text("failure.txt", f"{error}\n")
-        self.watch.ended(state.experiment, error)
+        self.end(state.experiment, state.rundir, error)
 
     def _tell_of(self, fleet: Fleet) -> None:
         for operation in sorted(fleet.unrepeatable - self.told):
@@ -312,20 +321,20 @@ class _Together:
 
 def _in_step(
     pending: Sequence[tuple[Experiment, RunDir]],
-) -> list[list[tuple[tuple[Experiment, RunDir], int | None]]]:
-    """The runs that go on from the same checkpoint, together with its number; None is the beginning.
+) -> list[list[tuple[Experiment, RunDir, Mapping[str, Any] | None]]]:
+    """The runs that go on from checkpoints of the same number, each with its state; None is the beginning.
 
     All runs of a fleet are saved at the same moments, and keep two states each. So where some were saved once more
     than others before a process ended, the older state is the one that all have.
     """
-    loaded: dict[int, int | None] = {}
-    numbers = [set(rundir.checkpoint_numbers()) for _, rundir in pending]
-    for newest in sorted({max(found, default=-1) for found in numbers}):
-        for i, found in enumerate(numbers):
-            if i not in loaded and (newest in found or not found):
-                whole = pending[i][1].load_checkpoint(newest) if found else None
-                loaded[i] = None if whole is None else whole[0]
-    parts: dict[int | None, list[tuple[tuple[Experiment, RunDir], int | None]]] = {}
-    for i, run in enumerate(pending):
-        parts.setdefault(loaded[i], []).append((run, loaded[i]))
+    found: dict[Path, tuple[int, Any] | None] = {}
+    numbers = {rundir.path: rundir.checkpoint_numbers() for _, rundir in pending}
+    for newest in sorted({known[-1] for known in numbers.values() if known}):
+        for _, rundir in pending:
+            if rundir.path not in found and newest in numbers[rundir.path]:
+                found[rundir.path] = rundir.load_checkpoint(newest)
+    parts: dict[int | None, list[tuple[Experiment, RunDir, Mapping[str, Any] | None]]] = {}
+    for experiment, rundir in pending:
+        number, state = found.get(rundir.path) or (None, None)
+        parts.setdefault(number, []).append((experiment, rundir, state))
     return list(parts.values())

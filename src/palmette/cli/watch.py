@@ -1,0 +1,64 @@
+"""What stands between the runs and whoever looks on: the display, TensorBoard, and the wish to end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from palmette.studies.config import Experiment
+from palmette.studies.rounds import Observer, Progress
+from palmette.studies.rundir import RunDir
+
+if TYPE_CHECKING:
+    from palmette.cli.live import Display
+    from palmette.cli.run import Command
+    from palmette.integrations.tensorboard import Events
+
+
+class Watch(Observer):
+    """Tells the display of a command what happens, and the runs when the command is to end."""
+
+    def __init__(self, command: Command, display: Display) -> None:
+        self.command, self.display = command, display
+        self.number = {experiment.id: number for number, experiment in enumerate(command.planned)}
+        self.events: dict[str, Events] = {}
+
+    def epoch(self, experiment: Experiment, progress: Progress) -> None:
+        """An epoch is trained."""
+        self.display.epoch(self.number[experiment.id], progress)
+
+    def recorded(self, experiment: Experiment, record: Mapping[str, Any]) -> None:
+        """A round is over, and its record is on disk."""
+        self.display.recorded(self.number[experiment.id], record)
+        if experiment.id in self.events:
+            self.events[experiment.id].add(record)
+        else:
+            self._events_of(experiment)
+
+    def ended(self, experiment: Experiment, outcome: str | Exception) -> None:
+        """The run is over, and why; or it could not go on, and why."""
+        said = str(outcome).strip().split("\n")[0] or type(outcome).__name__
+        if isinstance(outcome, Exception):
+            click.echo(f"palmette: {experiment.id}: {said}", err=True)
+        else:
+            self._events_of(experiment)
+        if experiment.id in self.events:
+            self.events.pop(experiment.id).close()
+        self.display.end(self.number[experiment.id], said)
+
+    def _events_of(self, experiment: Experiment) -> None:
+        """All records so far go to TensorBoard."""
+        if self.command.tensorboard and experiment.id not in self.events:
+            from palmette.integrations.tensorboard import Events
+
+            self.events[experiment.id] = Events(RunDir(self.command.out / experiment.id))
+
+    def interrupts(self) -> bool:
+        """Whether the command is to end."""
+        return bool(self.command.signal)
+
+    def say(self, text: str) -> None:
+        """On stderr."""
+        click.echo(f"palmette: {text}", err=True)
