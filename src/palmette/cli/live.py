@@ -130,7 +130,7 @@ class Live:
         from rich.live import Live as RichLive
 
         self.standings, self.names, self.pace = standings, names, Pace(standings, names)
-        self.running: set[int] = set()
+        self.running, self.console = set[int](), console
         self.rows = [self._first_row(s) for s in standings]
         self.footer = "Ctrl-C ends it at a clean point; the same command goes on from there."
         self._live = RichLive(
@@ -193,7 +193,7 @@ class Live:
         for title in ("method", "seed", "round", "epoch", "train", "test", "density", "PQ Index"):
             table.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
         table.add_column("", no_wrap=True, overflow="ellipsis")
-        height = max(5, min(len(self.rows), self._live.console.size.height - 8))
+        height = max(5, min(len(self.rows), self.console.size.height - 8))
         first = max(0, min(min(self.running, default=0) - 1, len(self.rows) - height))
         cells = ("round", "epoch", "training", "test", "density", "index", "state")
         for i in range(first, min(len(self.rows), first + height)):

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from palmette.errors import NotFinite, PalmetteError, RunDamaged, RunInterrupted
+from palmette.errors import NotFinite, RunBusy, RunDamaged, RunInterrupted
 from palmette.studies.config import Experiment
 from palmette.studies.run_state import RunState
 from palmette.studies.rundir import RunDir
@@ -133,7 +133,7 @@ def run_together(
                 locks.enter_context(rundir.lock())
                 _claim(rundir, experiment)
                 records = rundir.records()
-            except PalmetteError as error:
+            except (RunBusy, RunDamaged) as error:
                 end(experiment, rundir, error)
                 continue
             if records and records[-1]["stopped"] is not None:
@@ -292,12 +292,10 @@ class _Together:
         self.end(state.experiment, state.rundir, error)
 
     def _tell_of(self, fleet: Fleet) -> None:
-        for operation in sorted(fleet.unrepeatable - self.told):
-            self.told.add(operation)
-            self.watch.say(
-                f"{operation} has no deterministic version on this device: a run that is interrupted and resumed "
-                "may differ in its last digits from one that is not"
-            )
+        for note in fleet.notes:
+            if note not in self.told:
+                self.told.add(note)
+                self.watch.say(note)
 
     def _save_if_due(self, runs: list[RunState], epoch: int) -> None:
         due = time.monotonic() - self.saved > _SECONDS_BETWEEN_SAVES

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Sequence
 
 import torch
@@ -32,15 +31,16 @@ class Fleet:
 
     def __init__(self, members: Sequence[Member], images: Images, recipe: Recipe) -> None:
         self.recipe, self.stacked = recipe, len(members) > 1 and stackable(members[0].model)
+        self._notes: list[str] = []
         if self.stacked:
             try:
                 self.trainings = [Training(members, images, recipe)]
-                self.trainings[0].try_out()
+                self.trainings[0].check()
             except torch.OutOfMemoryError:
                 raise
             except Exception as error:  # a model of a user's own may do anything
                 why = str(error).strip().split("\n")[0]
-                warnings.warn(f"these networks cannot be stacked, and train one by one: {why}", stacklevel=2)
+                self._notes.append(f"these networks cannot be stacked, and train one by one: {why}")
                 self.stacked = False
         if not self.stacked:
             self.trainings = [Training([member], images, recipe) for member in members]
@@ -49,9 +49,11 @@ class Fleet:
         self._streams = [torch.cuda.Stream(self.device) for _ in range(streams)] if streams > 1 else []
 
     @property
-    def unrepeatable(self) -> set[str]:
-        """Operations whose result may differ from run to run, known after the first epoch."""
-        return set().union(*(training.unrepeatable for training in self.trainings))
+    def notes(self) -> list[str]:
+        """What a user should know, complete after the first epoch."""
+        return list(
+            dict.fromkeys([*self._notes, *(note for training in self.trainings for note in training.notes)])
+        )
 
     def epoch(self, number: int, *, learning_rate: float | None = None) -> list[Score]:
         """Train for one epoch, counted from 0; the score of each member while it went on."""

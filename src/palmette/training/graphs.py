@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 
 import torch
@@ -14,8 +13,8 @@ _SHORT = 1.0  # milliseconds; between two graphs the device rests for some micro
 
 def captured(
     step: Callable[[], None], state: Callable[[], Iterable[Tensor]], *, device: torch.device, repeats: int = 1
-) -> tuple[Callable[[], None], int]:
-    """`step` as a graph of the CUDA `device`, or as it is, with a warning, where it cannot be recorded.
+) -> tuple[Callable[[], None], int, str | None]:
+    """`step` as a graph of the CUDA `device`, or as it is where it cannot be recorded.
 
     Args:
         step: reads and writes tensors in place; nothing in it waits for the device.
@@ -24,7 +23,7 @@ def captured(
         repeats: how many steps one graph may do.
 
     Returns:
-        What to call, and how many steps it does: one, or `repeats` where a step is short.
+        What to call; how many steps it does, `repeats` where a step is short, else one; why it is no graph, if so.
     """
     before = {id(tensor): tensor.detach().clone() for tensor in state()}
 
@@ -50,15 +49,12 @@ def captured(
         else:
             repeats = 1
         restore()
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
-        first = str(error).strip().split("\n")[0]
-        message = (
-            f"a step of this model cannot be recorded as a CUDA graph, and is launched anew each time: {first}"
-        )
-        warnings.warn(message, stacklevel=2)
         restore()
-        return step, 1
-    return graph.replay, repeats
+        return step, 1, str(error).strip().split("\n")[0]
+    return graph.replay, repeats, None
 
 
 def _recorded(step: Callable[[], None], times: int) -> torch.cuda.CUDAGraph:

@@ -72,7 +72,7 @@ class Training:
         self._table = table.bfloat16() if recipe.precision == "bfloat16" else table
         self._steps: Callable[[], None] = functools.partial(self._step, recipe.batch)
         self._steps_at_once, self._is_recorded = 1, False
-        self.unrepeatable: set[str] = set()  # operations whose result may differ from run to run
+        self.notes: list[str] = []  # what a user should know, complete after the first epoch
 
     def epoch(self, number: int, *, learning_rate: float | None = None) -> list[Score]:
         """Train for one epoch, counted from 0, and give the mean of each member's scores while it went on.
@@ -117,30 +117,42 @@ class Training:
         """The mean of each member's scores while the epoch went on."""
         return [Score(loss, right) for loss, right in (self._totals / self._order.shape[1]).T.tolist()]
 
-    def try_out(self) -> None:
-        """Take one gradient of two images, and change nothing; raises what a step would raise."""
-        pixels = self._prepare(self._images[:2]).expand(len(self.members), 2, *self._images.shape[1:])
+    @torch.no_grad()
+    def check(self) -> None:
+        """Raise unless each member gives the same scores together with the others as alone; nothing is changed.
+
+        Models that are built alike may differ in what is no tensor, or do what cannot be done for many at once.
+        """
         before = [tensor.detach().clone() for tensor in self.network.changing()]
+        pixels = self._prepare(self._images[:2])
         with autocast(self.recipe.precision, self.device):
-            scores = self.network.scores(pixels)
-        torch.autograd.grad(scores.sum(), self.network.learning(), allow_unused=True)
-        with torch.no_grad():
-            for tensor, value in zip(self.network.changing(), before, strict=True):
-                tensor.copy_(value)
+            together = self.network.scores(pixels.expand(len(self.members), *pixels.shape)).float()
+            alone = torch.stack([member.model(pixels).float() for member in self.members])
+        for tensor, value in zip(self.network.changing(), before, strict=True):
+            tensor.copy_(value)
+        most = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}[self.recipe.precision]
+        if not torch.allclose(
+            together, alone, rtol=0, atol=most * float(alone.nan_to_num().abs().max()), equal_nan=True
+        ):
+            raise ValueError("they give other scores together than alone")
 
     def _record(self, repeats: int) -> None:
         """Make steps of a whole batch a graph, and learn whether they come out the same each time."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            self._steps, self._steps_at_once = captured(
+            self._steps, self._steps_at_once, problem = captured(
                 self._steps, self._changing, device=self.device, repeats=repeats
             )
         self._is_recorded = True
-        for warning in caught:
-            if found := re.match(_UNREPEATABLE, str(warning.message)):
-                self.unrepeatable.add(found[1])
-            else:
-                warnings.warn(warning.message, stacklevel=3)
+        if problem is not None:
+            self.notes.append(
+                f"a step cannot be recorded as a CUDA graph, and is launched anew each time: {problem}"
+            )
+        for operation in sorted({m[1] for w in caught if (m := re.match(_UNREPEATABLE, str(w.message)))}):
+            self.notes.append(
+                f"{operation} has no deterministic version on this device: a run that is interrupted and resumed "
+                "may differ in its last digits from one that is not"
+            )
 
     def _changing(self) -> Iterator[Tensor]:
         yield from (self._place, self._totals, *self.network.changing())

@@ -67,10 +67,6 @@ class Alone:
         scores: Tensor = self._forward(x[0])
         return scores[None]
 
-    def learning(self) -> list[Tensor]:
-        """What gradients are taken of."""
-        return list(self._parameters)
-
     def learn(self, scores: Tensor, slopes: Tensor) -> None:
         """One step downhill; `slopes` is the gradient of the loss with respect to the `scores`."""
         gradients = torch.autograd.grad(scores, self._parameters, slopes, allow_unused=True)
@@ -140,13 +136,10 @@ class Stacked:
             self._update.refresh()  # the weights may have been cut since the last step
         return self._all(self._update.used, self._buffers, x)
 
-    def learning(self) -> list[Tensor]:
-        """What gradients are taken of."""
-        return [p for p in self._update.used.values() if p.requires_grad]
-
     def learn(self, scores: Tensor, slopes: Tensor) -> None:
         """One step downhill of each member, as that of `Alone`."""
-        self._update(torch.autograd.grad(scores, self.learning(), slopes, allow_unused=True))
+        used = [p for p in self._update.used.values() if p.requires_grad]
+        self._update(torch.autograd.grad(scores, used, slopes, allow_unused=True))
 
     def changing(self) -> Iterator[Tensor]:
         """Every tensor that a step writes."""
