@@ -12,7 +12,7 @@ import torch
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.weights import prunable
 from palmette.studies.config import Experiment
-from palmette.studies.records import index_map, measured
+from palmette.studies.records import index_maps, measured
 from palmette.training.data import Images, validation_split
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
@@ -72,8 +72,8 @@ def cost(experiment: Experiment, images: Images, *, device: torch.device | str =
     evaluate(model, images.test_images[:test], images.test_labels[:test], prepare)
     tested = time.perf_counter() - began
     for _ in range(2):  # retrained and pruned
-        measured(weights, pruner.masks)
-    index_map(weights, pruner.masks)
+        measured([weights], [pruner.masks])
+    index_maps([weights], [pruner.masks])
     pruner.step()
     rest = time.perf_counter() - began - tested
     return Cost(

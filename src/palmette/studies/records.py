@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from palmette.errors import RunDamaged
@@ -25,32 +26,47 @@ if TYPE_CHECKING:
 
 
 def measured(
-    weights: Mapping[str, Weight], masks: Mapping[str, Tensor], *, p: float = 0.5, q: float = 1.0
-) -> dict[str, Any]:
-    """Density, PQ Index, Gini Index and dead neurons of the kept weights: of all together, and of each layer.
+    weights: Sequence[Mapping[str, Weight]],
+    masks: Sequence[Mapping[str, Tensor]],
+    *,
+    p: float = 0.5,
+    q: float = 1.0,
+) -> list[dict[str, Any]]:
+    """Density, PQ Index, Gini Index and dead neurons of the kept weights of networks that are built alike.
 
-    A neuron is dead when none of its kept weights differs from zero. An index that does not exist is None, as in
-    JSON.
+    Of all weights of a network together, and of each layer. A neuron is dead when none of its kept weights differs
+    from zero. An index that does not exist is None, as in JSON.
 
     Args:
-        weights: as `prunable(model)` gives them, in the state of :math:`w_t`.
+        weights: of each network, as `prunable(model)` gives them, in the state of :math:`w_t`.
         masks: which of them count: :math:`m_t` for the retrained record, :math:`m_{t+1}` for the pruned one.
         p, q: the norms of the index; the paper reports it at (0.5, 1) whatever the method.
 
     Diao et al. 2023, Section 4.2.
     """
-    layers = {name: _of(_rows({name: weight}, masks), p, q) for name, weight in weights.items()}
-    for name, weight in weights.items():
-        alive = (weight.rows(weight.tensor.detach()) != 0) & weight.rows(masks[name])
-        layers[name]["dead_neurons"] = int((~alive.any(1)).sum())
-    dead = sum(layer["dead_neurons"] for layer in layers.values())
-    return {**_of(_rows(weights, masks), p, q), "dead_neurons": dead, "layers": layers}
+    rows = _rows(weights, masks)
+    found = _of(rows, p, q)
+    for number, name in enumerate(weights[0]):
+        layer = _of(Rows(rows.segments[number : number + 1], rows.kept[number : number + 1]), p, q)
+        alive = [
+            weight[name].rows((weight[name].tensor.detach() != 0) & mask[name]).any(1)
+            for weight, mask in zip(weights, masks, strict=True)
+        ]
+        dead = (~torch.stack(alive)).sum(1).tolist()
+        for network, numbers, count in zip(found, layer, dead, strict=True):
+            network["dead_neurons"] = network.get("dead_neurons", 0) + count
+            network.setdefault("layers", {})[name] = {**numbers, "dead_neurons": count}
+    return found
 
 
-def index_map(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> dict[str, Any]:
-    """The PQ Index of all kept weights over the paper's grid of p and q: its rows are p, its columns q."""
-    values = map_of_rows(_rows(weights, masks))[0].tolist()
-    return {"p": P_GRID, "q": Q_GRID, "pq_index": [[_plain(value) for value in row] for row in values]}
+def index_maps(
+    weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]
+) -> list[dict[str, Any]]:
+    """The PQ Index of each network's kept weights over the paper's grid of p and q: rows are p, columns q."""
+    return [
+        {"p": P_GRID, "q": Q_GRID, "pq_index": [[_plain(value) for value in row] for row in values]}
+        for values in map_of_rows(_rows(weights, masks)).tolist()
+    ]
 
 
 def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
@@ -131,23 +147,28 @@ def _table(rundir: RunDir, layers: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _rows(weights: Mapping[str, Weight], masks: Mapping[str, Tensor]) -> Rows:
-    """All of `weights` as one row."""
+def _rows(weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]) -> Rows:
+    """All weights of each network as one row."""
     return Rows(
-        tuple(w.tensor.detach().reshape(1, -1) for w in weights.values()),
-        tuple(masks[n].reshape(1, -1) for n in weights),
+        tuple(torch.stack([w[name].tensor.detach().reshape(-1) for w in weights]) for name in weights[0]),
+        tuple(torch.stack([m[name].reshape(-1) for m in masks]) for name in weights[0]),
     )
 
 
-def _of(rows: Rows, p: float, q: float) -> dict[str, Any]:
-    kept = int(rows.counts()[0])
-    return {
-        "total": rows.width,
-        "kept": kept,
-        "density": kept / rows.width,
-        "pq_index": _plain(float(index_of_rows(rows, p=p, q=q)[0])),
-        "gini_index": _plain(float(gini_of_rows(rows)[0])),
-    }
+def _of(rows: Rows, p: float, q: float) -> list[dict[str, Any]]:
+    numbers = zip(
+        rows.counts().tolist(), index_of_rows(rows, p=p, q=q).tolist(), gini_of_rows(rows).tolist(), strict=True
+    )
+    return [
+        {
+            "total": rows.width,
+            "kept": kept,
+            "density": kept / rows.width,
+            "pq_index": _plain(index),
+            "gini_index": _plain(gini),
+        }
+        for kept, index, gini in numbers
+    ]
 
 
 def _plain(value: float) -> float | None:

@@ -13,8 +13,11 @@ from typing import Any
 import torch
 
 from palmette.errors import NotFinite, RunBusy, RunDamaged, RunInterrupted
+from palmette.pruning.masks import Masks
+from palmette.pruning.weights import Weight
 from palmette.studies.config import Experiment
-from palmette.studies.run_state import RunState
+from palmette.studies.records import index_maps, measured
+from palmette.studies.run_state import RunState, plain
 from palmette.studies.rundir import RunDir
 from palmette.training.data import Images, load, validation_split
 from palmette.training.fleet import Fleet
@@ -269,19 +272,40 @@ class _Together:
         return sound
 
     def _end_round(self, runs: list[RunState], fleet: Fleet, diverged: set[RunState]) -> None:
-        """Measure, cut, and measure again."""
-        prepare, precision = runs[0].prepare, runs[0].recipe.precision
+        """Measure w_t ⊙ m_t, cut, and measure w_t ⊙ m_{t+1}; all networks at once."""
+        sound = [state for state in runs if state not in diverged]
+        if not sound:
+            return
+        tests, held_out = self._scores(runs, fleet), self._held_out_scores(runs, fleet)
+        measures, maps = self._measures(sound), index_maps(*_weights_and_masks(sound))
+        for state, retrained, spectrum in zip(sound, measures, maps, strict=True):
+            number = runs.index(state)
+            state.cut(
+                {
+                    "round": state.round,
+                    "train": plain(state.train),
+                    "test": plain(tests[number]),
+                    "validation": None if held_out is None else plain(held_out[number]),
+                    "retrained": retrained,
+                    "index_map": spectrum,
+                }
+            )
+        tests = self._scores(runs, fleet)
+        for state, pruned in zip(sound, self._measures(sound), strict=True):
+            state.end_round(tests[runs.index(state)], pruned)
+
+    def _scores(self, runs: list[RunState], fleet: Fleet) -> list[Score]:
         test = (self.images.test_images, self.images.test_labels)
-        before = fleet.evaluate(*test, prepare, precision=precision)
-        held_out: Sequence[Score | None] = [None] * len(runs)
-        if self.held_out is not None:
-            held_out = fleet.evaluate(self.held_out[0], self.held_out[1], prepare, precision=precision)
-        for state, score, validation in zip(runs, before, held_out, strict=True):
-            if state not in diverged:
-                state.cut(score, validation)
-        for state, score in zip(runs, fleet.evaluate(*test, prepare, precision=precision), strict=True):
-            if state not in diverged:
-                state.end_round(score)
+        return fleet.evaluate(*test, runs[0].prepare, precision=runs[0].recipe.precision)
+
+    def _held_out_scores(self, runs: list[RunState], fleet: Fleet) -> list[Score] | None:
+        if self.held_out is None:
+            return None
+        images, labels = self.held_out
+        return fleet.evaluate(images, labels, runs[0].prepare, precision=runs[0].recipe.precision)
+
+    def _measures(self, runs: list[RunState]) -> list[dict[str, Any]]:
+        return measured(*_weights_and_masks(runs))
 
     def _diverged(self, state: RunState) -> None:
         error = NotFinite(
@@ -315,6 +339,10 @@ class _Together:
                 f"round {runs[0].round} after {runs[0].epoch} of {runs[0].recipe.epochs} epochs" if runs else ""
             )
             raise RunInterrupted(f"{names} ended in {where}; the state is saved")
+
+
+def _weights_and_masks(runs: list[RunState]) -> tuple[list[dict[str, Weight]], list[Masks]]:
+    return [state.weights for state in runs], [state.pruner.masks for state in runs]
 
 
 def _in_step(

@@ -8,17 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.pruning.masks import Masks
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import magnitude_of
 from palmette.pruning.weights import prunable
 from palmette.studies.config import Experiment
-from palmette.studies.records import index_map, measured
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import epochs_of, number_of
 from palmette.training.data import Images
 from palmette.training.data.augment import Preparation
-from palmette.training.loop import Score, evaluate
+from palmette.training.loop import Score
 from palmette.training.members import Member
 from palmette.training.models import build
 
@@ -30,7 +28,6 @@ class RunState:
         experiment: what is run.
         rundir: its folder, which is locked.
         images: the data set, where the network is to be.
-        number: the checkpoint to go on from; the newest by default.
     """
 
     def __init__(self, experiment: Experiment, rundir: RunDir, images: Images) -> None:
@@ -47,7 +44,8 @@ class RunState:
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
         self.round, self.epoch, self.train = 0, 0, Score(float("nan"), float("nan"))
         self.record: dict[str, Any] | None = None  # of the round before
-        self._test, self._half = Score(0.0, 0.0), dict[str, Any]()
+        self._half: dict[str, Any] = {}  # of the record of this round
+        self._now: dict[str, Tensor] | None = None  # w_t, while w_0 is in its place
 
     @property
     def stopped(self) -> str | None:
@@ -73,70 +71,53 @@ class RunState:
         if self.round == 0 and self.rewind.kind == "epoch" and self.epoch == self.rewind.to:
             self.start = _own(self.model.state_dict())
 
-    def cut(self, test: Score, validation: Score | None) -> None:
-        """Measure w_t ⊙ m_t, and cut; One Shot cuts by w_0 in place of w_t."""
+    def cut(self, numbers: Mapping[str, Any]) -> None:
+        """Cut the network, One Shot by the magnitudes of w_0 in place of w_t.
+
+        Args:
+            numbers: what is known of w_t ⊙ m_t; the record of the round begins with them.
+        """
         if self.experiment.method == "one-shot" and self.dense is None:
             self.dense = _own(self.model.state_dict())
         if self.dense is not None:
             self.pruner.saliency = magnitude_of({name: self.dense[name] for name in self.weights})
         before = self.pruner.masks
-        retrained = measured(self.weights, before)
-        reference = (test, retrained) if self.dense is None else self._of_dense(before)
-        spectrum = index_map(self.weights, before)
         self.rundir.save_masks(self.round, before)
         decision = self.pruner.step()
         after = self.pruner.masks
-        self._half = {
-            "round": self.round,
-            "train": _plain(self.train),
-            "test": _plain(test),
-            "validation": None if validation is None else _plain(validation),
-            "retrained": retrained,
-            "pruned": reference,
-            "cut": {
-                "weights": decision.cut,
-                "layers": {n: int(before[n].sum()) - int(after[n].sum()) for n in self.weights},
-            },
-            "index_map": spectrum,
-        }
+        layers = {n: int(before[n].sum()) - int(after[n].sum()) for n in self.weights}
+        self._half = {**numbers, "cut": {"weights": decision.cut, "layers": layers}}
+        if self.dense is not None:
+            self._now = _own(self.model.state_dict())
+            self.model.load_state_dict(self.dense)
+            after.apply_(self.weights)
 
-    def end_round(self, cut: Score) -> dict[str, Any]:
-        """Measure w_t ⊙ m_{t+1}, for One Shot w_0 in place of w_t, and go to the beginning of the next round.
+    def end_round(self, test: Score, pruned: Mapping[str, Any]) -> None:
+        """Complete the record, and go to the beginning of the next round.
 
         Args:
-            cut: the score of the network as it is after the cut.
+            test, pruned: what is known of w_t ⊙ m_{t+1}, for One Shot of w_0 ⊙ m_{t+1}.
         """
-        if self.dense is None:
-            now = (cut, measured(self.weights, self.pruner.masks))
-        else:
-            now = self._of_dense(self.pruner.masks)
-        reference = self._half["pruned"]
+        if self._now is not None:
+            self.model.load_state_dict(self._now)
+            self._now = None
+        accuracy, index = self._half["test"]["accuracy"], self._half["retrained"]["pq_index"]
+        if self.experiment.method == "one-shot" and self.record is not None:  # w_0 before this cut, not w_t
+            accuracy, index = self.record["pruned"]["test"]["accuracy"], self.record["pruned"]["pq_index"]
         stopped = self.pruner.stopped or None
         if self.round >= self.experiment.rounds:
             stopped = stopped or f"{self.experiment.rounds} rounds are done"
-        pruned = {
-            "test": _plain(now[0]),
-            **{name: now[1][name] for name in ("kept", "density", "pq_index", "gini_index")},
-            "accuracy_difference": now[0].accuracy - reference[0].accuracy,
-            "pq_index_difference": _difference(now[1]["pq_index"], reference[1]["pq_index"]),
+        after = {
+            "test": plain(test),
+            **{name: pruned[name] for name in ("kept", "density", "pq_index", "gini_index")},
+            "accuracy_difference": test.accuracy - accuracy,
+            "pq_index_difference": _difference(pruned["pq_index"], index),
         }
-        self.record = {**self._half, "pruned": pruned, "stopped": stopped}
+        half = dict(self._half)
+        last = {name: half.pop(name) for name in ("cut", "index_map")}
+        self.record = {**half, "pruned": after, **last, "stopped": stopped}
         if stopped is None:
             self._rewind()
-        return self.record
-
-    def _of_dense(self, masks: Masks) -> tuple[Score, dict[str, Any]]:
-        """The score and the measures of w_0 under `masks`; the model is as it was afterwards."""
-        assert self.dense is not None
-        now = _own(self.model.state_dict())
-        try:
-            self.model.load_state_dict(self.dense)
-            masks.apply_(self.weights)
-            test = (self.images.test_images, self.images.test_labels)
-            score = evaluate(self.model, *test, self.prepare, precision=self.recipe.precision)
-            return score, measured(self.weights, masks)
-        finally:
-            self.model.load_state_dict(now)
 
     def _rewind(self) -> None:
         """To the beginning of the next round: weights and buffers go back or stay, the optimizer is new."""
@@ -180,7 +161,8 @@ def _own(values: Any) -> Any:
     return [_own(value) for value in values] if isinstance(values, list) else values
 
 
-def _plain(score: Score) -> dict[str, float]:
+def plain(score: Score) -> dict[str, float]:
+    """As it stands in a record."""
     return {"loss": score.loss, "accuracy": score.accuracy}
 
 
