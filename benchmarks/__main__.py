@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import cpu, gpu, growth, holding
+from benchmarks import cpu, fleets, gpu, growth, holding, training
 from benchmarks.meters import Figure, machine, table
 
 INTRODUCTION = """# Benchmarks
@@ -26,35 +26,49 @@ Time is constant up to some 10^7 weights on a GPU, where it is the host's, and i
 index needs scratch memory of constant size; of a cut, the mask is one byte per weight, and the search for the
 threshold a constant and a small share.
 """
-TITLES = {"cpu": "On a CPU", "cuda": "On a GPU"}
+TITLES = {"weights": "Weights: measure, cut, hold", "training": "Training"}
+WHERE = {"cpu": "on a CPU", "cuda": "on a GPU"}
 
 
 def main() -> None:
-    folder = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent.parent / "docs"
+    parts = [part for part in ("weights", "training") if part in sys.argv[1:]] or ["weights", "training"]
+    folders = [Path(argument) for argument in sys.argv[1:] if argument not in parts]
+    folder = folders[0] if folders else Path(__file__).parent.parent / "docs"
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    figures: list[Figure] = []
-    if device == "cuda":
-        bandwidth = gpu.copy_bandwidth()
-        figures += gpu.index(bandwidth) + gpu.global_threshold(bandwidth)
-    else:
-        figures += cpu.index() + cpu.global_cut()
-    figures += holding.cost_per_step()
-    text = f"{machine()}; {datetime.date.today()}; `python -m benchmarks`\n\n{table(figures)}\n"
-    (folder / f"benchmarks-{device}.md").write_text(text)
-    (folder / f"growth-{device}.json").write_text(json.dumps(growth.record(), indent=1) + "\n")
-    growth.plot(folder)
+    for part in parts:
+        figures = weights(device) if part == "weights" else trained(device)
+        text = f"{machine()}; {datetime.date.today()}; `python -m benchmarks {part}`\n\n{table(figures)}\n"
+        (folder / f"{part}-{device}.md").write_text(text)
+        print(text)
+    if "weights" in parts:
+        (folder / f"growth-{device}.json").write_text(json.dumps(growth.record(), indent=1) + "\n")
+        growth.plot(folder)
     write_page(folder)
-    print(text)
+
+
+def weights(device: str) -> list[Figure]:
+    """Measuring, cutting and holding masks."""
+    if device == "cpu":
+        return cpu.index() + cpu.global_cut() + holding.cost_per_step()
+    bandwidth = gpu.copy_bandwidth()
+    return gpu.index(bandwidth) + gpu.global_threshold(bandwidth) + holding.cost_per_step()
+
+
+def trained(device: str) -> list[Figure]:
+    """Epochs of training."""
+    return training.on_cpu() + fleets.on_cpu() if device == "cpu" else fleets.on_gpu()
 
 
 def write_page(folder: Path) -> None:
     """docs/benchmarks.md from the tables of the machines it was run on."""
-    parts = [INTRODUCTION]
-    for device, title in TITLES.items():
-        part = folder / f"benchmarks-{device}.md"
-        if part.exists():
-            parts.append(f"## {title}\n\n{part.read_text()}")
-    (folder / "benchmarks.md").write_text("\n".join([*parts, GROWTH]))
+    pages = [INTRODUCTION]
+    for part, title in TITLES.items():
+        for device, where in WHERE.items():
+            if (found := folder / f"{part}-{device}.md").exists():
+                pages.append(f"## {title}, {where}\n\n{found.read_text()}")
+        if part == "weights":
+            pages.append(GROWTH)
+    (folder / "benchmarks.md").write_text("\n".join(pages))
 
 
 if __name__ == "__main__":

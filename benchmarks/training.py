@@ -17,15 +17,15 @@ from benchmarks.meters import Figure
 from palmette.training.data.images import Images
 from palmette.training.loop import Training
 from palmette.training.members import Member
-from palmette.training.models import MODELS, build, flops_per_image
+from palmette.training.models import build
 from palmette.training.recipe import Recipe
 
 
 def on_cpu() -> list[Figure]:
     """The goal: an eighth of the time of a DataLoader."""
-    images = _pixels((1, 28, 28), 60_000, 10, augment=False)
-    ours = _epoch(_training("mlp", images, Recipe()), 3)
-    theirs = min(_epoch(_plain("mlp", images, workers), 1) for workers in (0, 2))
+    images = pixels((1, 28, 28), 60_000, 10, augment=False)
+    ours = epoch_seconds(_training("mlp", images, Recipe()), 3)
+    theirs = min(epoch_seconds(plain("mlp", images, workers), 1) for workers in (0, 2))
     return [
         Figure(
             "an epoch of the MLP on FashionMNIST, masks held",
@@ -38,36 +38,7 @@ def on_cpu() -> list[Figure]:
     ]
 
 
-def on_gpu() -> list[Figure]:
-    """The goals are those of one model; FLOP/s are 3 × 2 × multiplications of the forward pass."""
-    cifar10, cifar100 = (_pixels((3, 32, 32), 50_000, classes, augment=True) for classes in (10, 100))
-    figures = []
-    for model, images, goal in (
-        ("cnn", cifar10, "≤ 0.25 s"),
-        ("resnet18", cifar10, "≤ 1 s"),
-        ("wresnet28x8", cifar100, ""),
-    ):
-        theirs = _epoch(_plain(model, images, 16), 1) if model != "wresnet28x8" else None
-        for compiled in (False, True):
-            recipe = Recipe(precision="bfloat16", compile=compiled)
-            ours = _epoch(_training(model, images, recipe), 2)
-            network = MODELS[model](shape=images.shape, classes=images.classes)
-            work = 3 * flops_per_image(network, shape=images.shape) * len(images.train_images)
-            how = ", compiled" if compiled else ""
-            figures.append(
-                Figure(
-                    f"an epoch of {model} on {images.name} in bfloat16, masks held{how}",
-                    f"{ours:.3f} s, {work / ours / 1e12:.0f} TFLOP/s",
-                    "`DataLoader` over per-image transforms, 16 workers" if theirs else "",
-                    f"{theirs:.1f} s" if theirs else "",
-                    f"{theirs / ours:.0f}× faster" if theirs else "",
-                    goal,
-                )
-            )
-    return figures
-
-
-def _epoch(epoch: Callable[[int], object], times: int) -> float:
+def epoch_seconds(epoch: Callable[[int], object], times: int) -> float:
     """Seconds of the fastest of some epochs, after one to warm up."""
     taken = []
     for number in range(times + 1):
@@ -77,7 +48,7 @@ def _epoch(epoch: Callable[[int], object], times: int) -> float:
     return min(taken[1:])
 
 
-def _pixels(shape: tuple[int, int, int], count: int, classes: int, *, augment: bool) -> Images:
+def pixels(shape: tuple[int, int, int], count: int, classes: int, *, augment: bool) -> Images:
     """A data set of random pixels; nothing here depends on what is in the images."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (count, *shape), dtype=torch.uint8, generator=generator)
@@ -129,7 +100,7 @@ class _OneByOne(Dataset[tuple[Tensor, int]]):
         return tensor.sub_(self.mean).div_(self.sd), self.labels[index]
 
 
-def _plain(model: str, images: Images, workers: int) -> Callable[[int], object]:
+def plain(model: str, images: Images, workers: int) -> Callable[[int], object]:
     """The loop everybody writes, without masks."""
     device, recipe = _device(), Recipe()
     network = build(model, shape=images.shape, classes=images.classes).to(device)

@@ -1,0 +1,77 @@
+"""What a model-epoch costs when many networks train at once."""
+
+from __future__ import annotations
+
+import torch
+
+import palmette as pm
+from benchmarks.meters import Figure
+from benchmarks.training import epoch_seconds, pixels, plain
+from palmette.training.data import load
+from palmette.training.data.images import Images
+from palmette.training.fleet import Fleet
+from palmette.training.members import Member
+from palmette.training.models import MODELS, build, flops_per_image
+from palmette.training.recipe import Recipe
+
+
+def on_cpu() -> list[Figure]:
+    """The goal: sixteen members for the price of four."""
+    digits = load("digits")
+    one, many = (epoch_seconds(fleet("mlp", digits, Recipe(), count).epoch, 20) for count in (1, 16))
+    what = "an epoch of 16 MLPs on digits in one fleet"
+    ours, theirs = f"{many * 1e3:.0f} ms", f"{one * 1e3:.1f} ms"
+    return [Figure(what, ours, "one alone", theirs, f"{many / one:.1f} times", "< 4 times")]
+
+
+def on_gpu() -> list[Figure]:
+    """Per model-epoch, beside a plain loop with a `DataLoader`, masks held and scores kept."""
+    fashion = pixels((1, 28, 28), 60_000, 10, augment=False)
+    cifar10, cifar100 = (pixels((3, 32, 32), 50_000, classes, augment=True) for classes in (10, 100))
+    cases: tuple[tuple[str, Images, str, tuple[int, ...], tuple[int, ...]], ...] = (
+        # model, images, goal, how many at once, how many compiled
+        ("mlp", fashion, "≤ 0.8 ms with 64", (1, 4, 16, 64, 256), (16, 64, 256)),
+        ("linear", fashion, "≤ 0.5 ms with 64", (1, 64), ()),
+        ("transformer", fashion, "", (1, 16), ()),
+        ("cnn", cifar10, "≤ 0.15 s", (1, 4), (1, 4)),
+        ("resnet18", cifar10, "≤ 0.65 s", (1, 4), (1, 4)),
+        ("wresnet28x8", cifar100, "≤ 3.5 s", (1,), ()),
+    )
+    figures = []
+    for model, images, goal, sizes, compiled in cases:
+        beside = epoch_seconds(plain(model, images, 16), 1) if model in ("mlp", "cnn", "resnet18") else None
+        for compile, counts in ((False, sizes), (True, compiled)):
+            for size in counts:
+                recipe = Recipe(precision="bfloat16", compile=compile)
+                each = epoch_seconds(fleet(model, images, recipe, size).epoch, 1 if model[0] == "w" else 2) / size
+                figures.append(_figure(model, images, recipe, size, each, beside, goal))
+                torch.cuda.empty_cache()
+    return figures
+
+
+def _figure(
+    model: str, images: Images, recipe: Recipe, size: int, each: float, beside: float | None, goal: str
+) -> Figure:
+    network = MODELS[model](shape=images.shape, classes=images.classes)
+    work = 3 * flops_per_image(network, shape=images.shape) * len(images.train_images)
+    how = "at once, compiled" if recipe.compile else "at once"
+    return Figure(
+        f"{model} on {images.name}, {size} {how}, per model-epoch",
+        f"{each * 1e3:.3g} ms, {work / each / 1e12:.0f} TFLOP/s",
+        "plain loop, `DataLoader` with 16 workers" if beside else "",
+        f"{beside:.2f} s" if beside else "",
+        f"{beside / each:,.0f}× faster" if beside else "",
+        goal,
+    )
+
+
+def fleet(model: str, images: Images, recipe: Recipe, size: int) -> Fleet:
+    """Networks with half of their weights pruned, seeds 0, 1, …"""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    members = []
+    for seed in range(size):
+        network = build(model, shape=images.shape, classes=images.classes, seed=seed).to(device)
+        pruner = pm.Pruner(network, budget=pm.FixedRatio(0.5), scope="layer")
+        pruner.step()
+        members.append(Member(network, recipe.make_optimizer(network.parameters()), seed, masks=pruner.masks))
+    return Fleet(members, images, recipe)
