@@ -3,5 +3,5 @@
 import runpy
 from pathlib import Path
 
-for script in ("make_axioms.py", "make_bound.py", "make_figure.py"):
+for script in ("make_axioms.py", "make_bound.py", "make_figure.py", "make_run.py"):
     runpy.run_path(str(Path(__file__).with_name(script)), run_name="__main__")
