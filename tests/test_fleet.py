@@ -8,9 +8,15 @@ import torch
 from torch import nn
 
 import palmette as pm
+from observers import EndsAfter
+from palmette.errors import NotFinite, RunInterrupted
+from palmette.studies.config import Experiment
+from palmette.studies.rounds import Observer, fleets, run, run_together
+from palmette.studies.run_state import RunState
+from palmette.studies.rundir import RunDir
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
-from palmette.training.loop import Training, evaluate, evaluate_all
+from palmette.training.loop import Score, Training, evaluate, evaluate_all
 from palmette.training.members import Member, stackable
 from palmette.training.models import build
 from palmette.training.recipe import Recipe
@@ -75,7 +81,10 @@ def test_one_step_of_a_fleet_is_one_step_of_each_member_alone(digits, recipe, ma
 
 @pytest.mark.parametrize("name", ["linear", "mlp", "transformer"])
 def test_every_stackable_model_trains_as_if_alone(digits, name):
-    recipe = Recipe(batch=1500)
+    digits = dataclasses.replace(
+        digits, train_images=digits.train_images[:50], train_labels=digits.train_labels[:50]
+    )
+    recipe = Recipe(batch=50)
     together, alone = (members(name, digits, recipe) for _ in range(2))
     Training(together, digits, recipe).epoch(0)
     for member in alone:
@@ -160,3 +169,126 @@ def test_convolutions_and_dropout_are_not_stacked(digits):
     assert stackable(build("transformer", shape=digits.shape, classes=10))
     assert not stackable(build("cnn", shape=digits.shape, classes=10))
     assert not stackable(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
+
+
+def experiments(**changes):
+    base = Experiment(epochs=2, rounds=4, batch=500, **changes)
+    methods = ({}, {"p": 1.0, "q": 2.0}, {"method": "lottery-ticket"}, {"method": "one-shot"})
+    return [dataclasses.replace(base, seed=seed, **method) for method in methods for seed in (0, 1)]
+
+
+@pytest.mark.parametrize("rewind", ["init", "epoch:1", "learning-rate", "fine-tune"])
+def test_the_records_of_a_fleet_are_those_of_its_members_alone(tmp_path, rewind):
+    runs = experiments(rewind=rewind)
+    outcomes = run_together({tmp_path / "fleet" / e.id: e for e in runs})
+    assert set(outcomes.values()) == {"4 rounds are done"}
+    for e in runs:
+        alone, together = run(e, tmp_path / "alone" / e.id).records(), RunDir(tmp_path / "fleet" / e.id).records()
+        assert [r["cut"]["weights"] for r in alone][:2] == [r["cut"]["weights"] for r in together][:2]
+        for one, other in zip(alone, together, strict=True):
+            assert list(one) == list(other)
+            assert one["retrained"]["pq_index"] == pytest.approx(other["retrained"]["pq_index"], abs=1e-3)
+            assert one["test"]["accuracy"] == pytest.approx(other["test"]["accuracy"], abs=0.05)
+
+
+def test_a_fleet_that_is_ended_anywhere_leaves_the_records_of_one_that_is_not(tmp_path):
+    runs = [dataclasses.replace(e, stop="density:0.6") for e in experiments()]  # some end before others
+    run_together({tmp_path / "whole" / e.id: e for e in runs})
+    for epochs in (5, 16, 23, 31, None):
+        try:
+            run_together({tmp_path / "broken" / e.id: e for e in runs}, observer=EndsAfter(epochs), save_every=1)
+        except RunInterrupted:
+            continue
+    for e in runs:
+        whole, broken = (tmp_path / folder / e.id / "records.jsonl" for folder in ("whole", "broken"))
+        assert whole.read_bytes() == broken.read_bytes()
+
+
+class Dies(Observer):
+    """Ends the process, as it were, when a record is written for the n-th time."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def recorded(self, experiment, record):
+        self.after -= 1
+        if self.after == 0:
+            raise SystemExit
+
+
+@pytest.mark.parametrize(("saves", "size"), [(1, None), (3, None), (11, None), (20, None), (20, 3)])
+def test_a_fleet_that_dies_while_some_are_saved_and_others_not_ends_the_same(tmp_path, monkeypatch, saves, size):
+    runs = [dataclasses.replace(e, stop="density:0.6") for e in experiments()]
+    run_together({tmp_path / "whole" / e.id: e for e in runs}, size=size)
+    save, left = RunState.save, [saves]
+
+    def dying(self):
+        left[0] -= 1
+        if left[0] == 0:
+            raise SystemExit
+        save(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunState, "save", dying)
+        with pytest.raises(SystemExit):
+            run_together({tmp_path / "broken" / e.id: e for e in runs}, size=size)
+    with pytest.raises(SystemExit):
+        run_together({tmp_path / "broken" / e.id: e for e in runs}, observer=Dies(saves), size=size)
+    run_together({tmp_path / "broken" / e.id: e for e in runs}, size=size)
+    for e in runs:
+        whole, broken = (tmp_path / folder / e.id / "records.jsonl" for folder in ("whole", "broken"))
+        assert whole.read_bytes() == broken.read_bytes()
+
+
+def test_a_member_of_a_fleet_can_be_finished_alone_or_in_another(tmp_path):
+    runs = experiments()
+    with pytest.raises(RunInterrupted):
+        run_together({tmp_path / e.id: e for e in runs}, observer=EndsAfter(24))
+    run(runs[0], tmp_path / runs[0].id)
+    new = dataclasses.replace(runs[0], seed=7)
+    outcomes = run_together({tmp_path / e.id: e for e in [*runs, new]}, size=3)
+    assert len(outcomes) == 9
+    assert all(len(RunDir(tmp_path / e.id).records()) == 5 for e in [*runs, new])
+
+
+def test_a_run_that_diverges_is_reported_and_the_others_go_on_untouched(tmp_path, monkeypatch):
+    runs = experiments()[:3]
+    run_together({tmp_path / "sound" / e.id: e for e in runs})
+    after_epoch = RunState.after_epoch
+
+    def sick(self, train):
+        after_epoch(self, Score(float("nan"), 0.1) if self.experiment.seed == 1 and self.round == 2 else train)
+
+    monkeypatch.setattr(RunState, "after_epoch", sick)
+    outcomes = run_together({tmp_path / "sick" / e.id: e for e in runs})
+    assert [type(outcomes[tmp_path / "sick" / e.id]) for e in runs] == [str, NotFinite, str]
+    assert len(RunDir(tmp_path / "sick" / runs[1].id).records()) == 2
+    assert "diverged" in (tmp_path / "sick" / runs[1].id / "failure.txt").read_text()
+    for e in (runs[0], runs[2]):
+        sound, sick_ = (RunDir(tmp_path / folder / e.id).records() for folder in ("sound", "sick"))
+        assert [r["cut"] for r in sound] == [r["cut"] for r in sick_]
+
+
+def test_what_shares_data_model_and_recipe_is_one_fleet():
+    longer = [dataclasses.replace(e, epochs=3) for e in experiments()]
+    runs = [*experiments(), *longer, Experiment(model="cnn"), Experiment(validation=10, seed=1)]
+    assert [len(fleet) for fleet in fleets(runs)] == [8, 8, 1, 1]
+
+
+@pytest.mark.slow
+def test_32_members_are_32_single_runs(tmp_path):
+    """Three rounds of the MLP on FashionMNIST: mean accuracy, density and index within two standard errors."""
+    try:
+        load("FashionMNIST")
+    except FileNotFoundError as error:
+        pytest.skip(f"FashionMNIST is not here: {error}")
+    runs = [Experiment(data="FashionMNIST", epochs=1, rounds=3, seed=seed, p=1.0, q=2.0) for seed in range(32)]
+    run_together({tmp_path / "fleet" / e.id: e for e in runs})
+    for e in runs:
+        run(e, tmp_path / "alone" / e.id)
+    fleet, alone = (pm.read_runs(tmp_path / folder).groupby("round") for folder in ("fleet", "alone"))
+    for column in ("test_accuracy", "density", "pq_index", "pruned_test_accuracy"):
+        apart = (fleet[column].mean() - alone[column].mean()).abs()
+        error = (fleet[column].var() / 32 + alone[column].var() / 32) ** 0.5
+        assert (apart <= 2 * error + 1e-12).all(), column
+    assert list(fleet.size()) == [32] * 4

@@ -215,5 +215,5 @@ def test_a_finished_run_is_not_run_again_and_another_experiment_is_refused(tmp_p
 def test_a_rule_stops_a_run_and_says_why(tmp_path):
     experiment = dataclasses.replace(SMALL, method="lottery-ticket", stop="density:0.7", rounds=9)
     records = run(experiment, tmp_path / "run").records()
-    assert len(records) == 2
+    assert [round(record["retrained"]["density"], 2) for record in records] == [1.0, 0.8, 0.64]
     assert records[-1]["stopped"].startswith("density 0.64")

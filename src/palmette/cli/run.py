@@ -54,7 +54,7 @@ def run(
     """Train a network, prune it, train it again: how far does it go?
 
     Without arguments: an MLP on the handwritten digits that come with palmette, pruned by SAP (p, q = 0.5, 1 and
-    1, 2), Lottery Ticket and One Shot with three seeds each, in about 1.5 minutes on two CPU cores. Every default
+    1, 2), Lottery Ticket and One Shot with three seeds each, in about a minute on two CPU cores. Every default
     is the paper's (Diao et al. 2023), but for fewer epochs on these digits, which are small.
 
     \b

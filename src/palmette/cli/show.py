@@ -63,6 +63,7 @@ def _read(run: RunDir) -> dict[str, Any]:
         "state": now.state,
         "owner": now.owner,
         "stopped": now.stopped,
+        "failure": run.failure.read_text().strip() if run.failure.exists() else None,
         "settings": experiment.differences(),
         "rounds": experiment.rounds,
         "epochs": experiment.epochs,
@@ -102,7 +103,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in found["settings"].items())
     facts = {
         "settings": f"{settings or 'all'}{'; all others' if settings else ''} as `palmette run --help` gives them",
-        "state": _where(found),
+        "state": found["failure"] or _where(found),
         "time": duration(found["seconds"]),
         "disk": size(found["bytes"]),
         "go on": found["go_on"],
@@ -134,7 +135,7 @@ def _print_many(console: Console, found: list[dict[str, Any]]) -> None:
         if last is not None:
             numbers = (_percent(last["test_accuracy"]), _percent(last["density"], 2), _index(last["pq_index"]))
         rounds = f"{max(0, one['rounds_done'] - 1)}/{one['rounds']}"
-        state = one["state"] if one["state"] != "finished" else one["stopped"]
+        state = one["failure"] or (one["state"] if one["state"] != "finished" else one["stopped"])
         table.add_row(one["run"], rounds, *numbers, size(one["bytes"]), state)
     console.print(table)
     states = [one["state"] for one in found]

@@ -41,7 +41,8 @@ class Watch(Observer):
         """The run is over, and why; or it could not go on, and why."""
         said = str(outcome).strip().split("\n")[0] or type(outcome).__name__
         if isinstance(outcome, Exception):
-            click.echo(f"palmette: {experiment.id}: {said}", err=True)
+            name = "" if said.startswith(experiment.id) else f"{experiment.id}: "
+            click.echo(f"palmette: {name}{said}", err=True)
         else:
             self._events_of(experiment)
         if experiment.id in self.events:

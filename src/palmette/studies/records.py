@@ -74,8 +74,9 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
 
     Columns are the id of the run, its settings, the round and its numbers: `test_accuracy`, `density`, `pq_index`
     and so on describe the retrained network, `pruned_…` the same network after the cut of that round,
-    `cut_weights` how many went. What does not exist, such as an index of zeros, is NaN. `seconds` and
-    `images_per_second` are those of the last time that the round was trained, or of its rest after it was resumed.
+    `cut_weights` how many went. What does not exist, such as an index of zeros, is NaN. `seconds` is the run's share
+    of the time of its fleet, of which it was one of `members`, and `images_per_second` the speed of all of them; of
+    the last time that the round was trained, or of its rest after it was resumed.
 
     Args:
         folder: a run folder, or one with run folders in it; all else is passed over.
@@ -139,7 +140,7 @@ def _table(rundir: RunDir, layers: bool) -> list[dict[str, Any]]:
                 rows += [settings | {"round": record["round"], "layer": name} | values for name, values in parts]
                 continue
             timing = timings.get(record["round"], {})
-            speed = {name: timing.get(name) for name in ("seconds", "images_per_second")}
+            speed = {name: timing.get(name) for name in ("seconds", "images_per_second", "members")}
             rows.append(settings | flattened(record) | speed)
         except (KeyError, TypeError, AttributeError) as error:
             place = f"{str(rundir.records_file)!r}: {json.dumps(record)[:60]}…"

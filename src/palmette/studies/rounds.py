@@ -128,33 +128,46 @@ def run_together(
         outcomes[rundir.path] = outcome
         watch.ended(experiment, outcome)
 
+    everyone = list(experiments.items())
+    size = size or len(everyone)
     with ExitStack() as locks:
-        pending: list[tuple[Experiment, RunDir]] = []
-        for folder, experiment in experiments.items():
-            rundir = RunDir(folder, say=watch.say)
-            try:
-                locks.enter_context(rundir.lock())
-                _claim(rundir, experiment)
-                records = rundir.records()
-            except (RunBusy, RunDamaged) as error:
-                end(experiment, rundir, error)
-                continue
-            if records and records[-1]["stopped"] is not None:
-                rundir.finish()
-                end(experiment, rundir, records[-1]["stopped"])
-            else:
-                pending.append((experiment, rundir))
+        pending = {
+            folder: (experiment, rundir)
+            for folder, experiment in everyone
+            if (rundir := _taken(experiment, RunDir(folder, say=watch.say), locks, end)) is not None
+        }
         if not pending:
             return outcomes
-        first = pending[0][0]
+        first = everyone[0][1]
         images, held_out = load(first.data, folder=data_folder), None
         if first.validation:
             images, *held_out = validation_split(images, seed=first.seed, count=first.validation)
         together = _Together(_on(images, torch.device(device)), held_out, save_every, watch, end)
-        size = size or len(pending)
-        for start in range(0, len(pending), size):
-            together.run(pending[start : start + size])
+        # Whether some are done already makes no difference to who is trained with whom.
+        for start in range(0, len(everyone), size):
+            together.run([pending[folder] for folder, _ in everyone[start : start + size] if folder in pending])
     return outcomes
+
+
+def _taken(
+    experiment: Experiment,
+    rundir: RunDir,
+    locks: ExitStack,
+    end: Callable[[Experiment, RunDir, str | Exception], None],
+) -> RunDir | None:
+    """Own the folder of a run; None if someone else does, or if it is damaged or done."""
+    try:
+        locks.enter_context(rundir.lock())
+        _claim(rundir, experiment)
+        records = rundir.records()
+    except (RunBusy, RunDamaged) as error:
+        end(experiment, rundir, error)
+        return None
+    if records and records[-1]["stopped"] is not None:
+        rundir.finish()
+        end(experiment, rundir, records[-1]["stopped"])
+        return None
+    return rundir
 
 
 def _claim(rundir: RunDir, experiment: Experiment) -> None:
@@ -198,7 +211,9 @@ class _Together:
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()
                 if len(part) == 1:
-                    raise
+                    why = "even one network does not fit into the memory of the device; a smaller batch may"
+                    self.end(part[0][0], part[0][1], MemoryError(why))
+                    continue
                 half = len(part) // 2
                 self.watch.say(
                     f"{len(part)} networks do not fit into the memory of the device; {half} at once then"
@@ -209,6 +224,7 @@ class _Together:
 
     def _begin(self, experiment: Experiment, rundir: RunDir, found: Mapping[str, Any] | None) -> RunState:
         state = RunState(experiment, rundir, self.images)
+        rundir.failure.unlink(missing_ok=True)
         if found is None:
             state.save()
         else:
@@ -237,7 +253,7 @@ class _Together:
             scores = fleet.epoch(epoch, learning_rate=runs[0].learning_rate_at(epoch))
             for state, score in zip(runs, scores, strict=True):
                 state.after_epoch(score)
-                if not math.isfinite(score.loss) and state not in diverged:
+                if not math.isfinite(state.train.loss) and state not in diverged:
                     diverged.add(state)
                     self._diverged(state)
             self._tell_of(fleet)
@@ -255,14 +271,14 @@ class _Together:
         for state in sound:
             state.save()
         self.saved = time.monotonic()
-        images = len(epochs) * len(self.images.train_images)
+        images, seconds = len(runs) * len(epochs) * len(self.images.train_images), time.monotonic() - began
         for state in sound:
             assert state.record is not None
             timing = {
                 "round": state.record["round"],
-                "seconds": time.monotonic() - began,
+                "seconds": seconds / len(runs),  # its share
                 "epochs": len(epochs),
-                "images_per_second": images / max(trained, 1e-9),
+                "images_per_second": images / max(trained, 1e-9),  # of all members together
                 "members": len(runs),
             }
             if state.rundir.append_record(state.record):
@@ -312,7 +328,7 @@ class _Together:
             f"{state.experiment.id} diverged: its training loss is {state.train.loss} in epoch {state.epoch} "
             f"of round {state.round}; a smaller learning rate, clipping or a warm-up may help"
         )
-        state.rundir.write_text("failure.txt", f"{error}\n")
+        state.rundir.write_text(state.rundir.failure.name, f"{error}\n")
         self.end(state.experiment, state.rundir, error)
 
     def _tell_of(self, fleet: Fleet) -> None:
@@ -359,8 +375,8 @@ def _in_step(
         for _, rundir in pending:
             if rundir.path not in found and newest in numbers[rundir.path]:
                 found[rundir.path] = rundir.load_checkpoint(newest)
-    parts: dict[int | None, list[tuple[Experiment, RunDir, Mapping[str, Any] | None]]] = {}
+    parts: dict[int, list[tuple[Experiment, RunDir, Mapping[str, Any] | None]]] = {}
     for experiment, rundir in pending:
-        number, state = found.get(rundir.path) or (None, None)
+        number, state = found.get(rundir.path) or (0, None)  # the first state of all is the beginning
         parts.setdefault(number, []).append((experiment, rundir, state))
     return list(parts.values())

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import magnitude_of
+from palmette.pruning.stopping import AtDensity
 from palmette.pruning.weights import prunable
 from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir
@@ -38,7 +39,9 @@ class RunState:
         model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
         self.model = model.to(device)
         self.weights = prunable(self.model)
-        self.pruner = Pruner(self.model, budget=experiment.budget, scope=experiment.scope, stop=experiment.rules)
+        # A network at the density that was asked for is trained before the run ends; see `end_round`.
+        rules = [rule for rule in experiment.rules if not isinstance(rule, AtDensity)]
+        self.pruner = Pruner(self.model, budget=experiment.budget, scope=experiment.scope, stop=rules)
         self.start = _own(self.model.state_dict())  # what a round goes back to
         self.dense: dict[str, Tensor] | None = None  # w_0, for One Shot
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
@@ -104,20 +107,26 @@ class RunState:
         accuracy, index = self._half["test"]["accuracy"], self._half["retrained"]["pq_index"]
         if self.experiment.method == "one-shot" and self.record is not None:  # w_0 before this cut, not w_t
             accuracy, index = self.record["pruned"]["test"]["accuracy"], self.record["pruned"]["pq_index"]
-        stopped = self.pruner.stopped or None
-        if self.round >= self.experiment.rounds:
-            stopped = stopped or f"{self.experiment.rounds} rounds are done"
         after = {
             "test": plain(test),
             **{name: pruned[name] for name in ("kept", "density", "pq_index", "gini_index")},
             "accuracy_difference": test.accuracy - accuracy,
             "pq_index_difference": _difference(pruned["pq_index"], index),
         }
-        half = dict(self._half)
+        half, stopped = dict(self._half), self._why_stop()
         last = {name: half.pop(name) for name in ("cut", "index_map")}
         self.record = {**half, "pruned": after, **last, "stopped": stopped}
         if stopped is None:
             self._rewind()
+
+    def _why_stop(self) -> str | None:
+        density = self._half["retrained"]["density"]
+        for rule in self.experiment.rules:
+            if isinstance(rule, AtDensity) and density <= rule.density:
+                return f"density {density:.4f} has reached {rule.density}"
+        if self.round >= self.experiment.rounds:
+            return self.pruner.stopped or f"{self.experiment.rounds} rounds are done"
+        return self.pruner.stopped or None
 
     def _rewind(self) -> None:
         """To the beginning of the next round: weights and buffers go back or stay, the optimizer is new."""

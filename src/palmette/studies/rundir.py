@@ -36,6 +36,7 @@ class RunDir:
         self.experiment = self.path / "experiment.toml"  # what was asked for
         self.records_file = self.path / "records.jsonl"  # a line per round, the same in every repetition
         self.timings_file = self.path / "timings.jsonl"  # seconds and speeds, which are never the same
+        self.failure = self.path / "failure.txt"  # why it could not go on, if so
         self.lock_file = self.path / "lock"  # names the owner; empty when there is none
         self.checkpoints = self.path / "checkpoints"  # the last two states; gone when the run is finished
         self.tensorboard = self.path / "tensorboard"  # where asked for; made anew from the records

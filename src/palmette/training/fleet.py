@@ -67,8 +67,9 @@ class Fleet:
                     stream.wait_stream(torch.cuda.current_stream(self.device))
                 while any(left.values()):
                     for place, training in enumerate(part):
-                        with self._stream(place):
-                            left[training] = training.advance(left[training])
+                        if left[training]:
+                            with self._stream(place):
+                                left[training] = training.advance(left[training])
                 for stream in self._streams:
                     torch.cuda.current_stream(self.device).wait_stream(stream)
                 scores += [score for training in part for score in training.finish()]

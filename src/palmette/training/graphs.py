@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -35,31 +36,44 @@ def captured(
                 else:
                     tensor.zero_()
 
+    side = torch.cuda.Stream(device)
+    side.wait_stream(torch.cuda.current_stream(device))
     try:
-        side = torch.cuda.Stream(device)
-        side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            for _ in range(_WARM_UP):
-                step()
+            for number in range(_WARM_UP):
+                with _no_waiting(number == _WARM_UP - 1):
+                    step()
                 restore()
-        torch.cuda.current_stream(device).wait_stream(side)
-        graph = _recorded(step, 1)
-        if repeats > 1 and _milliseconds(graph) < _SHORT:
-            graph = _recorded(step, repeats)
-        else:
-            repeats = 1
-        restore()
+            graph = _recorded(step, 1)
+            if repeats > 1 and _milliseconds(graph) < _SHORT:
+                graph = _recorded(step, repeats)
+            else:
+                repeats = 1
+            restore()
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         restore()
         return step, 1, str(error).strip().split("\n")[0]
+    finally:
+        torch.cuda.current_stream(device).wait_stream(side)
     return graph.replay, repeats, None
+
+
+@contextmanager
+def _no_waiting(forbidden: bool) -> Iterator[None]:
+    """Raise where the host would wait for the device: in a recording, that could not be mended."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error" if forbidden else before)
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 def _recorded(step: Callable[[], None], times: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
         for _ in range(times):
             step()
     return graph
