@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -36,10 +37,12 @@ def main() -> None:
     folder = folders[0] if folders else Path(__file__).parent.parent / "docs"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for part in parts:
-        figures = weights(device) if part == "weights" else trained(device)
-        text = f"{machine()}; {datetime.date.today()}; `python -m benchmarks {part}`\n\n{table(figures)}\n"
-        (folder / f"{part}-{device}.md").write_text(text)
-        print(text)
+        figures: list[Figure] = []
+        for figure in weights(device) if part == "weights" else trained(device):
+            figures.append(figure)
+            text = f"{machine()}; {datetime.date.today()}; `python -m benchmarks {part}`\n\n{table(figures)}\n"
+            (folder / f"{part}-{device}.md").write_text(text)
+            print(figure, flush=True)
     if "weights" in parts:
         (folder / f"growth-{device}.json").write_text(json.dumps(growth.record(), indent=1) + "\n")
         growth.plot(folder)
@@ -54,7 +57,7 @@ def weights(device: str) -> list[Figure]:
     return gpu.index(bandwidth) + gpu.global_threshold(bandwidth) + holding.cost_per_step()
 
 
-def trained(device: str) -> list[Figure]:
+def trained(device: str) -> Iterable[Figure]:
     """Epochs of training."""
     return training.on_cpu() + fleets.on_cpu() if device == "cpu" else fleets.on_gpu()
 

@@ -25,7 +25,7 @@ def on_cpu() -> list[Figure]:
     """The goal: an eighth of the time of a DataLoader."""
     images = pixels((1, 28, 28), 60_000, 10, augment=False)
     ours = epoch_seconds(_training("mlp", images, Recipe()), 3)
-    theirs = min(epoch_seconds(plain("mlp", images, workers), 1) for workers in (0, 2))
+    theirs = min(plain_seconds("mlp", images, workers) for workers in (0, 2))
     return [
         Figure(
             "an epoch of the MLP on FashionMNIST, masks held",
@@ -100,30 +100,24 @@ class _OneByOne(Dataset[tuple[Tensor, int]]):
         return tensor.sub_(self.mean).div_(self.sd), self.labels[index]
 
 
-def plain(model: str, images: Images, workers: int) -> Callable[[int], object]:
-    """The loop everybody writes, without masks."""
+def plain_seconds(model: str, images: Images, workers: int) -> float:
+    """An epoch of the loop everybody writes, without masks; from 60 batches after 20 to warm up."""
     device, recipe = _device(), Recipe()
     network = build(model, shape=images.shape, classes=images.classes).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    loader = DataLoader(
-        _OneByOne(images),
-        batch_size=recipe.batch,
-        shuffle=True,
-        num_workers=workers,
-        persistent_workers=workers > 0,
-    )
-
-    def epoch(_: int) -> float:
-        total = 0.0
-        for pixels, labels in loader:
-            pixels, labels = pixels.to(device), labels.to(device)
-            optimizer.zero_grad()
-            with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
-                loss = nn.functional.cross_entropy(network(pixels), labels)
-            loss.backward()
-            nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-            optimizer.step()
-            total += loss.item()
-        return total
-
-    return epoch
+    loader = DataLoader(_OneByOne(images), batch_size=recipe.batch, shuffle=True, num_workers=workers)
+    began, first, last = 0.0, 20, 80
+    for number, (pixels, labels) in enumerate(loader):
+        if number == first:
+            began = time.perf_counter()
+        if number == last:
+            break
+        pixels, labels = pixels.to(device), labels.to(device)
+        optimizer.zero_grad()
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=device.type == "cuda"):
+            loss = nn.functional.cross_entropy(network(pixels), labels)
+        loss.backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        loss.item()
+    return (time.perf_counter() - began) / (last - first) * len(images.train_images) / recipe.batch

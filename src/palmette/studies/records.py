@@ -74,9 +74,9 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
 
     Columns are the id of the run, its settings, the round and its numbers: `test_accuracy`, `density`, `pq_index`
     and so on describe the retrained network, `pruned_…` the same network after the cut of that round,
-    `cut_weights` how many went. What does not exist, such as an index of zeros, is NaN. `seconds` is the run's share
-    of the time of its fleet, of which it was one of `members`, and `images_per_second` the speed of all of them; of
-    the last time that the round was trained, or of its rest after it was resumed.
+    `cut_weights` how many went. What does not exist, such as an index of zeros, is NaN. `seconds` is the run's
+    share of the time of its fleet, of which it was one of `members`, and `images_per_second` the speed of all of
+    them; of the last time that the round was trained, or of its rest after it was resumed.
 
     Args:
         folder: a run folder, or one with run folders in it; all else is passed over.

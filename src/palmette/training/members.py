@@ -50,6 +50,8 @@ class Alone:
         if self.device.type == "cuda":
             # Convolutions are twice as fast.
             member.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for group in self.optimizer.param_groups:  # a recorded step reads it there; one that was saved is not
+                group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
         self._forward = torch.compile(member.model) if recipe.compile else member.model
         self._parameters = list(named.values())
         self._masks = {
