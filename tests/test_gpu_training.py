@@ -69,7 +69,15 @@ def test_a_step_on_the_gpu_is_a_step_on_the_cpu(request, recipe, set_):
     for one, other in zip(ours, theirs, strict=True):
         assert one.loss == pytest.approx(other.loss, rel=1e-5)
         assert one.accuracy == pytest.approx(other.accuracy, abs=2 / 1500)
-    assert max(apart(a, b) for a, b in zip(here, there, strict=True)) < 1e-5
+    if recipe.optimizer == "sgd":
+        assert max(apart(a, b) for a, b in zip(here, there, strict=True)) < 1e-5
+    for one, other in zip(here, there, strict=True):
+        # Adam divides by the size of a gradient: where that is rounding alone, so is the step.
+        near = [
+            (a - b.cpu()).abs() < 1e-5
+            for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True)
+        ]
+        assert sum(int(n.sum()) for n in near) > 0.999 * sum(n.numel() for n in near)
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])

@@ -52,10 +52,14 @@ class Alone:
             member.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             for group in self.optimizer.param_groups:  # a recorded step reads it there; one that was saved is not
                 group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
+        for parameter, known in self.optimizer.state.items():
+            for key, value in known.items():
+                if isinstance(value, Tensor) and value.shape == parameter.shape:
+                    known[key] = _laid_out_like(parameter, value)
         self._forward = torch.compile(member.model) if recipe.compile else member.model
         self._parameters = list(named.values())
         self._masks = {
-            i: torch.empty_like(p, requires_grad=False).copy_(member.masks[name])
+            i: _laid_out_like(p, member.masks[name].to(p.device, p.dtype))
             for i, (name, p) in enumerate(named.items())
             if name in member.masks and not bool(member.masks[name].all())
         }
@@ -73,10 +77,10 @@ class Alone:
         """One step downhill; `slopes` is the gradient of the loss with respect to the `scores`."""
         gradients = torch.autograd.grad(scores, self._parameters, slopes, allow_unused=True)
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = gradient
-        with_mask = [(gradients[i], mask) for i, mask in self._masks.items() if gradients[i] is not None]
-        if with_mask:  # as floats and all at once, which takes a tenth of the time of booleans one by one
-            torch._foreach_mul_([g for g, _ in with_mask], [mask for _, mask in with_mask])
+            parameter.grad = None if gradient is None else _laid_out_like(parameter, gradient)
+        masked = [(g, mask) for i, mask in self._masks.items() if (g := self._parameters[i].grad) is not None]
+        if masked:  # as floats and all at once, which takes a tenth of the time of booleans one by one
+            torch._foreach_mul_([gradient for gradient, _ in masked], [mask for _, mask in masked])
         if self.recipe.clip is not None:
             nn.utils.clip_grad_norm_(self._parameters, self.recipe.clip)
         self.optimizer.step()
@@ -121,7 +125,7 @@ class Stacked:
         self._update = Update(self._parameters, members, recipe, rounded=rounded)
         self._all = torch.vmap(self._one, in_dims=(0, 0, 0))
         if recipe.compile:
-            self._all = torch.compile(self._all)
+            self._all = torch.compile(self._all, dynamic=False)  # as many members as there are, no more, no fewer
 
     def _one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
         scores: Tensor = functional_call(self._skeleton, (parameters, buffers), (x,))
@@ -171,6 +175,16 @@ def _linear(module: nn.Linear, x: Tensor) -> Tensor:
         return functional.linear(x, module.weight, module.bias)
     out = (module.weight @ x.mT).mT
     return out if module.bias is None else out + module.bias
+
+
+@torch.no_grad()
+def _laid_out_like(parameter: Tensor, values: Tensor) -> Tensor:
+    """`values` in the order in memory that the parameter has, as one kernel for all parameters wants it."""
+    if values.stride() == parameter.stride():
+        return values
+    # Not `empty_like`, which has other strides where a dimension has one entry.
+    same = torch.empty_strided(parameter.shape, parameter.stride(), dtype=values.dtype, device=values.device)
+    return same.copy_(values)
 
 
 @torch.no_grad()
