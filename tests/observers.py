@@ -1,6 +1,6 @@
 """Observers of runs, for tests."""
 
-from palmette.studies.rounds import Observer
+from palmette.studies.in_step import Observer
 
 
 class EndsAfter(Observer):

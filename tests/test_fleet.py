@@ -11,7 +11,8 @@ import palmette as pm
 from observers import EndsAfter
 from palmette.errors import NotFinite, RunInterrupted
 from palmette.studies.config import Experiment
-from palmette.studies.rounds import Observer, fleets, run, run_together
+from palmette.studies.in_step import Observer
+from palmette.studies.rounds import fleets, run, run_together
 from palmette.studies.run_state import RunState
 from palmette.studies.rundir import RunDir
 from palmette.training.data import load
@@ -165,10 +166,17 @@ def test_a_fleet_goes_on_from_what_its_members_optimizers_know(digits):
 
 
 def test_convolutions_and_dropout_are_not_stacked(digits):
-    assert stackable(build("mlp", shape=digits.shape, classes=10))
-    assert stackable(build("transformer", shape=digits.shape, classes=10))
-    assert not stackable(build("cnn", shape=digits.shape, classes=10))
-    assert not stackable(nn.Sequential(nn.Linear(2, 2), nn.Dropout()))
+    assert stackable([build("mlp", shape=digits.shape, classes=10)])
+    assert stackable([build("transformer", shape=digits.shape, classes=10)])
+    assert not stackable([build("cnn", shape=digits.shape, classes=10)])
+    assert not stackable([nn.Sequential(nn.Linear(2, 2), nn.Dropout())])
+    one, other = nn.Linear(2, 2), nn.Linear(2, 2)
+    assert stackable([one, other])
+    other.scale = 1.0001
+    assert not stackable([one, other])
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    assert not stackable([tied])
 
 
 def experiments(**changes):
@@ -222,11 +230,11 @@ def test_a_fleet_that_dies_while_some_are_saved_and_others_not_ends_the_same(tmp
     run_together({tmp_path / "whole" / e.id: e for e in runs}, size=size)
     save, left = RunState.save, [saves]
 
-    def dying(self):
+    def dying(self, company):
         left[0] -= 1
         if left[0] == 0:
             raise SystemExit
-        save(self)
+        save(self, company)
 
     with monkeypatch.context() as patch:
         patch.setattr(RunState, "save", dying)

@@ -16,7 +16,8 @@ import palmette as pm
 from observers import EndsAfter
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.studies.config import Experiment
-from palmette.studies.rounds import Observer, run
+from palmette.studies.in_step import Observer
+from palmette.studies.rounds import run
 from palmette.studies.rundir import RunDir
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
@@ -129,7 +130,8 @@ def test_every_rewind_can_be_interrupted_after_any_epoch(tmp_path, rewind, metho
 RUNS = """
 import os, sys, torch
 from palmette.studies.config import Experiment
-from palmette.studies.rounds import Observer, run
+from palmette.studies.in_step import Observer
+from palmette.studies.rounds import run
 
 torch.set_num_threads(1)  # none that a fork would lose
 run(Experiment(epochs=1, rounds=1, batch=500), "warm")  # what is slow the first time

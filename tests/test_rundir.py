@@ -248,7 +248,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(run, said
     assert "0002.pt' is damaged" in said[0]
 
     run.checkpoint(1).write_bytes(DAMAGES[damage](run.checkpoint(1).read_bytes()))
-    with pytest.raises(RunDamaged, match=r"all 2 checkpoints are damaged; remove .*/checkpoints to begin again"):
+    with pytest.raises(RunDamaged, match=r"all 2 checkpoints are damaged; remove .*/run' to begin again"):
         run.load_checkpoint()
 
 

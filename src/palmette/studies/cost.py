@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
+from torch import nn
 
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.weights import prunable
@@ -15,7 +17,8 @@ from palmette.studies.config import Experiment
 from palmette.studies.records import index_maps, measured
 from palmette.training.data import Images, validation_split
 from palmette.training.data.augment import Preparation
-from palmette.training.loop import Training, evaluate
+from palmette.training.fleet import Fleet
+from palmette.training.loop import evaluate
 from palmette.training.members import Member
 from palmette.training.models import build, flops_per_image
 
@@ -25,7 +28,7 @@ _BATCHES = 8
 
 @dataclass(frozen=True)
 class Cost:
-    """What one network costs, on the device where it was measured.
+    """What one network costs, on the device where it was measured; its share, where some trained together.
 
     Args:
         parameters: all of the model.
@@ -34,6 +37,7 @@ class Cost:
         images: in an epoch.
         seconds_per_epoch: of training, from a few steps.
         seconds_per_round: of testing and measuring, once per round.
+        members: how many networks were timed together.
     """
 
     parameters: int
@@ -42,10 +46,18 @@ class Cost:
     images: int
     seconds_per_epoch: float
     seconds_per_round: float
+    members: int = 1
 
 
-def cost(experiment: Experiment, images: Images, *, device: torch.device | str = "cpu") -> Cost:
-    """Train a few steps on a part of `images`, test and measure once, and reckon from there."""
+def cost(experiment: Experiment, images: Images, *, device: torch.device | str = "cpu", members: int = 1) -> Cost:
+    """Train a few steps on a part of `images`, test and measure once, and reckon from there.
+
+    Args:
+        experiment: what is to be run.
+        images: its data set.
+        device: where.
+        members: how many networks to time together; fewer, if they do not fit or train one after another anyway.
+    """
     if experiment.validation:
         images = validation_split(images, seed=experiment.seed, count=experiment.validation)[0]
     device = torch.device(device)
@@ -54,17 +66,10 @@ def cost(experiment: Experiment, images: Images, *, device: torch.device | str =
     model.to(device)
     weights = prunable(model)
     pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope)
-    optimizer = experiment.recipe.make_optimizer(model.parameters())
 
     count = min(len(images.train_images), _BATCHES * experiment.batch)
     part = replace(images, train_images=images.train_images[:count], train_labels=images.train_labels[:count])
-    training = Training([Member(model, optimizer, experiment.seed)], part, experiment.recipe)
-    training.epoch(0)  # the first is slower: memory is taken, kernels are chosen
-    taken: list[float] = []
-    while sum(taken) < _SECONDS or (len(taken) < 3 and sum(taken) < 10 * _SECONDS):
-        began = time.perf_counter()
-        training.epoch(0)
-        taken.append(time.perf_counter() - began)
+    members, seconds = _timed(experiment, part, model, members)
 
     test = min(len(images.test_images), 1000)
     prepare = Preparation(images, device=device)
@@ -81,7 +86,34 @@ def cost(experiment: Experiment, images: Images, *, device: torch.device | str =
         prunable=pruner.masks.total,
         flops_per_image=flops,
         images=len(images.train_images),
-        # The median, since anything may stop a machine for a moment.
-        seconds_per_epoch=statistics.median(taken) * len(images.train_images) / count,
+        seconds_per_epoch=seconds * len(images.train_images) / count,
         seconds_per_round=2 * tested * len(images.test_images) / test + rest,
+        members=members,
     )
+
+
+def _timed(experiment: Experiment, part: Images, model: nn.Module, members: int) -> tuple[int, float]:
+    """How many networks were timed together, and the seconds of an epoch that fall to each; `model` is trained."""
+    try:
+        fleet = _fleet(experiment, part, [model, *(copy.deepcopy(model) for _ in range(1, members))])
+        if fleet.device.type == "cpu" and len(fleet.trainings) > 1:  # one after another
+            fleet = _fleet(experiment, part, [model])
+            members = 1
+        fleet.epoch(0)  # the first is slower: memory is taken, kernels are chosen
+        taken: list[float] = []
+        while sum(taken) < _SECONDS or (len(taken) < 3 and sum(taken) < 10 * _SECONDS):
+            began = time.perf_counter()
+            fleet.epoch(0)
+            taken.append(time.perf_counter() - began)
+    except torch.OutOfMemoryError:
+        if members == 1:
+            raise
+        return _timed(experiment, part, model, members // 2)
+    # The median, since anything may stop a machine for a moment.
+    return members, statistics.median(taken) / members
+
+
+def _fleet(experiment: Experiment, part: Images, models: Sequence[nn.Module]) -> Fleet:
+    recipe = experiment.recipe
+    members = [Member(m, recipe.make_optimizer(m.parameters()), experiment.seed) for m in models]
+    return Fleet(members, part, recipe)

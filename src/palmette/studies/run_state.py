@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from palmette.errors import RunDamaged
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import magnitude_of
 from palmette.pruning.stopping import AtDensity
@@ -29,10 +30,11 @@ class RunState:
         experiment: what is run.
         rundir: its folder, which is locked.
         images: the data set, where the network is to be.
+        data: a hash of it.
     """
 
-    def __init__(self, experiment: Experiment, rundir: RunDir, images: Images) -> None:
-        self.experiment, self.rundir, self.images = experiment, rundir, images
+    def __init__(self, experiment: Experiment, rundir: RunDir, images: Images, data: str) -> None:
+        self.experiment, self.rundir, self.images, self.data = experiment, rundir, images, data
         self.recipe, self.rewind = experiment.recipe, experiment.rewinding
         device = images.train_images.device
         self.prepare = Preparation(images, device=device)
@@ -42,7 +44,7 @@ class RunState:
         # A network at the density that was asked for is trained before the run ends; see `end_round`.
         rules = [rule for rule in experiment.rules if not isinstance(rule, AtDensity)]
         self.pruner = Pruner(self.model, budget=experiment.budget, scope=experiment.scope, stop=rules)
-        self.start = _own(self.model.state_dict())  # what a round goes back to
+        self.start = self._weights_and_buffers()  # what a round goes back to
         self.dense: dict[str, Tensor] | None = None  # w_0, for One Shot
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
         self.round, self.epoch, self.train = 0, 0, Score(float("nan"), float("nan"))
@@ -72,7 +74,7 @@ class RunState:
         """One more epoch is trained."""
         self.epoch, self.train = self.epoch + 1, train
         if self.round == 0 and self.rewind.kind == "epoch" and self.epoch == self.rewind.to:
-            self.start = _own(self.model.state_dict())
+            self.start = self._weights_and_buffers()
 
     def cut(self, numbers: Mapping[str, Any]) -> None:
         """Cut the network, One Shot by the magnitudes of w_0 in place of w_t.
@@ -133,16 +135,46 @@ class RunState:
         self.round += 1
         self.epoch = epochs_of(self.experiment, self.round).start
         if self.rewind.goes_back:
-            self.pruner.rewind(self.start)
+            self._load(self.start)
+            self.pruner.masks.apply_(self.weights)
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
 
-    def save(self) -> None:
-        """The state goes to disk, and with it the last record: it may be appended again, but never differently."""
+    def _weights_and_buffers(self) -> dict[str, Tensor]:
+        """A copy of all of them, those buffers too that are no part of `state_dict`."""
+        found: dict[str, Tensor] = _own({**dict(self.model.named_buffers()), **self.model.state_dict()})
+        return found
+
+    def _load(self, values: Mapping[str, Tensor]) -> None:
+        own = self.model.state_dict()
+        try:
+            self.model.load_state_dict({name: values[name] for name in own})
+            for name, buffer in self.model.named_buffers():
+                buffer.copy_(values[name])
+        except (KeyError, RuntimeError) as error:
+            why = str(error).split("\n")[0]
+            raise RunDamaged(
+                f"the saved state of {self.experiment.id} does not fit the model; was that changed since? Give "
+                f"another folder ({why})"
+            ) from error
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all weights are numbers."""
+        return all(bool(weight.tensor.isfinite().all()) for weight in self.weights.values())
+
+    def save(self, company: Iterable[str]) -> None:
+        """The state goes to disk, and with it the last record: it may be appended again, but never differently.
+
+        Args:
+            company: the ids of the runs that are saved at the same moment, this one among them.
+        """
         state = {
+            "company": sorted(company),
+            "data": self.data,
             "round": self.round,
             "epoch": self.epoch,
             "train": (self.train.loss, self.train.accuracy),
-            "model": _own(self.model.state_dict()),
+            "model": self._weights_and_buffers(),
             "optimizer": _own(self.optimizer.state_dict()),
             "pruner": self.pruner.state_dict(),
             "start": self.start if self.rewind.kind == "epoch" else None,
@@ -154,7 +186,12 @@ class RunState:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go back to what `save` wrote."""
         self.round, self.epoch, self.train = state["round"], state["epoch"], Score(*state["train"])
-        self.model.load_state_dict(state["model"])
+        if state["data"] != self.data:
+            raise RunDamaged(
+                f"the data set {self.experiment.data!r} is no longer the one that {self.experiment.id} was begun "
+                "with; give another folder, or bring the old data back"
+            )
+        self._load(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.pruner.load_state_dict(state["pruner"])
         self.dense, self.record = state["dense"], state["record"]

@@ -153,11 +153,12 @@ class RunDir:
             self.checkpoint(other).unlink()
         return target
 
-    def load_checkpoint(self, at_most: int | None = None) -> tuple[int, Any] | None:
+    def load_checkpoint(self, at_most: int | None = None, *, quiet: bool = False) -> tuple[int, Any] | None:
         """Number and state, on the CPU, of the newest checkpoint that is whole; None when there is none.
 
         Args:
             at_most: the highest number that is looked at.
+            quiet: None, and no error, also when all that are looked at are damaged.
         """
         numbers = [n for n in self.checkpoint_numbers() if at_most is None or n <= at_most]
         for number in reversed(numbers):
@@ -172,9 +173,9 @@ class RunDir:
                 return number, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             except pickle.UnpicklingError as error:
                 raise RunDamaged(f"{str(path)!r} holds more than tensors and plain values: {error}") from error
-        if numbers:
+        if numbers and not quiet:
             raise RunDamaged(
-                f"all {len(numbers)} checkpoints are damaged; remove {self.checkpoints} to begin again"
+                f"all {len(numbers)} checkpoints are damaged; remove {str(self.path)!r} to begin again"
             )
         return None
 

@@ -3,49 +3,54 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from palmette.training.data.augment import Preparation
 from palmette.training.data.images import Images
-from palmette.training.loop import Score, Training, evaluate_all, training_mode
+from palmette.training.loop import Score, Training, evaluate, evaluate_all, training_mode
 from palmette.training.members import Member, stackable
+from palmette.training.models import flops_per_image
 from palmette.training.recipe import Precision, Recipe
 
 SIDE_BY_SIDE = 4  # streams; more gain little on an H200, and take memory
+CHEAP = 1_000_000  # FLOPs per image, up to which stacking pays on a CPU: more keep it busy one by one
 
 
 class Fleet:
     """Members of one architecture, each of which trains as if it were alone.
 
-    Those that are `stackable` are one tensor and train in one pass. Others, with convolutions, keep a CPU busy one
-    after another, and a GPU side by side, a few at once.
+    Those that are `stackable` are one tensor and train in one pass, on a CPU if they are cheap. Others keep a CPU
+    busy one after another, and a GPU side by side, a few at once.
 
     Args:
         members: on one device.
         images: the data set.
         recipe: how to train.
+        stack: whether they may be stacked.
+        check: whether to try first that each does the same together with the others as alone.
     """
 
-    def __init__(self, members: Sequence[Member], images: Images, recipe: Recipe) -> None:
-        self.recipe, self.stacked = recipe, len(members) > 1 and stackable(members[0].model)
-        self._notes: list[str] = []
-        if self.stacked:
-            try:
-                self.trainings = [Training(members, images, recipe)]
-                self.trainings[0].check()
-            except torch.OutOfMemoryError:
-                raise
-            except Exception as error:  # a model of a user's own may do anything
-                why = str(error).strip().split("\n")[0]
-                self._notes.append(f"these networks cannot be stacked, and train one by one: {why}")
-                self.stacked = False
-        if not self.stacked:
-            self.trainings = [Training([member], images, recipe) for member in members]
-        self.device = self.trainings[0].device
-        streams = min(SIDE_BY_SIDE, len(self.trainings)) if self.device.type == "cuda" else 1
+    def __init__(
+        self, members: Sequence[Member], images: Images, recipe: Recipe, *, stack: bool = True, check: bool = False
+    ) -> None:
+        self.recipe, self._notes = recipe, list[str]()
+        models = [member.model for member in members]
+        self.device = next(models[0].parameters()).device
+        self.stacked = stack and len(members) > 1 and stackable(models)
+        if self.stacked and self.device.type == "cpu":
+            self.stacked = flops_per_image(models[0], shape=images.shape) <= CHEAP
+        if self.stacked and check and (why := _difference(members, images, recipe)) is not None:
+            self._notes.append(f"these networks cannot be stacked, and train one by one: {why}")
+            self.stacked = False
+        parts = [list(members)] if self.stacked else [[member] for member in members]
+        self.trainings = [Training(part, images, recipe) for part in parts]
+        draws = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in models[0].modules())
+        streams = 1 if self.device.type == "cpu" or draws else min(SIDE_BY_SIDE, len(self.trainings))
         self._streams = [torch.cuda.Stream(self.device) for _ in range(streams)] if streams > 1 else []
 
     @property
@@ -87,3 +92,39 @@ class Fleet:
             for training in self.trainings
             for score in evaluate_all(training.network, images, labels, prepare, precision=precision)
         ]
+
+
+def _difference(members: Sequence[Member], images: Images, recipe: Recipe) -> str | None:
+    """What copies of the members do differently in one pass than alone, in one step; None if nothing.
+
+    A model of a user's own may do anything: keep a result in an attribute, or what cannot be done for many.
+    """
+    few = replace(images, train_images=images.train_images[:8], train_labels=images.train_labels[:8])
+    step = replace(recipe, batch=8, compile=False)
+    together, alone = (
+        [
+            replace(m, model=(model := copy.deepcopy(m.model)), optimizer=step.make_optimizer(model.parameters()))
+            for m in members
+        ]
+        for _ in range(2)
+    )
+    prepare = Preparation(images, device=images.train_images.device)
+    test = (few.train_images, few.train_labels, prepare)
+    try:
+        training = Training(together, few, step)
+        training.epoch(0)
+        scores = evaluate_all(training.network, *test)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever it may be
+        return str(error).strip().split("\n")[0] or type(error).__name__
+    most = {"float32": 1e-3, "tf32": 1e-2, "bfloat16": 1e-1}[recipe.precision]
+    for one, other, score in zip(together, alone, scores, strict=True):
+        Training([other], few, step).epoch(0)
+        if abs(score.loss - evaluate(other.model, *test).loss) > most * (1 + abs(score.loss)):
+            return "they give other scores together than alone"
+        buffers = zip(one.model.named_buffers(), other.model.buffers(), strict=True)
+        for (name, ours), theirs in buffers:
+            if not torch.allclose(ours.double(), theirs.double(), rtol=most, atol=most, equal_nan=True):
+                return f"the buffer {name!r} becomes another together than alone"
+    return None

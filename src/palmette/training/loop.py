@@ -72,7 +72,7 @@ class Training:
         self._table = table.bfloat16() if recipe.precision == "bfloat16" else table
         self._steps: Callable[[], None] = functools.partial(self._step, recipe.batch)
         self._steps_at_once, self._is_recorded = 1, False
-        self.notes: list[str] = []  # what a user should know, complete after the first epoch
+        self.notes = self.network.notes  # what a user should know, complete after the first epoch
 
     def epoch(self, number: int, *, learning_rate: float | None = None) -> list[Score]:
         """Train for one epoch, counted from 0, and give the mean of each member's scores while it went on.
@@ -116,25 +116,6 @@ class Training:
     def finish(self) -> list[Score]:
         """The mean of each member's scores while the epoch went on."""
         return [Score(loss, right) for loss, right in (self._totals / self._order.shape[1]).T.tolist()]
-
-    @torch.no_grad()
-    def check(self) -> None:
-        """Raise unless each member gives the same scores together with the others as alone; nothing is changed.
-
-        Models that are built alike may differ in what is no tensor, or do what cannot be done for many at once.
-        """
-        before = [tensor.detach().clone() for tensor in self.network.changing()]
-        pixels = self._prepare(self._images[:2])
-        with autocast(self.recipe.precision, self.device):
-            together = self.network.scores(pixels.expand(len(self.members), *pixels.shape)).float()
-            alone = torch.stack([member.model(pixels).float() for member in self.members])
-        for tensor, value in zip(self.network.changing(), before, strict=True):
-            tensor.copy_(value)
-        most = {"float32": 1e-4, "tf32": 1e-2, "bfloat16": 5e-2}[self.recipe.precision]
-        if not torch.allclose(
-            together, alone, rtol=0, atol=most * float(alone.nan_to_num().abs().max()), equal_nan=True
-        ):
-            raise ValueError("they give other scores together than alone")
 
     def _record(self, repeats: int) -> None:
         """Make steps of a whole batch a graph, and learn whether they come out the same each time."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +46,8 @@ class Alone:
     def __init__(self, member: Member, recipe: Recipe) -> None:
         self.models, self.optimizer, self.recipe = (member.model,), member.optimizer, recipe
         named = {name: p for name, p in member.model.named_parameters() if p.requires_grad}
+        if not named:
+            raise ValueError("there is nothing to train: all parameters of the model are frozen")
         self.device = next(iter(named.values())).device
         if self.device.type == "cuda":
             # Convolutions are twice as fast.
@@ -56,7 +58,8 @@ class Alone:
             for key, value in known.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     known[key] = _laid_out_like(parameter, value)
-        self._forward = torch.compile(member.model) if recipe.compile else member.model
+        self.notes: list[str] = []
+        self._forward = compiled(member.model, self.notes) if recipe.compile else member.model
         self._parameters = list(named.values())
         self._masks = {
             i: _laid_out_like(p, member.masks[name].to(p.device, p.dtype))
@@ -70,8 +73,7 @@ class Alone:
 
     def scores(self, x: Tensor) -> Tensor:
         """1×B×classes from 1×B×C×H×W."""
-        scores: Tensor = self._forward(x[0])
-        return scores[None]
+        return self._forward(x[0])[None]
 
     def learn(self, scores: Tensor, slopes: Tensor) -> None:
         """One step downhill; `slopes` is the gradient of the loss with respect to the `scores`."""
@@ -123,9 +125,10 @@ class Stacked:
             for own, _ in module.named_parameters(recurse=False)
         }
         self._update = Update(self._parameters, members, recipe, rounded=rounded)
+        self.notes: list[str] = []
         self._all = torch.vmap(self._one, in_dims=(0, 0, 0))
         if recipe.compile:
-            self._all = torch.compile(self._all, dynamic=False)  # as many members as there are, no more, no fewer
+            self._all = compiled(self._all, self.notes)
 
     def _one(self, parameters: dict[str, Tensor], buffers: dict[str, Tensor], x: Tensor) -> Tensor:
         scores: Tensor = functional_call(self._skeleton, (parameters, buffers), (x,))
@@ -156,13 +159,46 @@ class Stacked:
 Network: TypeAlias = Alone | Stacked
 
 
-def stackable(model: nn.Module) -> bool:
-    """Whether many such models train faster in one pass, and each as if it were alone.
+def stackable(models: Sequence[nn.Module]) -> bool:
+    """Whether such models can train in one pass, each as if it were alone.
 
-    Convolutions of many models at once are slow, and a model that draws numbers itself would draw others.
+    Convolutions of many models at once are slow, and a model that draws numbers itself would draw others. Tied
+    weights come apart in a stack, and what is no tensor must be the same for all.
     """
     kinds = (nn.modules.conv._ConvNd, nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
-    return not any(isinstance(module, kinds) for module in model.modules())
+    first = models[0]
+    if any(isinstance(module, kinds) for module in first.modules()):
+        return False
+    if len(list(first.parameters())) != len(list(first.named_parameters(remove_duplicate=False))):
+        return False
+    return all(_plain_attributes(model) == _plain_attributes(first) for model in models[1:])
+
+
+def _plain_attributes(model: nn.Module) -> list[dict[str, object]]:
+    plain = (bool, int, float, str, tuple, type(None))
+    return [{k: v for k, v in vars(m).items() if isinstance(v, plain)} for m in model.modules()]
+
+
+def compiled(function: Callable[..., Tensor], notes: list[str]) -> Callable[..., Tensor]:
+    """`function` compiled; or as it is, with a note, where that fails."""
+    fast: Any = torch.compile(function, dynamic=False)
+    works: list[bool] = []
+
+    def call(*inputs: Any) -> Tensor:
+        if works != [False]:
+            try:
+                result: Tensor = fast(*inputs)
+                works[:] = [True]
+                return result
+            except Exception as error:
+                if works or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                works[:] = [False]
+                why = str(error).strip().split("\n")[0]
+                notes.append(f"the model cannot be compiled here, and trains as it is: {why}")
+        return function(*inputs)
+
+    return call
 
 
 def _linear(module: nn.Linear, x: Tensor) -> Tensor:

@@ -98,7 +98,7 @@ class Update:
             if name in found:
                 found[name] = found[name] * mask
         if self.recipe.clip is not None:
-            norms = torch.stack([torch.linalg.vector_norm(g.flatten(1), dim=1) for g in found.values()])
+            norms = torch.stack([torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in found.values()])
             scale = (self.recipe.clip / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
             found = {name: g * _beside(scale, g) for name, g in found.items()}
         for name, gradient in found.items():

@@ -1,0 +1,286 @@
+"""Runs in step: all in the same epoch of the same round, trained and measured together."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palmette.errors import NotFinite, RunDamaged, RunInterrupted
+from palmette.pruning.masks import Masks
+from palmette.pruning.weights import Weight
+from palmette.studies.config import Experiment
+from palmette.studies.records import index_maps, measured
+from palmette.studies.run_state import RunState, plain
+from palmette.studies.rundir import RunDir
+from palmette.training.data import Images
+from palmette.training.fleet import Fleet
+from palmette.training.loop import Score
+from palmette.training.models import MODELS
+
+_SECONDS_BETWEEN_SAVES = 30.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after an epoch; `train` is the score of that epoch."""
+
+    round: int
+    epoch: int
+    epochs: int
+    train: Score
+    density: float
+
+
+class Observer:
+    """Whoever looks on while runs are under way; does nothing, and is made to be inherited from."""
+
+    def epoch(self, experiment: Experiment, progress: Progress) -> None:
+        """An epoch is trained."""
+
+    def recorded(self, experiment: Experiment, record: Mapping[str, Any]) -> None:
+        """A round is over, and its record is on disk."""
+
+    def ended(self, experiment: Experiment, outcome: str | Exception) -> None:
+        """The run is over, and why; or it could not go on, and why."""
+
+    def interrupts(self) -> bool:
+        """Asked after each epoch; when it says so, all states are saved and `RunInterrupted` is raised."""
+        return False
+
+    def say(self, text: str) -> None:
+        """Something was amiss, and was put right."""
+
+
+class InStep:
+    """Runs in step: epoch by epoch, round by round."""
+
+    def __init__(
+        self,
+        images: Images,
+        held_out: Sequence[torch.Tensor] | None,
+        data: str,
+        save_every: int | None,
+        watch: Observer,
+        end: Callable[[Experiment, RunDir, str | Exception], None],
+    ) -> None:
+        self.images, self.held_out, self.data, self.save_every = images, held_out, data, save_every
+        self.watch, self._end = watch, end
+        self.saved, self.told, self.over = time.monotonic(), set[str](), set[Path]()
+        self.stack, self.checked = True, False
+
+    def end(self, experiment: Experiment, rundir: RunDir, outcome: str | Exception) -> None:
+        """A run is over."""
+        self.over.add(rundir.path)
+        self._end(experiment, rundir, outcome)
+
+    def run(self, pending: Sequence[tuple[Experiment, RunDir]]) -> None:
+        """From the newest states that all have, or from the beginning, to the end."""
+        for part in self._in_step(pending):
+            fits = True
+            try:
+                self._go_on([state for one in part if (state := self._begin(*one)) is not None])
+            except torch.OutOfMemoryError:
+                fits = False  # and not here, where the error still holds on to the networks
+            if fits:
+                continue
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            left = [(experiment, rundir) for experiment, rundir, _ in part if rundir.path not in self.over]
+            if len(part) == 1:
+                why = "even one network does not fit into the memory of the device; a smaller batch may"
+                self.end(*left[0], MemoryError(why))
+                continue
+            half = -(-len(left) // 2)
+            self.watch.say(f"{len(part)} networks do not fit into the memory of the device; {half} at once then")
+            self.run(left[:half])
+            self.run(left[half:])
+
+    def _in_step(
+        self, pending: Sequence[tuple[Experiment, RunDir]]
+    ) -> list[list[tuple[Experiment, RunDir, Mapping[str, Any] | None]]]:
+        """The runs that go on from checkpoints of the same number, each with its state; None is the beginning.
+
+        All runs of a fleet are saved at the same moments, and keep two states each. So where some were saved once
+        more than others before a process ended, or one is damaged, the older state is the one that all have. Those
+        that were saved in other company go on from where they are.
+        """
+        newest: dict[str, tuple[int, Any]] = {}
+        runs = {}
+        for experiment, rundir in pending:
+            try:
+                newest[experiment.id] = rundir.load_checkpoint() or (0, None)
+                runs[experiment.id] = (experiment, rundir)
+            except RunDamaged as error:
+                self.end(experiment, rundir, error)
+        parts: dict[int, list[tuple[Experiment, RunDir, Mapping[str, Any] | None]]] = {}
+        for name, (experiment, rundir) in runs.items():
+            number, state = newest[name]
+            company = state["company"] if state is not None else []
+            least = min([newest[other][0] for other in company if other in newest], default=number)
+            if least < number and (older := rundir.load_checkpoint(least, quiet=True)) and older[0] == least:
+                number, state = older
+            parts.setdefault(number, []).append((experiment, rundir, state))
+        return list(parts.values())
+
+    def _begin(self, experiment: Experiment, rundir: RunDir, found: Mapping[str, Any] | None) -> RunState | None:
+        rundir.failure.unlink(missing_ok=True)
+        try:
+            state = RunState(experiment, rundir, self.images, self.data)
+            if found is not None:
+                state.restore(found)
+                if state.record is not None:
+                    rundir.append_record(state.record)  # it may not have come to that
+            if len(rundir.records()) < state.round:
+                raise RunDamaged(
+                    f"{str(rundir.records_file)!r} lacks rounds; remove {str(rundir.path)!r} to begin again"
+                )
+        except RunDamaged as error:
+            self.end(experiment, rundir, error)
+            return None
+        return state
+
+    def _go_on(self, runs: list[RunState]) -> None:
+        if any(not state.rundir.checkpoint_numbers() for state in runs):
+            self._save(runs)  # so that there is one that all have
+        while True:
+            for state in runs:
+                if state.stopped is not None:
+                    state.rundir.finish()
+                    self.end(state.experiment, state.rundir, state.stopped)
+            runs = [state for state in runs if state.stopped is None]
+            if not runs:
+                return
+            runs = self._round(runs)
+
+    def _round(self, runs: list[RunState]) -> list[RunState]:
+        """One round of all; those that are left."""
+        began, epochs = time.monotonic(), runs[0].epochs
+        check = not self.checked and runs[0].experiment.model not in MODELS
+        members = [state.member() for state in runs]
+        fleet = Fleet(members, self.images, runs[0].recipe, stack=self.stack, check=check)
+        if len(runs) > 1:
+            self.stack, self.checked = fleet.stacked, True
+        diverged: set[RunState] = set()
+        for epoch in epochs:
+            scores = fleet.epoch(epoch, learning_rate=runs[0].learning_rate_at(epoch))
+            for state, score in zip(runs, scores, strict=True):
+                state.after_epoch(score)
+                if not math.isfinite(state.train.loss) and state not in diverged:
+                    diverged.add(state)
+                    self._diverged(state)
+            self._tell_of(fleet)
+            sound = [state for state in runs if state not in diverged]
+            if not sound:
+                return []
+            self._save_if_due(sound, epoch + 1)
+            for state in sound:
+                density = state.pruner.density
+                progress = Progress(state.round, state.epoch, state.recipe.epochs, state.train, density)
+                self.watch.epoch(state.experiment, progress)
+            self._end_if_asked(sound)
+        trained = time.monotonic() - began
+        for state in runs:
+            if state not in diverged and not state.is_finite:
+                diverged.add(state)
+                self._diverged(state)
+        self._end_round(runs, fleet, diverged)
+        sound = [state for state in runs if state not in diverged]
+        # Only when all are saved is a record appended: whoever resumes finds the same runs in step as before.
+        self._save(sound)
+        images, seconds = len(runs) * len(epochs) * len(self.images.train_images), time.monotonic() - began
+        for state in sound:
+            assert state.record is not None
+            timing = {
+                "round": state.record["round"],
+                "seconds": seconds / len(runs),  # its share
+                "epochs": len(epochs),
+                "images_per_second": images / max(trained, 1e-9),  # of all members together
+                "members": len(runs),
+            }
+            try:
+                if state.rundir.append_record(state.record):
+                    state.rundir.append_timing(timing)
+                self.watch.recorded(state.experiment, state.record)
+            except RunDamaged as error:
+                self.end(state.experiment, state.rundir, error)
+        sound = [state for state in sound if state.rundir.path not in self.over]
+        self._end_if_asked([state for state in sound if state.stopped is None])
+        return sound
+
+    def _end_round(self, runs: list[RunState], fleet: Fleet, diverged: set[RunState]) -> None:
+        """Measure w_t ⊙ m_t, cut, and measure w_t ⊙ m_{t+1}; all networks at once."""
+        sound = [state for state in runs if state not in diverged]
+        if not sound:
+            return
+        tests, held_out = self._scores(runs, fleet), self._held_out_scores(runs, fleet)
+        measures, maps = self._measures(sound), index_maps(*_weights_and_masks(sound))
+        for state, retrained, spectrum in zip(sound, measures, maps, strict=True):
+            number = runs.index(state)
+            state.cut(
+                {
+                    "round": state.round,
+                    "train": plain(state.train),
+                    "test": plain(tests[number]),
+                    "validation": None if held_out is None else plain(held_out[number]),
+                    "retrained": retrained,
+                    "index_map": spectrum,
+                }
+            )
+        tests = self._scores(runs, fleet)
+        for state, pruned in zip(sound, self._measures(sound), strict=True):
+            state.end_round(tests[runs.index(state)], pruned)
+
+    def _scores(self, runs: list[RunState], fleet: Fleet) -> list[Score]:
+        test = (self.images.test_images, self.images.test_labels)
+        return fleet.evaluate(*test, runs[0].prepare, precision=runs[0].recipe.precision)
+
+    def _held_out_scores(self, runs: list[RunState], fleet: Fleet) -> list[Score] | None:
+        if self.held_out is None:
+            return None
+        images, labels = self.held_out
+        return fleet.evaluate(images, labels, runs[0].prepare, precision=runs[0].recipe.precision)
+
+    def _measures(self, runs: list[RunState]) -> list[dict[str, Any]]:
+        return measured(*_weights_and_masks(runs))
+
+    def _diverged(self, state: RunState) -> None:
+        weights = "" if state.is_finite else ", and not all weights are finite"
+        error = NotFinite(
+            f"{state.experiment.id} diverged: its training loss is {state.train.loss} in epoch {state.epoch} "
+            f"of round {state.round}{weights}; a smaller learning rate, clipping or a warm-up may help"
+        )
+        state.rundir.write_text(state.rundir.failure.name, f"{error}\n")
+        self.end(state.experiment, state.rundir, error)
+
+    def _tell_of(self, fleet: Fleet) -> None:
+        for note in fleet.notes:
+            if note not in self.told:
+                self.told.add(note)
+                self.watch.say(note)
+
+    def _save_if_due(self, runs: list[RunState], epoch: int) -> None:
+        due = time.monotonic() - self.saved > _SECONDS_BETWEEN_SAVES
+        if epoch % self.save_every == 0 if self.save_every else due:
+            self._save(runs)
+
+    def _save(self, runs: list[RunState]) -> None:
+        for state in runs:
+            state.save(company=[other.experiment.id for other in runs])
+        self.saved = time.monotonic()
+
+    def _end_if_asked(self, runs: list[RunState]) -> None:
+        if runs and self.watch.interrupts():
+            self._save(runs)
+            names = runs[0].experiment.id if len(runs) == 1 else f"{len(runs)} runs"
+            where = f"round {runs[0].round} after {runs[0].epoch} of {runs[0].recipe.epochs} epochs"
+            raise RunInterrupted(f"{names} ended in {where}; the state is saved")
+
+
+def _weights_and_masks(runs: list[RunState]) -> tuple[list[dict[str, Weight]], list[Masks]]:
+    return [state.weights for state in runs], [state.pruner.masks for state in runs]
