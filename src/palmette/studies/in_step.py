@@ -84,7 +84,7 @@ class InStep:
         for part in self._in_step(pending):
             fits = True
             try:
-                self._go_on([state for one in part if (state := self._begin(*one)) is not None])
+                self._go_on([self._begin(*one) for one in part])
             except torch.OutOfMemoryError:
                 fits = False  # and not here, where the error still holds on to the networks
             if fits:
@@ -145,7 +145,8 @@ class InStep:
             return None
         return state
 
-    def _go_on(self, runs: list[RunState]) -> None:
+    def _go_on(self, begun: Sequence[RunState | None]) -> None:
+        runs = [state for state in begun if state is not None]
         if any(not state.rundir.checkpoint_numbers() for state in runs):
             self._save(runs)  # so that there is one that all have
         while True:
