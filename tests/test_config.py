@@ -233,10 +233,11 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
         ({"rewind": "start"}, "rewind must be init, epoch:k, learning-rate or fine-tune, got 'start'"),
         (
             {"stop": "later"},
-            "stop must be made of index-turns-up, small-cut, density, got 'later' in stop='later'",
+            "stop must be made of index-turns-up, small-cut, density, accuracy-drops, got 'later' in stop='later'",
         ),
         ({"stop": "small-cut,"}, "got '' in stop='small-cut,'"),
         ({"stop": "density"}, "stop='density' needs a number such as density:0.05"),
+        ({"stop": "accuracy-drops:2"}, "between 0 and 1, got by=2.0"),
         ({"stop": "density:2"}, "density must be between 0 and 1, got density=2.0"),
         ({"stop": "density:nan"}, "density must be between 0 and 1, got density=nan"),
         ({"stop": "index-turns-up:1.5"}, "needs a number such as index-turns-up:2"),

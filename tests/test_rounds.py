@@ -219,3 +219,15 @@ def test_a_rule_stops_a_run_and_says_why(tmp_path):
     records = run(experiment, tmp_path / "run").records()
     assert [round(record["retrained"]["density"], 2) for record in records] == [1.0, 0.8, 0.64]
     assert records[-1]["stopped"].startswith("density 0.64")
+
+
+def test_a_run_ends_when_accuracy_on_held_out_images_drops(tmp_path):
+    experiment = dataclasses.replace(
+        SMALL, method="one-shot", ratio=0.6, rounds=9, epochs=10, batch=250, stop="accuracy-drops:0.2"
+    )
+    records = run(experiment, tmp_path / "run").records()
+    accuracies = [record["validation"]["accuracy"] for record in records]
+    assert 1 < len(records) < 10
+    assert accuracies[-1] < accuracies[0] - 0.2 <= min(accuracies[:-1])
+    assert records[-1]["stopped"].startswith(f"accuracy {accuracies[-1]:.4f} on validation images")
+    assert (accuracies[0] * 150) % 1 == pytest.approx(0, abs=1e-9)  # a tenth of the 1,500 images

@@ -70,6 +70,31 @@ class AtDensity:
 
 
 @dataclass(frozen=True)
+class AccuracyDrops:
+    """Stop when a network that was trained again is more than `by` less accurate than the dense one.
+
+    Accuracies are those on images that were held out of training, never on the test set. A `Pruner` does not know
+    them: this rule is for runs, which do.
+    """
+
+    by: float
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.by) and 0 <= self.by <= 1):
+            raise ValueError(f"an accuracy drops by something between 0 and 1, got by={self.by!r}")
+
+    def of(self, dense: float, now: float) -> str | None:
+        """The reason to stop, or None.
+
+        >>> AccuracyDrops(0.01).of(0.95, 0.92)
+        'accuracy 0.9200 on validation images is more than 0.01 below 0.9500'
+        """
+        if now < dense - self.by:
+            return f"accuracy {now:.4f} on validation images is more than {self.by} below {dense:.4f}"
+        return None
+
+
+@dataclass(frozen=True)
 class AfterSteps:
     """Stop after so many steps."""
 

@@ -12,18 +12,19 @@ import unicodedata
 from collections.abc import Callable
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
 from palmette.measures.rows import as_number, is_number
 from palmette.pruning.budgets import Budget, FixedRatio, Sap
 from palmette.pruning.scopes import Scope, check_scope
-from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut, StopRule
+from palmette.pruning.stopping import AccuracyDrops, AtDensity, IndexTurnsUp, SmallCut, StopRule
 from palmette.training.data import canonical
 from palmette.training.models import MODELS
 from palmette.training.recipe import OptimizerName, Precision, Recipe, Schedule
 from palmette.training.rewinding import Rewind
 
 Method = Literal["sap", "lottery-ticket", "one-shot"]
+Rule: TypeAlias = StopRule | AccuracyDrops
 
 # Settings that mean something for one value of another setting only.
 BELONGS_TO = {
@@ -32,11 +33,13 @@ BELONGS_TO = {
     **dict.fromkeys(("momentum", "nesterov"), ("optimizer", ("sgd",))),
 }
 # Name -> rule, how its number is read, an example of it. `AfterSteps` is what `rounds` says.
-_RULES: dict[str, tuple[Callable[[Any], StopRule], Callable[[str], float], str]] = {
+_RULES: dict[str, tuple[Callable[[Any], Rule], Callable[[str], float], str]] = {
     "index-turns-up": (IndexTurnsUp, int, "2"),
     "small-cut": (SmallCut, float, "0.01"),
     "density": (AtDensity, float, "0.05"),
+    "accuracy-drops": (AccuracyDrops, float, "0.01"),
 }
+_WITH_DEFAULT = ("index-turns-up", "small-cut")
 _KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
 
 
@@ -55,7 +58,7 @@ class Experiment:
         seed: of the initial weights and of the order of the data.
         rewind: "init", "epoch:k", "learning-rate" or "fine-tune".
         stop: what may end it earlier, such as "index-turns-up:2, small-cut:0.01, density:0.05".
-        validation: how many images are cut from the training set.
+        validation: how many images are cut from the training set; see `validation_images`.
         epochs and all that follow: of `Recipe`.
 
     >>> print(Experiment(q=2).to_toml(), end="")
@@ -135,9 +138,19 @@ class Experiment:
         return Rewind.parse(self.rewind)
 
     @property
-    def rules(self) -> tuple[StopRule, ...]:
+    def rules(self) -> tuple[Rule, ...]:
         """What may end the experiment before its last round."""
         return tuple(_read_rules(self.stop).values())
+
+    def validation_images(self, total: int) -> int:
+        """How many of `total` training images are held out; where a rule needs some, 5,000 or a tenth by default.
+
+        >>> Experiment(stop="accuracy-drops:0.01").validation_images(1500), Experiment().validation_images(1500)
+        (150, 0)
+        """
+        if not self.validation and any(isinstance(rule, AccuracyDrops) for rule in self.rules):
+            return min(5_000, total // 10)
+        return self.validation
 
     def differences(self) -> dict[str, Any]:
         """What is not default, in the order of the fields.
@@ -228,16 +241,16 @@ def _typed(field: Field[Any], value: Any) -> object:
     return kind(value) + 0 if number else value  # + 0: -0.0 is 0.0
 
 
-def _read_rules(text: str) -> dict[str, StopRule]:
+def _read_rules(text: str) -> dict[str, Rule]:
     """Rules by the text that stands for them: "index-turns-up" is read as "index-turns-up:2"."""
-    found: dict[str, StopRule] = {}
+    found: dict[str, Rule] = {}
     for part in text.split(",") if text.strip() else ():
         name, colon, number = (s.strip() for s in part.partition(":"))
         if name not in _RULES:
             raise ValueError(f"stop must be made of {', '.join(_RULES)}, got {part.strip()!r} in stop={text!r}")
         rule, read, example = _RULES[name]
         try:
-            value = read(number if colon or name == "density" else example) + 0
+            value = read(number if colon or name not in _WITH_DEFAULT else example) + 0
             found[f"{name}:{value!r}"] = rule(value)
         except ValueError as error:
             raise ValueError(f"stop={text!r} needs a number such as {name}:{example}: {error}") from None

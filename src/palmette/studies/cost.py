@@ -58,8 +58,8 @@ def cost(experiment: Experiment, images: Images, *, device: torch.device | str =
         device: where.
         members: how many networks to time together; fewer, if they do not fit or train one after another anyway.
     """
-    if experiment.validation:
-        images = validation_split(images, seed=experiment.seed, count=experiment.validation)[0]
+    if count := experiment.validation_images(len(images.train_images)):
+        images = validation_split(images, seed=experiment.seed, count=count)[0]
     device = torch.device(device)
     model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
     flops = flops_per_image(copy.deepcopy(model), shape=images.shape)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import resource
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -60,7 +61,8 @@ def fleets(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
     """Those that can be trained together: they share data, model and recipe, and are always in the same epoch."""
     groups: dict[object, list[Experiment]] = {}
     for e in experiments:
-        key = (e.data, e.model, e.recipe, e.rewind, e.validation, e.seed if e.validation else None)
+        held_out = e.validation_images(2**60)
+        key = (e.data, e.model, e.recipe, e.rewind, held_out, e.seed if held_out else None)
         groups.setdefault(key, []).append(e)
     return list(groups.values())
 
@@ -91,6 +93,7 @@ def run_together(
         watch.ended(experiment, outcome)
 
     everyone = list(experiments.items())
+    _make_room_for(len(everyone))
     size = size or len(everyone)
     with ExitStack() as locks:
         pending = {
@@ -102,13 +105,22 @@ def run_together(
             return outcomes
         first = everyone[0][1]
         images, held_out = load(first.data, folder=data_folder), None
-        if first.validation:
-            images, *held_out = validation_split(images, seed=first.seed, count=first.validation)
+        if count := first.validation_images(len(images.train_images)):
+            images, *held_out = validation_split(images, seed=first.seed, count=count)
         together = InStep(_on(images, torch.device(device)), held_out, _hash(images), save_every, watch, end)
         # Whether some are done already makes no difference to who is trained with whom.
         for start in range(0, len(everyone), size):
             together.run([pending[folder] for folder, _ in everyone[start : start + size] if folder in pending])
     return outcomes
+
+
+def _make_room_for(files: int) -> None:
+    """Each run of a fleet keeps its lock open; where few open files are allowed, more are asked for."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _taken(

@@ -11,7 +11,7 @@ from torch import Tensor
 from palmette.errors import RunDamaged
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import magnitude_of
-from palmette.pruning.stopping import AtDensity
+from palmette.pruning.stopping import AccuracyDrops, AtDensity
 from palmette.pruning.weights import prunable
 from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir
@@ -41,8 +41,8 @@ class RunState:
         model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
         self.model = model.to(device)
         self.weights = prunable(self.model)
-        # A network at the density that was asked for is trained before the run ends; see `end_round`.
-        rules = [rule for rule in experiment.rules if not isinstance(rule, AtDensity)]
+        # The others are about networks that are trained; see `_why_stop`.
+        rules = [rule for rule in experiment.rules if not isinstance(rule, AtDensity | AccuracyDrops)]
         self.pruner = Pruner(self.model, budget=experiment.budget, scope=experiment.scope, stop=rules)
         self.start = self._weights_and_buffers()  # what a round goes back to
         self.dense: dict[str, Tensor] | None = None  # w_0, for One Shot
@@ -126,6 +126,10 @@ class RunState:
         for rule in self.experiment.rules:
             if isinstance(rule, AtDensity) and density <= rule.density:
                 return f"density {density:.4f} has reached {rule.density}"
+            if isinstance(rule, AccuracyDrops) and self.round:
+                dense, now = (r["validation"]["accuracy"] for r in (self.rundir.records()[0], self._half))
+                if (reason := rule.of(dense, now)) is not None:
+                    return reason
         if self.round >= self.experiment.rounds:
             return self.pruner.stopped or f"{self.experiment.rounds} rounds are done"
         return self.pruner.stopped or None
