@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import pty
@@ -10,20 +12,26 @@ import re
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from palmette.cli import main
 from palmette.cli.flags import DIGITS_EPOCHS, SETTINGS, experiments, setting_options
-from palmette.cli.live import Pace
+from palmette.cli.live import Live, Pace
+from palmette.cli.run import Command
+from palmette.cli.watch import Watch
+from palmette.reports import figures
 from palmette.reports.tables import index_turned_up, label, last_kept, summary
 from palmette.studies.config import Experiment
+from palmette.studies.in_step import Progress
 from palmette.studies.rounds import run as run_one
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import Standing
+from palmette.training import data as data_sets
+from palmette.training.loop import Score
 
 SMALL = ("--rounds", "1", "--epochs", "1", "--seeds", "0", "--device", "cpu", "--model", "linear")
 
@@ -107,6 +115,21 @@ def test_the_flags_and_the_file_of_an_experiment_make_it_again(experiment, tmp_p
     made(*experiment.flags())  # accepted without a file too
 
 
+def test_every_seed_of_an_experiment_is_a_seed_of_the_command(tmp_path):
+    largest = Experiment(seed=2**63 - 1)
+    (tmp_path / "own.toml").write_text(largest.to_toml())
+    assert made(file=tmp_path / "own.toml") == [largest]
+    assert made(*largest.flags(), file=tmp_path / "own.toml") == [largest]
+    assert [e.seed for e in made("--seeds", f"3,{10**18}, 0..1,3", file=tmp_path / "own.toml")] == [
+        3, 10**18, 0, 1,
+    ]  # fmt: skip
+
+
+def test_help_says_what_each_rewind_keeps():
+    text = " ".join(CliRunner().invoke(main, ["run", "--help"]).stdout.split())
+    assert "fine-tune (the weights stay, and all epochs have the last, smallest learning rate" in text
+
+
 # What comes out
 
 
@@ -179,6 +202,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path):
     assert (plan["parameters"], plan["prunable"], plan["flops_per_image"]) == (650, 640, 1280)
     assert plan["flops"] == 3 * 1280 * 1500 * 6
     assert plan["seconds"] > 0
+    assert plan["members"] == 3  # of the four, one is done
     assert sorted((tmp_path / "runs").rglob("*")) == before
 
 
@@ -221,6 +245,43 @@ def test_two_commands_share_a_folder_and_a_run_that_is_taken_is_named(tmp_path):
     last = json.loads(result.stdout.splitlines()[-1])
     assert list(last["problems"]) == [taken.id]
     assert last["finished"] == 1
+
+
+@pytest.mark.parametrize(("more", "members"), [((), 4), (("--fleet", "2"), 2), (("--seeds", "0"), 1)])
+def test_a_dry_run_times_as_many_networks_as_train_together(more, members):
+    (plan,) = lines(run(*SMALL, "--method", "one-shot", "--seeds", "0..5", "--dry-run", *more))
+    assert plan["members"] == members
+
+
+def test_what_another_command_runs_is_said_once(tmp_path):
+    taken = [Experiment(method="one-shot", rounds=1, epochs=1, model="linear", seed=seed) for seed in range(3)]
+    with contextlib.ExitStack() as locks:
+        for experiment in taken:
+            locks.enter_context(RunDir(tmp_path / "runs" / experiment.id).lock())
+        result = run(*SMALL, "--method", "one-shot", "--seeds", "0..2")
+    assert result.exit_code == 2
+    (said,) = result.stderr.splitlines()
+    assert said.startswith(f"palmette: 3 runs, such as {taken[0].id}, are in use by process {os.getpid()} on ")
+    assert list(json.loads(result.stdout)["problems"]) == [e.id for e in taken]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "why"),
+    [("records.jsonl", "no record\n", "line 1 of"), ("experiment.toml", "p = 7\n", "does not say what is run")],
+)
+def test_a_damaged_folder_is_named_and_the_others_are_run(tmp_path, file, content, why):
+    damaged = Experiment(method="one-shot", rounds=1, epochs=1, model="linear")
+    lines(run(*SMALL, "--method", "one-shot"))
+    (tmp_path / "runs" / damaged.id / file).write_text(content)
+    result = run(*SMALL, "--method", "one-shot", "--seeds", "0,1")
+    assert result.exit_code == 2
+    assert why in result.stderr
+    last = json.loads(result.stdout.splitlines()[-1])
+    assert list(last["problems"]) == [damaged.id]
+    other = dataclasses.replace(damaged, seed=1)
+    assert last["runs"][other.id] == "finished"
+    assert RunDir(tmp_path / "runs" / other.id).records()[-1]["stopped"] == "1 rounds are done"
+    assert (tmp_path / "runs" / damaged.id / file).read_text() == content
 
 
 def test_without_matplotlib_there_is_a_table_and_the_line_that_installs_it(tmp_path, monkeypatch):
@@ -270,6 +331,58 @@ def test_it_ends_at_a_clean_point_says_how_to_go_on_and_goes_on(tmp_path, kind):
     assert json.loads(done.stdout.splitlines()[-1])["finished"] == 1
 
 
+@pytest.mark.parametrize("place", ["last round", "figure"])
+def test_ctrl_c_when_all_is_trained_loses_neither_table_nor_figure(tmp_path, monkeypatch, place):
+    def interrupting(function, when):
+        def wrapped(*args, **kwargs):
+            if when(args):
+                os.kill(os.getpid(), signal.SIGINT)
+            return function(*args, **kwargs)
+
+        return wrapped
+
+    if place == "figure":
+        monkeypatch.setattr(figures, "draw", interrupting(figures.draw, lambda _: True))
+    else:
+        at_last = interrupting(Watch.recorded, lambda args: args[2]["round"] == 1)
+        monkeypatch.setattr(Watch, "recorded", at_last)
+    last = lines(run(*SMALL, "--method", "one-shot"))[-1]
+    assert last["finished"] == 1
+    assert (tmp_path / last["table"]).exists()
+    assert (tmp_path / last["figure"]).exists()
+    assert not RunDir(tmp_path / "runs" / next(iter(last["runs"]))).checkpoints.exists()
+
+
+def ended_import(*args, **kwargs):
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        raise ImportError("a part is missing")  # noqa: B904  as compiled modules do
+
+
+def ctrl_c(*args, **kwargs):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("what", [ctrl_c, ended_import])
+def test_ctrl_c_before_training_is_a_sentence(tmp_path, monkeypatch, what):
+    monkeypatch.setattr(data_sets, "load", what)
+    result = run(*SMALL)
+    assert isinstance(result.exception, SystemExit)
+    assert result.exit_code == 130
+    assert result.stderr == "palmette: ended by Ctrl-C; what is on disk is whole\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path):
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt\n")
+    command = [sys.executable, "-m", "palmette", "run"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONPATH": str(tmp_path)}
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_on_a_terminal_it_draws_and_the_second_ctrl_c_ends_at_once():
     leader, follower = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
@@ -280,7 +393,7 @@ def test_on_a_terminal_it_draws_and_the_second_ctrl_c_ends_at_once():
     with subprocess.Popen(command, stdout=follower, stderr=follower, env=environment) as process:
         os.close(follower)
         screen, sent = "", 0
-        with suppress(OSError):  # which is how a terminal says that nobody is there any more
+        with contextlib.suppress(OSError):  # which is how a terminal says that nobody is there any more
             while True:
                 screen += os.read(leader, 65536).decode(errors="replace")
                 if sent < 2 and ("left" if sent == 0 else "ending after this epoch") in screen:
@@ -290,6 +403,58 @@ def test_on_a_terminal_it_draws_and_the_second_ctrl_c_ends_at_once():
     os.close(leader)
     assert "Traceback" not in screen
     assert all(word in screen for word in ("linear on slow.npz", "SAP (p=1, q=2)", "PQ Index", "The same command"))
+
+
+# What fits on a screen
+
+
+def printed(width, thing):
+    console = Console(file=io.StringIO(), width=width, height=24, force_terminal=True, color_system=None)
+    thing(console)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_numbers_of_the_live_table_are_whole_whatever_a_run_says(width):
+    planned = made("--epochs", "200")
+    ends = [
+        "30 rounds are done",
+        "the PQ Index has risen 2 times in a row, to 0.1234",
+        "in use by process 7 on a host",
+    ]
+    record = {"round": 30, "test": {"accuracy": 1.0}, "retrained": {"pq_index": 0.1234, "density": 1.0}}
+
+    def show(console):
+        live = Live([Standing(e) for e in planned], [label(e) for e in planned], console)
+        for i in range(len(planned)):
+            live.epoch(i, Progress(30, 200, 200, Score(0.1, 1.0), 1.0))
+            live.recorded(i, record)
+            if i < 9:
+                live.end(i, ends[i % 3])
+        console.print(live.render())
+
+    screen = printed(width, show)
+    rows = screen[1:13]
+    assert all(len(line) <= width for line in screen)
+    assert [row[: len(label(e))] for row, e in zip(rows, planned, strict=True)] == [label(e) for e in planned]
+    wide = ["100.0%", "200/200"] if width >= 80 else []
+    assert all(word in row for row in rows for word in ("30/30", "100.0%", "0.1234", *wide))
+    assert not any("…" in row.partition("0.1234")[0] for row in [screen[0], *rows])
+    if width >= 80:
+        assert rows[0].rstrip().endswith(" done")
+        assert rows[1].rstrip().endswith("…")
+        assert rows[11].rstrip().endswith(" training")
+    assert screen[14].rstrip().endswith("left")
+
+
+@pytest.mark.parametrize(("width", "beside"), [(80, False), (200, True)])
+def test_a_reason_stands_below_its_command_where_both_do_not_fit(tmp_path, width, beside):
+    arguments = ["--method", "sap", "--p", "1", "--q", "2", "--seeds", "0..11"]
+    command = Command(made(), tmp_path, None, "cpu", False, None, arguments)
+    lines = printed(width, command._suggest)
+    assert ("index-turns-up:2  let the PQ Index say" in "\n".join(lines)) is beside
+    assert ("      let the PQ Index say when it is enough" in lines) is not beside
+    assert any(line.endswith("--stop index-turns-up:2") for line in lines) is not beside
 
 
 # Time left

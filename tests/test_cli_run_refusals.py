@@ -19,6 +19,8 @@ from torch import nn
 def text(*, shape, classes): return "no model"
 def bare(*, shape, classes): return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), Norm(classes))
 def three(*, shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+def frozen(*, shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).requires_grad_(False)
 class Norm(nn.Module):
     def __init__(self, classes):
         super().__init__(); self.norm = nn.BatchNorm1d(classes)
@@ -71,6 +73,7 @@ REFUSED = {
     "no such function": (["--model", "faulty_models:nine"], "has no 'nine'"),
     "not a model": (["--model", "faulty_models:text"], "must return a torch.nn.Module, got str"),
     "nothing to prune": (["--model", "faulty_models:bare"], "prun"),
+    "nothing to train": (["--model", "faulty_models:frozen"], "none of its parameters requires a gradient"),
     "wrong number of scores": (["--model", "faulty_models:three"], "one score per class"),
     "p without SAP": (["--method", "lottery-ticket", "--p", "1"], "--p belongs to --method sap"),
     "default p without SAP": (["--method", "one-shot", "--p", "0.5"], "--p belongs to --method sap"),
@@ -89,10 +92,13 @@ REFUSED = {
     ),
     "unknown rule": (["--stop", "later"], "stop must be made of index-turns-up"),
     "bad seeds": (["--seeds", "3..1"], "as 0..3,7, got '3..1'"),
+    "too large a seed": (["--seeds", str(2**63)], "seed must be at least 0 and below 2**63"),
     "too much validation": (["--validation", "1500"], "1 to 1499 of 1500 training images, got 1500"),
     "unknown device": (["--device", "abacus"], "--device 'abacus' cannot be used"),
     "device that computes nothing": (["--device", "meta"], "cpu, cuda, mps or xpu"),
-    "file in the way": (["--out", "in_the_way"], "cannot write"),
+    "file in the way": (["--out", "in_the_way"], "--out must be a folder, or the name of one to be made; 'in_"),
+    "file on the way": (["--out", "in_the_way/runs"], "'in_the_way' is a file"),
+    "no name of a folder": (["--out", ""], "--out must be the name of a folder, got ''"),
     "no folder there": (["--out", "/proc/runs"], "cannot write"),
     "file that is not there": (["none.toml"], "no experiment at 'none.toml'"),
     "bad TOML": (["no.toml"], "no.toml: Invalid value"),

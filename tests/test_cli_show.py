@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import json
 import os
 import re
 
 import pytest
 from click.testing import CliRunner
+from rich.console import Console
 
 from observers import EndsAfter
 from palmette.cli import main
+from palmette.cli.show import _print_many, _print_one
 from palmette.errors import RunBusy, RunInterrupted
 from palmette.studies.config import Experiment
-from palmette.studies.rounds import Observer, run
+from palmette.studies.in_step import Observer
+from palmette.studies.rounds import run
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import Standing, epochs_before, standing
 
@@ -101,6 +106,75 @@ def test_a_folder_of_runs_is_a_line_for_each(folder):
     text = show(folder)
     assert all(name in text for name in (TICKET.id, other.id, "1 interrupted, 1 finished"))
     assert [found["state"] for found in shown(folder)] == ["interrupted", "finished"]
+
+
+DAMAGE = {
+    "experiment.toml": "p = 7\n",
+    "records.jsonl": "no record\n",
+    "timings.jsonl": "no timing\n",
+}
+
+
+@pytest.mark.parametrize(("file", "content"), [*DAMAGE.items(), ("records.jsonl", '{"round": 0}\n')])
+def test_a_damaged_run_is_named_among_the_others_and_refused_by_itself(folder, file, content):
+    run(TICKET, folder / TICKET.id)
+    other = dataclasses.replace(TICKET, seed=1)
+    run(other, folder / other.id)
+    (folder / TICKET.id / file).write_text(content)
+    text = show(folder)
+    assert re.search(rf"^damaged: .*{TICKET.id}", text, flags=re.M)
+    assert "1 damaged, 1 finished" in text
+    found = shown(folder)
+    assert [(one["run"], one["state"]) for one in found] == [(TICKET.id, "damaged"), (other.id, "finished")]
+    assert set(found[0]) == set(found[1])
+    assert TICKET.id in found[0]["damage"]
+    alone = CliRunner().invoke(main, ["show", str(folder / TICKET.id)])
+    assert (alone.exit_code, alone.stdout) == (2, "")
+    assert alone.stderr == f"palmette: {found[0]['damage']}\n"
+
+
+def printed(width, found):
+    console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False, markup=False)
+    (_print_one if isinstance(found, dict) else _print_many)(console, found)
+    return [line.rstrip() for line in console.file.getvalue().splitlines()]
+
+
+def test_a_folder_of_runs_fits_eighty_columns_and_a_line_each(folder):
+    sap = Experiment(model="linear", epochs=1, rounds=1)
+    same = [
+        sap,
+        dataclasses.replace(sap, p=1, q=2),
+        Experiment(method="one-shot", model="linear", epochs=1, rounds=1),
+    ]
+    for experiment in same:
+        run(experiment, folder / experiment.id)
+    *rows, empty, _, _ = printed(80, shown(folder))
+    assert empty == ""
+    assert all(len(row) <= 80 and "…" not in row for row in rows)
+    assert rows[0].split() == ["method", "seed", "round", "accuracy", "density", "PQ", "Index", "disk", "state"]
+    starts = [re.match(r"(.*?) +0 +1/1 ", row)[1] for row in rows[1:]]
+    assert sorted(starts) == ["One Shot", "SAP (p=0.5, q=1)", "SAP (p=1, q=2)"]
+    assert all(row.endswith(" done") for row in rows[1:])
+    longer = dataclasses.replace(sap, epochs=2)
+    run(longer, folder / longer.id)
+    text = "\n".join(printed(80, shown(folder)))
+    assert all(e.id[-8:] in text for e in (*same, longer))  # else two could not be told apart
+    mlp = dataclasses.replace(sap, model="mlp")
+    run(mlp, folder / mlp.id)
+    assert printed(80, shown(folder))[0].split()[0] == "model"
+    assert all(e.id in "\n".join(printed(140, shown(folder))) for e in (*same, longer, mlp))
+
+
+def test_the_rounds_of_a_large_network_fit_eighty_columns(folder):
+    run(TICKET, folder / TICKET.id)
+    found = shown(folder / TICKET.id)
+    for record in found["records"]:
+        record |= {"kept": 23_520_842, "cut_weights": 2_352_084, "dead_neurons": 26_000, "density": 1.0}
+    _, table = "\n".join(printed(80, found)).split("\n\n")
+    assert "…" not in table
+    assert all(len(line) <= 80 for line in table.splitlines())
+    assert table.count("23,520,842") == table.count("2,352,084") == 3
+    assert table.splitlines()[1].split()[-2:] == ["neurons", "next"]
 
 
 @pytest.mark.parametrize("what", ["nothing", "empty", "damaged"])

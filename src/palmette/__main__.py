@@ -1,6 +1,11 @@
 """`python -m palmette` is the command line, installed or not."""
 
-from palmette.cli import main
+import sys
 
 if __name__ == "__main__":
-    main()
+    try:
+        from palmette.cli import main
+
+        main()
+    except KeyboardInterrupt:  # before the command line is there to say so
+        sys.exit(130)

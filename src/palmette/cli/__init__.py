@@ -23,11 +23,21 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except BrokenPipeError:  # whoever read the output has enough: click ends in silence
             raise
-        except (PalmetteError, ValueError, TypeError, OSError, ImportError) as error:
-            click.echo(f"palmette: {error}", err=True)
-            sys.exit(2)
-        except KeyboardInterrupt:
-            sys.exit(130)
+        except (Exception, KeyboardInterrupt) as error:
+            if _is_interrupt(error):
+                click.echo("palmette: ended by Ctrl-C; what is on disk is whole", err=True)
+                sys.exit(130)
+            if isinstance(error, PalmetteError | ValueError | TypeError | OSError | ImportError):
+                click.echo(f"palmette: {error}", err=True)
+                sys.exit(2)
+            raise
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether it is Ctrl-C, or came of it: an import that is ended may say that a part of it is missing."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -42,9 +42,14 @@ SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
         "rounds": (30, "How often to prune; round 0 trains the dense network."),
         "rewind": (
             "init",
-            "Where a round starts: init, epoch:k, learning-rate (weights stay) or fine-tune (so does the rate).",
+            "Where a round starts: init (the initial weights), epoch:k (those of round 0 after k epochs), "
+            "learning-rate (the weights stay, the learning rate starts again) or fine-tune (the weights stay, and "
+            "all epochs have the last, smallest learning rate of the schedule).",
         ),
-        "stop": ("", "What may end a run early, as index-turns-up:2,small-cut:0.01,density:0.05."),
+        "stop": (
+            "",
+            "What may end a run early, as index-turns-up:2,small-cut:0.01,density:0.05,accuracy-drops:0.01.",
+        ),
     },
     "How it is trained": {
         "epochs": (200, "Of each round."),
@@ -110,7 +115,7 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
             q, three seeds, and fewer epochs for digits.
         given: what flags say, by the name of the setting; `method` and `seed` may be lists as text.
     """
-    from palmette.studies.config import BELONGS_TO, Experiment, seeds
+    from palmette.studies.config import BELONGS_TO, Experiment
     from palmette.training.data import canonical
 
     if file is not None and not file.is_file():
@@ -139,7 +144,18 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
         own = {n: v for n, v in settings.items() if n not in others} | {"method": method}
         pairs = PAIRS if both and method == "sap" else ()
         made += [Experiment(**own, p=p, q=q) for p, q in pairs] or [Experiment(**own)]
-    return [replace(experiment, seed=seed) for seed in seeds(seed_text) for experiment in made]
+    return [replace(experiment, seed=seed) for seed in _seeds(seed_text) for experiment in made]
+
+
+def _seeds(text: str) -> list[int]:
+    """As `seeds` reads them, and single ones as large as `Experiment` takes."""
+    from palmette.studies.config import seeds
+
+    found: list[int] = []
+    for part in text.split(","):
+        number = part.strip()
+        found += [int(number)] if number.isascii() and number.isdecimal() else seeds(part)
+    return list(dict.fromkeys(found))
 
 
 def _flag(name: str) -> str:

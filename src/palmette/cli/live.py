@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -13,8 +14,21 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from palmette.studies.rounds import Progress
+    from palmette.studies.in_step import Progress
     from palmette.studies.standing import Standing
+
+
+_TITLES = {
+    "method": "method",
+    "seed": "seed",
+    "round": "round",
+    "epoch": "epoch",
+    "training": "train",
+    "test": "test",
+    "density": "density",
+    "index": "PQ Index",
+}
+_SPARE = ("training", "epoch", "density")  # go, in this order, where a terminal is too narrow
 
 
 class Pace:
@@ -131,15 +145,16 @@ class Live:
 
         self.standings, self.names, self.pace = standings, names, Pace(standings, names)
         self.running, self.console = set[int](), console
-        self.rows = [self._first_row(s) for s in standings]
+        self.rows = [self._first_row(s, name) for s, name in zip(standings, names, strict=True)]
         self.footer = "Ctrl-C ends it at a clean point; the same command goes on from there."
         self._live = RichLive(
             get_renderable=self.render, console=console, refresh_per_second=4, transient=True, auto_refresh=True
         )
 
-    def _first_row(self, s: Standing) -> dict[str, str]:
+    def _first_row(self, s: Standing, name: str) -> dict[str, str]:
         state = {"new": "", "interrupted": f"{s.rounds} rounds done", "running": f"in use by {s.owner}"}
-        return {"state": s.stopped or state[s.state]}
+        said = in_short(s.stopped) if s.stopped is not None else state[s.state]
+        return {"method": name, "seed": str(s.experiment.seed), "state": said}
 
     def __enter__(self) -> Live:
         self._live.__enter__()
@@ -176,7 +191,7 @@ class Live:
         """Its row says how it ended."""
         self.pace.end(run)
         self.running.discard(run)
-        self.rows[run]["state"] = said
+        self.rows[run]["state"] = in_short(said)
 
     def ending(self, said: str) -> None:
         """Below the bar."""
@@ -189,24 +204,46 @@ class Live:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for title in ("method", "seed", "round", "epoch", "train", "test", "density", "PQ Index"):
-            table.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
-        table.add_column("", no_wrap=True, overflow="ellipsis")
+        columns, left_over = self._columns(self.console.width)
+        table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+        for cell in columns:
+            table.add_column(_TITLES[cell], justify="left" if cell == "method" else "right", no_wrap=True)
+        if left_over:
+            table.add_column("", no_wrap=True, overflow="ellipsis", max_width=left_over)
+            columns.append("state")
         height = max(5, min(len(self.rows), self.console.size.height - 8))
         first = max(0, min(min(self.running, default=0) - 1, len(self.rows) - height))
-        cells = ("round", "epoch", "training", "test", "density", "index", "state")
         for i in range(first, min(len(self.rows), first + height)):
-            seed = str(self.standings[i].experiment.seed)
             style = "bold cyan" if i in self.running else ""
-            table.add_row(self.names[i], seed, *(self.rows[i].get(cell, "") for cell in cells), style=style)
+            table.add_row(*(self.rows[i].get(cell, "") for cell in columns), style=style)
         left = self.pace.seconds_left
         bar = Table.grid(padding=(0, 1))
         over = sum(left == 0 for left in self.pace.left)
         said = f"{self.pace.fraction:4.0%}, {over} of {len(self.rows)} runs are over, "
         said += "measuring the speed" if left is None else f"about {duration(left)} left"
-        bar.add_row(ProgressBar(total=1, completed=self.pace.fraction, width=30), said)
+        width = max(5, min(30, self.console.width - len(said) - 2))
+        bar.add_row(ProgressBar(total=1, completed=self.pace.fraction, width=width), said)
         return Group(table, Text(), bar, Text(self.footer, style="dim"))
+
+    def _columns(self, width: int) -> tuple[list[str], int]:
+        """Those that fit with every number whole, and how much is left for the state."""
+        widths = {
+            cell: 1 + max(len(title), *(len(row.get(cell, "")) for row in self.rows))
+            for cell, title in _TITLES.items()
+        }
+        for cell in _SPARE:
+            if sum(widths.values()) > width:
+                del widths[cell]
+        return list(widths), max(0, width - sum(widths.values()))
+
+
+def in_short(stopped: str) -> str:
+    """Why a run is over, without what everybody expects.
+
+    >>> in_short("30 rounds are done"), in_short("nothing is left to cut")
+    ('done', 'nothing is left to cut')
+    """
+    return "done" if re.fullmatch(r"[0-9]+ rounds are done", stopped) else stopped
 
 
 def duration(seconds: float) -> str:

@@ -47,10 +47,16 @@ def show_plan(standings: Sequence[Standing], cost: Cost, device: str, out: Path)
     console.print(table)
     first = standings[0].experiment
     speed = f"{cost.images / cost.seconds_per_epoch:,.0f} images per second"
+    timed, less = "a few steps", "less if runs end early"
+    if cost.members > 1:
+        timed = f"a few steps of {cost.members} networks that train together"
+        less = "less if more of them do, or if runs end early"
+    elif len(standings) > 1:
+        timed, less = "a few steps of one network", "less if several train together, or if runs end early"
     console.print(
         f"\n{first.model} on {first.data}: {cost.parameters:,} parameters, {cost.prunable:,} of them prunable, "
         f"{cost.flops_per_image:,} FLOPs per image\n"
         f"to train: {epochs:,} model-epochs of {cost.images:,} images, {flops:.2g} FLOPs\n"
-        f"to wait: about {duration(seconds)} on {device}, an estimate from a few steps ({speed}); less if runs "
-        f"end early\nto write: folders in {out}{os.sep}; nothing was written now"
+        f"to wait: about {duration(seconds)} on {device}, an estimate from {timed} ({speed}); {less}\n"
+        f"to write: folders in {out}{os.sep}; nothing was written now"
     )

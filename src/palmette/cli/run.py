@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from palmette.studies.standing import Standing
     from palmette.training.data import Images
 
+_TIMED = 4  # networks, to tell how long many take
+
 
 @click.command(cls=GroupedCommand, params=list(setting_options()))
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.toml]")
@@ -67,16 +69,14 @@ def run(
     Each run has its own folder. The same command again goes on where it was ended, by Ctrl-C or by force, and
     does not repeat what is done. A terminal shows a live table; anything else gets one line of JSON per round.
     """
+    if not out:
+        raise ValueError("--out must be the name of a folder, got ''")
     planned = experiments(file, {name: value for name, value in given.items() if value is not None})
     arguments = ctx.meta["palmette.arguments"]
     command = Command(planned, Path(out), data_dir, _device(device), tensorboard, _fleet(fleet), arguments)
     images = command.check()
     if dry_run:
-        from palmette.studies.cost import cost
-
-        show_plan(
-            command.standings(), cost(planned[0], images, device=command.device), command.device, command.out
-        )
+        command.show_plan(images)
         return
     ctx.exit(command.run())
 
@@ -94,6 +94,7 @@ class Command:
     arguments: Sequence[str]
     problems: dict[str, Exception] = field(default_factory=dict)
     signal: int = 0
+    trained: bool = False
 
     def check(self) -> Images:
         """Whatever would stop a run is said before the first begins."""
@@ -101,12 +102,19 @@ class Command:
         from palmette.training.data import load, validation_split
         from palmette.training.models import build
 
-        first = self.planned[0]
+        first, there = self.planned[0], next(path for path in (self.out, *self.out.parents) if path.exists())
+        if not there.is_dir():
+            raise ValueError(f"--out must be a folder, or the name of one to be made; {str(there)!r} is a file")
         sys.path.insert(0, os.getcwd())  # as `python -m` has it, for a model of one's own
         images = load(first.data, folder=self.data_dir)
-        if first.validation:
-            validation_split(images, seed=0, count=first.validation)
-        prunable(build(first.model, shape=images.shape, classes=images.classes))
+        if count := first.validation_images(len(images.train_images)):
+            validation_split(images, seed=0, count=count)
+        model = build(first.model, shape=images.shape, classes=images.classes)
+        prunable(model)
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise ValueError(
+                f"model {first.model!r} cannot be trained: none of its parameters requires a gradient"
+            )
         if self.tensorboard:
             from palmette.integrations.tensorboard import check_tensorboard
 
@@ -114,20 +122,37 @@ class Command:
         return images
 
     def standings(self) -> list[Standing]:
-        """Where each run stands."""
-        from palmette.studies.rundir import RunDir
-        from palmette.studies.standing import standing
+        """Where each run stands; one whose folder is damaged counts as not begun."""
+        return [self._standing(experiment) for experiment in self.planned]
 
-        return [standing(RunDir(self.out / e.id), e) for e in self.planned]
+    def _standing(self, experiment: Experiment) -> Standing:
+        from palmette.errors import RunDamaged
+        from palmette.studies.rundir import RunDir
+        from palmette.studies.standing import Standing, experiment_of, standing
+
+        rundir = RunDir(self.out / experiment.id)
+        with suppress(RunDamaged):  # which is said when its turn comes
+            if not rundir.experiment.exists() or experiment_of(rundir) == experiment:
+                return standing(rundir, experiment)
+        return Standing(experiment)
+
+    def show_plan(self, images: Images) -> None:
+        """What would be run, and what it costs, from a few networks of the first fleet."""
+        from palmette.studies.cost import cost
+        from palmette.studies.rounds import fleets
+
+        standings = self.standings()
+        left = [s.experiment for s in standings if s.state != "finished"]
+        members = min(_TIMED, self.fleet or _TIMED, len(fleets(left)[0]) if left else 1)
+        costs = cost(self.planned[0], images, device=self.device, members=members)
+        show_plan(standings, costs, self.device, self.out)
 
     def run(self) -> int:
         """All runs, fleet by fleet, then what came out; the exit code."""
         from rich.console import Console
 
-        from palmette.cli.watch import Watch
-        from palmette.errors import RunBusy, RunDamaged, RunInterrupted
+        from palmette.errors import RunBusy, RunDamaged
         from palmette.reports.tables import label
-        from palmette.studies.rounds import fleets, run_together
 
         console = Console(highlight=False, markup=False)
         names = [label(e) for e in self.planned]
@@ -135,43 +160,62 @@ class Command:
         if live:
             self._greet(console)
         display: Display = Live(standings, names, console) if live else Lines(standings, names)
-        with self._signals(display), display, suppress(RunInterrupted):
+        with self._signals(display):
+            self._train(display)
+            finished = [s.experiment.id for s in self.standings() if s.state == "finished"]
+            if self.signal and len(finished) < len(self.planned):
+                self._say_how_to_go_on()
+                return 128 + self.signal
+            for name in finished:  # by another process, which had taken it
+                self.problems.pop(name, None)
+            self._conclude(console, live)
+        return max((2 if isinstance(e, RunBusy | RunDamaged) else 1 for e in self.problems.values()), default=0)
+
+    def _train(self, display: Display) -> None:
+        """All runs, to their end or until a signal asks for it."""
+        from palmette.cli.watch import Watch
+        from palmette.errors import RunInterrupted
+        from palmette.studies.rounds import fleets, run_together
+
+        watch = Watch(self, display)
+        # The second Ctrl-C: what is on disk is whole.
+        with display, suppress(RunInterrupted, KeyboardInterrupt):
             for fleet in fleets(self.planned):
+                if self.signal:
+                    break
                 outcomes = run_together(
                     {self.out / e.id: e for e in fleet},
                     data_folder=self.data_dir,
                     device=self.device,
                     size=self.fleet,
-                    observer=Watch(self, display),
+                    observer=watch,
                 )
                 for folder, outcome in outcomes.items():
                     if isinstance(outcome, Exception):
                         self.problems[folder.name] = outcome
-        if self.signal:
-            self._say_how_to_go_on()
-            return 128 + self.signal
-        for s in self.standings():
-            if s.state == "finished":  # by another process, which had taken it
-                self.problems.pop(s.experiment.id, None)
-        self._conclude(console, live)
-        return max((2 if isinstance(e, RunBusy | RunDamaged) else 1 for e in self.problems.values()), default=0)
+        watch.tell_of_busy()
+        self.trained = True
 
     @contextmanager
     def _signals(self, display: Display) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM asks for the end of the epoch, the second ends at once."""
+        """The first Ctrl-C or SIGTERM asks for the end of the epoch, the second ends at once.
+
+        When all is trained the first changes nothing: table and figure take a moment.
+        """
 
         def handle(number: int, frame: FrameType | None) -> None:
             if self.signal:
                 raise KeyboardInterrupt
             self.signal = number
-            display.ending("ending after this epoch; Ctrl-C again ends at once, and loses a few epochs at most")
+            if not self.trained:
+                display.ending(
+                    "ending after this epoch; Ctrl-C again ends at once, and loses a few epochs at most"
+                )
 
         kinds = (signal.SIGINT, signal.SIGTERM)
         before = [signal.signal(kind, handle) for kind in kinds]
         try:
             yield
-        except KeyboardInterrupt:
-            pass  # the second time: what is on disk is whole
         finally:
             for kind, handler in zip(kinds, before, strict=True):
                 signal.signal(kind, handler)
@@ -197,6 +241,7 @@ class Command:
 
     def _conclude(self, console: Console, live: bool) -> None:
         """Table and figure of the finished runs, on disk and on the screen."""
+        from palmette.errors import RunBusy
         from palmette.reports.tables import NOTES, as_table, as_text, summary, why_stopped
         from palmette.studies.rundir import RunDir, write_whole
 
@@ -221,7 +266,8 @@ class Command:
             console.print(f"runs    {self.out}{os.sep}, {size(kept)} in {len(runs)} folders\n", soft_wrap=True)
             self._suggest(console)
         for name, why in self.problems.items():
-            click.echo(f"not finished: {name}: {why}", err=True)
+            if not isinstance(why, RunBusy):  # said once, for all of them
+                click.echo(f"not finished: {name}: {why}", err=True)
 
     def _name(self, suffix: str) -> Path:
         """A name that other commands in the same folder do not have."""
@@ -252,9 +298,10 @@ class Command:
         if first.data == "digits":
             ideas.append(("palmette data", "larger data sets, for `palmette run --data NAME`: which are here?"))
         width = max(len(command) for command, _ in ideas)
+        beside = all(4 + width + len(why) <= console.width for _, why in ideas)
         console.print("What next?", style="bold")
         for command, why in ideas:
-            console.print(f"  {command:{width}}  {why}", soft_wrap=True)
+            console.print(f"  {command:{width}}  {why}" if beside else f"  {command}\n      {why}", soft_wrap=True)
 
 
 def _fleet(text: str | None) -> int | None:

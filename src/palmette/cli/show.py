@@ -6,19 +6,22 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.live import duration, size
+from palmette.cli.live import duration, in_short, size
+from palmette.errors import RunDamaged
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from palmette.studies.rundir import RunDir
+
+_NUMBERS = ("round", "accuracy", "density", "PQ Index", "disk")
 
 
 @click.command()
@@ -27,27 +30,43 @@ if TYPE_CHECKING:
 def show(folder: Path, as_json: bool) -> None:
     """What is the run in the folder RUN, and where does it stand?
 
-    RUN may also be a folder of runs, such as `runs`: then each is a line. Reading disturbs no process that is
-    running one of them.
+    RUN may also be a folder of runs, such as `runs`: then each is a line, and one that is damaged says so. Reading
+    disturbs no process that is running one of them.
     """
     from palmette.studies.rundir import find_runs
 
     runs = find_runs(folder)
     if not runs:
         raise ValueError(f"{str(folder)!r} is not the folder of a run, and has none in it")
-    found = [_read(run) for run in runs]
+    alone = runs[0].path == folder
+    found = [_read(run) if alone else _read_or_damage(run) for run in runs]
     if as_json:
-        alone = runs[0].path == folder
         click.echo(json.dumps(found[0] if alone else found, indent=1, allow_nan=False))
         return
     from rich.console import Console
 
     # In a file or a pipe nobody's window sets the width.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
-    if runs[0].path == folder:
+    if alone:
         _print_one(console, found[0])
     else:
         _print_many(console, found)
+
+
+def _read_or_damage(run: RunDir) -> dict[str, Any]:
+    """What `_read` gives, or what is wrong with the folder, so that the others are shown all the same."""
+    try:
+        return _read(run)
+    except RunDamaged as error:
+        names = ("stopped", "owner", "failure", "settings", "rounds", "epochs", "epoch", "seconds", "go_on")
+        known = dict.fromkeys(names) | {"rounds_done": 0, "bytes": run.size(), "records": []}
+        return {
+            "run": run.path.name,
+            "folder": str(run.path),
+            "state": "damaged",
+            "damage": str(error),
+            **known,
+        }
 
 
 def _read(run: RunDir) -> dict[str, Any]:
@@ -57,10 +76,15 @@ def _read(run: RunDir) -> dict[str, Any]:
 
     now = standing(run)
     experiment = now.experiment
+    try:
+        records = [flattened(record) for record in run.records()]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunDamaged(f"{str(run.records_file)!r} has a line that is no record: {error}") from error
     return {
         "run": experiment.id,
         "folder": str(run.path),
         "state": now.state,
+        "damage": None,
         "owner": now.owner,
         "stopped": now.stopped,
         "failure": run.failure.read_text().strip() if run.failure.exists() else None,
@@ -72,7 +96,7 @@ def _read(run: RunDir) -> dict[str, Any]:
         "seconds": sum(timing["seconds"] for timing in run.timings()),
         "bytes": run.size(),
         "go_on": None if now.stopped is not None else _how_to_go_on(run, experiment.id),
-        "records": [flattened(record) for record in run.records()],
+        "records": records,
     }
 
 
@@ -114,7 +138,9 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
             console.print(f"{name:<9} {text}", soft_wrap=True)
     if not found["records"]:
         return
-    table = _table("round", "accuracy", "train", "density", "kept", "PQ Index", "Gini", "dead neurons", "cut next")
+    table = _table(
+        "round", "accuracy", "train", "density", "kept", "PQ Index", "Gini", "dead\nneurons", "cut\nnext"
+    )
     for r in found["records"]:
         accuracies = (_percent(r["test_accuracy"]), _percent(r["train_accuracy"]))
         measures = (_index(r["pq_index"]), _index(r["gini_index"]))
@@ -127,31 +153,78 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
 
 
 def _print_many(console: Console, found: list[dict[str, Any]]) -> None:
-    table = _table("round", "accuracy", "density", "PQ Index", "disk", first="run")
+    names = {"run": [one["run"] for one in found]}
+    if _width(names, found) > console.width:
+        names = _names_in_columns(found)
+    table = _table(*_NUMBERS, first=list(names))
     table.add_column("state", overflow="fold")
-    for one in found:
-        last = one["records"][-1] if one["records"] else None
-        numbers = ("", "", "")
-        if last is not None:
-            numbers = (_percent(last["test_accuracy"]), _percent(last["density"], 2), _index(last["pq_index"]))
-        rounds = f"{max(0, one['rounds_done'] - 1)}/{one['rounds']}"
-        state = one["failure"] or (one["state"] if one["state"] != "finished" else one["stopped"])
-        table.add_row(one["run"], rounds, *numbers, size(one["bytes"]), state)
+    for i, one in enumerate(found):
+        table.add_row(*(column[i] for column in names.values()), *_numbers(one), _state(one))
     console.print(table)
+    for one in found:
+        if one["damage"] or one["failure"]:
+            console.print(f"{_state(one)}: {one['damage'] or one['failure']}", soft_wrap=True)
     states = [one["state"] for one in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     total = size(sum(one["bytes"] for one in found))
+    example = next((one for one in found if not one["damage"]), found[0])["folder"]
     console.print(
-        f"\n{counts}; {total}. `palmette show {found[0]['folder']}` shows one round by round.", soft_wrap=True
+        f"\n{counts}; {total}. One of them round by round:\n  palmette show {shlex.quote(example)}", soft_wrap=True
     )
 
 
-def _table(*titles: str, first: str | None = None) -> Table:
+def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
+    """The cells of `_NUMBERS`."""
+    accuracy = density = index = ""
+    if one["records"]:
+        last = one["records"][-1]
+        accuracy, density = _percent(last["test_accuracy"]), _percent(last["density"], 2)
+        index = _index(last["pq_index"])
+    rounds = "" if one["damage"] else f"{max(0, one['rounds_done'] - 1)}/{one['rounds']}"
+    return rounds, accuracy, density, index, size(one["bytes"])
+
+
+def _state(one: Mapping[str, Any]) -> str:
+    if one["failure"]:
+        return "failed"
+    return in_short(one["stopped"]) if one["state"] == "finished" else str(one["state"])
+
+
+def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
+    """What tells the runs apart, in place of their ids."""
+    from palmette.reports.tables import label
+    from palmette.studies.config import Experiment, slug
+
+    them = [None if one["damage"] else Experiment(**one["settings"]) for one in found]
+    names = {
+        "data": [slug(e.data) if e else "" for e in them],
+        "model": [slug(e.model) if e else "" for e in them],
+        "method": [label(e) if e else one["run"] for e, one in zip(them, found, strict=True)],
+        "seed": [str(e.seed) if e else "" for e in them],
+    }
+    for name in ("data", "model"):
+        if len({*names[name]} - {""}) <= 1:
+            del names[name]
+    if len({*zip(*names.values(), strict=True)}) < len(found):
+        names["id ends in"] = [
+            one["run"].rpartition("-")[2] if e else "" for e, one in zip(them, found, strict=True)
+        ]
+    return names
+
+
+def _width(names: Mapping[str, list[str]], found: list[dict[str, Any]]) -> int:
+    """Of the table of many, if nothing is folded."""
+    lines = [[*names, *_NUMBERS, "state"]]
+    lines += [[*(c[i] for c in names.values()), *_numbers(one), _state(one)] for i, one in enumerate(found)]
+    return sum(1 + max(map(len, column)) for column in zip(*lines, strict=True)) - 1
+
+
+def _table(*titles: str, first: Sequence[str] = ()) -> Table:
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    if first is not None:
-        table.add_column(first, overflow="fold")
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))  # 80 columns are enough
+    for title in first:
+        table.add_column(title, overflow="fold", justify="right" if title == "seed" else "left")
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     return table

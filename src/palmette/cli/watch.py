@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from palmette.errors import RunBusy, RunDamaged
 from palmette.studies.config import Experiment
-from palmette.studies.rounds import Observer, Progress
+from palmette.studies.in_step import Observer, Progress
 from palmette.studies.rundir import RunDir
 
 if TYPE_CHECKING:
@@ -24,9 +25,11 @@ class Watch(Observer):
         self.command, self.display = command, display
         self.number = {experiment.id: number for number, experiment in enumerate(command.planned)}
         self.events: dict[str, Events] = {}
+        self.busy: list[Experiment] = []
 
     def epoch(self, experiment: Experiment, progress: Progress) -> None:
         """An epoch is trained."""
+        self.tell_of_busy()
         self.display.epoch(self.number[experiment.id], progress)
 
     def recorded(self, experiment: Experiment, record: Mapping[str, Any]) -> None:
@@ -40,14 +43,35 @@ class Watch(Observer):
     def ended(self, experiment: Experiment, outcome: str | Exception) -> None:
         """The run is over, and why; or it could not go on, and why."""
         said = str(outcome).strip().split("\n")[0] or type(outcome).__name__
-        if isinstance(outcome, Exception):
-            name = "" if said.startswith(experiment.id) else f"{experiment.id}: "
-            click.echo(f"palmette: {name}{said}", err=True)
+        if isinstance(outcome, RunBusy):  # as all of another command are
+            self.busy.append(experiment)
+            said = f"in use by {self._owner(experiment)}"
+        elif isinstance(outcome, Exception):
+            said = said.removeprefix(experiment.id).lstrip(" :")
+            click.echo(f"palmette: {experiment.id}: {said}", err=True)
+            said = f"damaged: {said}" if isinstance(outcome, RunDamaged) else said
         else:
             self._events_of(experiment)
         if experiment.id in self.events:
             self.events.pop(experiment.id).close()
         self.display.end(self.number[experiment.id], said)
+
+    def tell_of_busy(self) -> None:
+        """Of the runs that others have, in one sentence for all of them."""
+        if not self.busy:
+            return
+        owners = ", ".join(dict.fromkeys(map(self._owner, self.busy)))
+        first, count = self.busy[0].id, len(self.busy)
+        which = f"the run {first} is" if count == 1 else f"{count} runs, such as {first}, are"
+        self.busy.clear()
+        click.echo(
+            f"palmette: {which} in use by {owners}. Wait until it ends, or end it, and start the same command "
+            "again; or choose another folder with --out.",
+            err=True,
+        )
+
+    def _owner(self, experiment: Experiment) -> str:
+        return RunDir(self.command.out / experiment.id).owner() or "another process"
 
     def _events_of(self, experiment: Experiment) -> None:
         """All records so far go to TensorBoard."""
