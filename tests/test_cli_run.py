@@ -12,6 +12,7 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -279,7 +280,8 @@ def test_a_damaged_folder_is_named_and_the_others_are_run(tmp_path, file, conten
     last = json.loads(result.stdout.splitlines()[-1])
     assert list(last["problems"]) == [damaged.id]
     other = dataclasses.replace(damaged, seed=1)
-    assert last["runs"][other.id] == "finished"
+    assert last["runs"] == {damaged.id: "new", other.id: "finished"}
+    assert last["finished"] == 1
     assert RunDir(tmp_path / "runs" / other.id).records()[-1]["stopped"] == "1 rounds are done"
     assert (tmp_path / "runs" / damaged.id / file).read_text() == content
 
@@ -448,9 +450,9 @@ def test_numbers_of_the_live_table_are_whole_whatever_a_run_says(width):
 
 
 @pytest.mark.parametrize(("width", "beside"), [(80, False), (200, True)])
-def test_a_reason_stands_below_its_command_where_both_do_not_fit(tmp_path, width, beside):
+def test_a_reason_stands_below_its_command_where_both_do_not_fit(width, beside):
     arguments = ["--method", "sap", "--p", "1", "--q", "2", "--seeds", "0..11"]
-    command = Command(made(), tmp_path, None, "cpu", False, None, arguments)
+    command = Command(made(), Path("runs"), None, "cpu", False, None, arguments)
     lines = printed(width, command._suggest)
     assert ("index-turns-up:2  let the PQ Index say" in "\n".join(lines)) is beside
     assert ("      let the PQ Index say when it is enough" in lines) is not beside
