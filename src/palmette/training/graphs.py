@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 _WARM_UP = 3  # steps, in which libraries choose their algorithms and allocate what they keep
-_SHORT = 1.0  # milliseconds; between two graphs the device rests for some microseconds
 
 
 def captured(
@@ -21,10 +20,10 @@ def captured(
         step: reads and writes tensors in place; nothing in it waits for the device.
         state: all tensors that `step` changes; after recording they are what they were before. One that `step`
             itself has created, such as a momentum, becomes zero.
-        repeats: how many steps one graph may do.
+        repeats: how many steps one graph does: between two graphs the device rests for some microseconds.
 
     Returns:
-        What to call; how many steps it does, `repeats` where a step is short, else one; why it is no graph, if so.
+        What to call; how many steps it does, one if it is no graph; why it is none, if so.
     """
     before = {id(tensor): tensor.detach().clone() for tensor in state()}
 
@@ -44,12 +43,7 @@ def captured(
                 with _no_waiting(number == _WARM_UP - 1):
                     step()
                 restore()
-            graph = _recorded(step, 1)
-            if repeats > 1 and _milliseconds(graph) < _SHORT:
-                graph = _recorded(step, repeats)
-            else:
-                repeats = 1
-            restore()
+            graph = _recorded(step, repeats)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -77,13 +71,3 @@ def _recorded(step: Callable[[], None], times: int) -> torch.cuda.CUDAGraph:
         for _ in range(times):
             step()
     return graph
-
-
-def _milliseconds(graph: torch.cuda.CUDAGraph) -> float:
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-    graph.replay()
-    start.record()
-    graph.replay()
-    end.record()
-    end.synchronize()
-    return float(start.elapsed_time(end))

@@ -25,7 +25,8 @@ from palmette.training.models.building import evaluating
 from palmette.training.order import mixed, random_bits, random_order
 from palmette.training.recipe import Precision, Recipe
 
-_MOST_STEPS = 24  # in one graph
+_MOST_STEPS = 8  # in one graph; recording takes longer with each
+_SMALL = 1_000_000  # parameters of a network whose steps are so short that it matters
 _UNREPEATABLE = r"(\S+) does not have a deterministic implementation"
 
 
@@ -99,7 +100,9 @@ class Training:
         for model in self.network.models:
             model.train()
         if self.device.type == "cuda" and count >= self.recipe.batch and not self._is_recorded:
-            self._record(max(n for n in range(1, _MOST_STEPS + 1) if count // self.recipe.batch % n == 0))
+            small = sum(p.numel() for p in self.members[0].model.parameters()) < _SMALL
+            most = _MOST_STEPS if small else 1
+            self._record(max(n for n in range(1, most + 1) if count // self.recipe.batch % n == 0))
         torch.manual_seed(mixed(keys[0], 2))  # of a model that draws numbers itself
         self._place.zero_()
         self._totals.zero_()
