@@ -127,6 +127,9 @@ def test_a_damaged_run_is_named_among_the_others_and_refused_by_itself(folder, f
     found = shown(folder)
     assert [(one["run"], one["state"]) for one in found] == [(TICKET.id, "damaged"), (other.id, "finished")]
     assert set(found[0]) == set(found[1])
+    _, first, second, *_ = printed(80, found)
+    assert first.startswith(f"…{TICKET.id[-15:]} ")
+    assert second.startswith("Lottery Ticket ")
     assert TICKET.id in found[0]["damage"]
     alone = CliRunner().invoke(main, ["show", str(folder / TICKET.id)])
     assert (alone.exit_code, alone.stdout) == (2, "")

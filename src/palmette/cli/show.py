@@ -199,7 +199,7 @@ def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
     names = {
         "data": [slug(e.data) if e else "" for e in them],
         "model": [slug(e.model) if e else "" for e in them],
-        "method": [label(e) if e else one["run"] for e, one in zip(them, found, strict=True)],
+        "method": [label(e) if e else f"…{one['run'][-15:]}" for e, one in zip(them, found, strict=True)],
         "seed": [str(e.seed) if e else "" for e in them],
     }
     for name in ("data", "model"):
