@@ -1,0 +1,237 @@
+"""A grid of experiments: from a TOML file to a list, and from the list through fleets to run folders."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import torch
+
+from palmette.errors import NotWritten, RunDamaged, RunInterrupted
+from palmette.studies.config import BELONGS_TO, Experiment, seeds
+from palmette.studies.in_step import Observer
+from palmette.studies.rounds import fleets, run_together
+from palmette.studies.rundir import RunDir
+
+Outcomes: TypeAlias = dict[Path, str | Exception]
+"""Why each run is over, or what went wrong with it, by folder."""
+
+MOST = 100_000
+"""Combinations that a grid may have: more are a slip of the pen."""
+
+_DEFAULTS = {f.name: f.default for f in fields(Experiment)}
+_TABLES = ("base", "axes", "variants")
+
+
+def read(file: str | Path) -> list[Experiment]:
+    """The experiments of a grid that is written as TOML, each once.
+
+    ``[base]`` has settings of `Experiment` that all share, ``[axes]`` a list of values for each setting that is
+    varied, and each of ``[[variants]]`` is a table of settings that go together. Every variant is combined with
+    every combination of the axes; the first axis changes slowest, variants fastest. What an axis or a variant says
+    takes the place of what `base` says. Seeds may be written as ``"0..3,7"``.
+
+    A setting that belongs to another method (or optimizer) is left out of a combination, and what is then the same
+    is one experiment. All else that cannot be run is an error that names the combination, before anything is run;
+    so is a setting that no combination has a use for.
+    """
+    path = Path(file)
+    if not path.is_file():
+        raise FileNotFoundError(f"no grid at {str(path)!r}: a TOML file with [base], [axes] and [[variants]]")
+    try:
+        return experiments(tomllib.loads(path.read_text(encoding="utf-8-sig")))
+    except (TypeError, ValueError) as error:  # also of text that is no TOML, or no text
+        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{path}: {error}") from error
+
+
+def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
+    """The experiments of a grid, as `read` finds it in a file.
+
+    >>> grid = {"axes": {"seed": "3..4", "method": ["sap", "one-shot"], "eta": [0, 0.1]}}
+    >>> [(e.seed, e.method, e.eta) for e in experiments(grid) if e.seed == 3]
+    [(3, 'sap', 0.0), (3, 'sap', 0.1), (3, 'one-shot', 0.0)]
+    """
+    base, axes, variants = _base(grid), _axes(grid), _variants(grid)
+    for name in axes:
+        if any(name in variant for variant in variants):
+            raise ValueError(f"{name} is in [axes] and in [[variants]]; it can be varied in one of them")
+    if (count := len(variants) * math.prod(map(len, axes.values()))) > MOST:
+        raise ValueError(f"a grid may have {MOST:,} combinations, got {count:,}")
+
+    made, used, given = dict[Experiment, None](), set[str](), {*base, *axes, *(n for v in variants for n in v)}
+    for *values, variant in itertools.product(*axes.values(), variants):
+        varied = dict(zip(axes, values, strict=True)) | variant
+        own = _own(base | varied)
+        used |= own.keys()
+        try:
+            made[Experiment(**own)] = None
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"{_words(varied) or 'base'}: {error}") from error
+    for name in sorted(given - used):
+        other, allowed = BELONGS_TO[name]
+        raise ValueError(f"{name} belongs to {other} {' or '.join(allowed)}, which no combination has")
+    return list(made)
+
+
+class Engine(Protocol):
+    """Where fleets are trained. `here` is this process; one that gives fleets to a cluster would be another.
+
+    A fleet is the unit of work, and its run folders are the result: whoever trains it calls `run_together`. Two
+    that are given the same one do no harm, since a folder is locked.
+    """
+
+    def __call__(
+        self,
+        work: Sequence[Mapping[Path, Experiment]],
+        *,
+        data_folder: str | Path | None,
+        device: torch.device | str,
+        size: int | None,
+        observer: Observer,
+    ) -> Outcomes:
+        """Train all fleets of `work`, each by folder, and say how each run ended."""
+
+
+def here(
+    work: Sequence[Mapping[Path, Experiment]],
+    *,
+    data_folder: str | Path | None,
+    device: torch.device | str,
+    size: int | None,
+    observer: Observer,
+) -> Outcomes:
+    """The engine of this process: one fleet after another. A fleet that fails does not stop the next.
+
+    What ends all the same is the wish to (`RunInterrupted`) and a disk that takes no more (`NotWritten`).
+    """
+    outcomes: Outcomes = {}
+    for number, fleet in enumerate(work):
+        if observer.interrupts():
+            raise RunInterrupted(f"ended before fleet {number + 1} of {len(work)}; the others are on disk")
+        try:
+            outcomes |= run_together(fleet, data_folder=data_folder, device=device, size=size, observer=observer)
+        except (RunInterrupted, NotWritten):
+            raise
+        except Exception as error:  # whatever a model, its data or a device raise: the next may be sound
+            for folder, experiment in fleet.items():
+                outcomes[folder] = _why_over(folder) or error
+                if outcomes[folder] is error:
+                    observer.ended(experiment, error)
+    return outcomes
+
+
+def run(
+    experiments: Iterable[Experiment],
+    folder: str | Path,
+    *,
+    data_folder: str | Path | None = None,
+    device: torch.device | str = "cpu",
+    size: int | None = None,
+    observer: Observer | None = None,
+    engine: Engine = here,
+) -> Outcomes:
+    """Run all experiments, each in `folder` / its id, those that can be trained together in one fleet.
+
+    What is finished is not repeated, what was begun goes on, and what fails does not stop the rest.
+
+    Args:
+        experiments: such as `read` gives; of equal ones, one is run.
+        folder: of run folders.
+        data_folder, device: as for `palmette.run`.
+        size: how many are trained at once; as many as the memory holds by default.
+        observer: is told what happens.
+        engine: where fleets are trained.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> two = [Experiment(method=m, model="linear", rounds=1, epochs=1) for m in ("sap", "one-shot")]
+    >>> with TemporaryDirectory() as folder:
+    ...     list(run(two, folder).values())
+    ['1 rounds are done', '1 rounds are done']
+    """
+    planned = list(dict.fromkeys(experiments))
+    work = [{Path(folder) / e.id: e for e in fleet} for fleet in fleets(planned)]
+    found = engine(work, data_folder=data_folder, device=device, size=size, observer=observer or Observer())
+    return {Path(folder) / e.id: found[Path(folder) / e.id] for e in planned}
+
+
+def _base(grid: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in grid.items():
+        if name not in _TABLES:
+            hint = "; settings that all share belong below [base]" if name in _DEFAULTS else ""
+            raise ValueError(f"a grid has the tables {', '.join(_TABLES)}, got {name} = {value!r}{hint}")
+    return _settings(grid.get("base", {}), "[base]")
+
+
+def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
+    axes = grid.get("axes", {})
+    if not isinstance(axes, Mapping):
+        raise TypeError(f"[axes] must be a table of lists, got {axes!r}")
+    found = {}
+    for name, values in axes.items():
+        _check_name(name, "[axes]")
+        if name == "seed" and isinstance(values, str):
+            values = seeds(values)
+        if not isinstance(values, list) or not values or any(isinstance(v, list | Mapping) for v in values):
+            raise TypeError(f"{name} in [axes] must be a list of values, got {name} = {values!r}")
+        found[name] = values
+    return found
+
+
+def _variants(grid: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The variants; one that changes nothing, where there are none."""
+    variants = grid.get("variants", [{}])
+    if not isinstance(variants, list) or not variants:
+        raise TypeError(f"[[variants]] must be tables of settings, got {variants!r}")
+    found = [_settings(variant, "[[variants]]") for variant in variants]
+    for variant in found:
+        for name, (other, allowed) in BELONGS_TO.items():
+            if name in variant and variant.get(other, allowed[0]) not in allowed:
+                raise ValueError(f"{_words(variant)}: {name} belongs to {other} {' or '.join(allowed)}")
+    return found
+
+
+def _settings(table: Any, place: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        raise TypeError(f"{place} must be a table of settings, got {table!r}")
+    for name, value in table.items():
+        _check_name(name, place)
+        if isinstance(value, list | Mapping):
+            raise TypeError(f"{name} in {place} must be one value (lists go into [axes]), got {name} = {value!r}")
+    return dict(table)
+
+
+def _check_name(name: str, place: str) -> None:
+    if name not in _DEFAULTS:
+        near = difflib.get_close_matches(name.lower().replace("-", "_"), _DEFAULTS, n=1, cutoff=0)
+        raise ValueError(f"{place} has {name!r}, which is no setting; the nearest is {near[0]!r}")
+
+
+def _own(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """`settings` without those that belong to another method or optimizer."""
+    own = {}
+    for name, value in settings.items():
+        other, allowed = BELONGS_TO.get(name, (name, (value,)))
+        if settings.get(other, _DEFAULTS[other]) in allowed:
+            own[name] = value
+    return own
+
+
+def _words(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+
+
+def _why_over(folder: Path) -> str | None:
+    """Why the run in a folder is finished; None if it is not."""
+    try:
+        records = RunDir(folder).records()
+    except RunDamaged:
+        return None
+    stopped: str | None = records[-1].get("stopped") if records else None
+    return stopped
