@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Callable
 
@@ -73,31 +72,35 @@ def _training(model: str, images: Images, recipe: Recipe) -> Callable[[int], obj
 
 
 class _OneByOne(Dataset[tuple[Tensor, int]]):
-    """Each image through Pillow, then to a tensor, as torchvision's transforms do it."""
+    """Each image through Pillow and to a tensor, step by step what torchvision's data sets and transforms do.
+
+    That is: a slice of a tensor to an image; flip and crop where asked for; `ToTensor`, which copies to an array,
+    puts channels first and divides by 255; `Normalize`, which copies, makes tensors of mean and sd, and looks for
+    zeros among the latter.
+    """
 
     def __init__(self, images: Images) -> None:
-        self.pixels, self.labels, self.augment = (
-            images.train_images.numpy(),
-            images.train_labels.tolist(),
-            images.augment,
-        )
-        self.mean, self.sd = (torch.tensor(x).view(-1, 1, 1) for x in (images.mean, images.sd))
+        self.pixels, self.labels, self.augment = images.train_images, images.train_labels, images.augment
+        self.mean, self.sd = images.mean, images.sd
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        pixels = self.pixels[index]
+        pixels, label = self.pixels[index].numpy(), int(self.labels[index])
         picture = Image.fromarray(pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0))
         if self.augment:
-            if random.random() < 0.5:
+            if torch.rand(1) < 0.5:
                 picture = ImageOps.mirror(picture)
             padded = np.pad(np.asarray(picture), ((4, 4), (4, 4), (0, 0)), mode="reflect")
-            left, top = random.randint(0, 8), random.randint(0, 8)
+            left, top = (int(torch.randint(0, 9, (1,))) for _ in range(2))
             picture = Image.fromarray(padded).crop((left, top, left + picture.width, top + picture.height))
-        array = np.array(picture).reshape(picture.height, picture.width, -1)
-        tensor = torch.from_numpy(array).permute(2, 0, 1).contiguous().float().div(255)
-        return tensor.sub_(self.mean).div_(self.sd), self.labels[index]
+        array = torch.from_numpy(np.array(picture, copy=True)).view(picture.height, picture.width, -1)
+        tensor = array.permute(2, 0, 1).contiguous().to(torch.float32).div(255).clone()
+        mean, sd = (torch.as_tensor(x, dtype=tensor.dtype, device=tensor.device) for x in (self.mean, self.sd))
+        if (sd == 0).any():
+            raise ValueError("an sd of zero")
+        return tensor.sub_(mean.view(-1, 1, 1)).div_(sd.view(-1, 1, 1)), label
 
 
 def plain_seconds(model: str, images: Images, workers: int) -> float:

@@ -27,6 +27,7 @@ from palmette.training.recipe import Precision, Recipe
 
 _MOST_STEPS = 8  # in one graph; recording takes longer with each
 _SMALL = 1_000_000  # parameters of a network whose steps are so short that it matters
+_FEW_PIXELS = 1 << 28  # a gibibyte as floats
 _UNREPEATABLE = r"(\S+) does not have a deterministic implementation"
 
 
@@ -61,6 +62,9 @@ class Training:
         self._prepare = Preparation(images, device=self.device)
         self._images = images.train_images.to(self.device)
         self._labels = images.train_labels.to(self.device)
+        # As floats they are four times as large, but need not be prepared in each step.
+        small = self.device.type == "cpu" and not images.augment and images.train_images.numel() <= _FEW_PIXELS
+        self._floats = images.train_floats if small else None
         # What a step reads and writes stays where it is, as a graph wants it.
         self._order = self._labels.new_zeros(len(members), len(self._labels))
         self._bits = torch.zeros_like(self._order) if images.augment else None
@@ -162,11 +166,17 @@ class Training:
                 padding=PADDING,
                 channels_last=len(self.members) == 1,
             )
-        where = self._place + self._ahead[:size]
+        where: Tensor | slice = self._place + self._ahead[:size]
+        if self.device.type == "cpu":  # where no graph forbids to know the place
+            where = slice(int(self._place), int(self._place) + size)
         batch = self._order[:, where]
-        shifts = None if self._bits is None else Shifts.drawn_from(self._bits[:, where].flatten())
-        pixels = self._prepare(self._images[batch.flatten()], shifts)
-        return pixels.unflatten(0, batch.shape), self._labels[batch]
+        chosen = batch.flatten()
+        if self._floats is not None:
+            pixels = self._floats.index_select(0, chosen)
+        else:
+            shifts = None if self._bits is None else Shifts.drawn_from(self._bits[:, where].flatten())
+            pixels = self._prepare(self._images.index_select(0, chosen), shifts)
+        return pixels.unflatten(0, batch.shape), self._labels.index_select(0, chosen).view_as(batch)
 
     @torch.no_grad()
     def _slopes(self, scores: Tensor, answers: Tensor) -> Tensor:

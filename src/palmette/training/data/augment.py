@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from palmette.training.data.images import Images
+from palmette.training.data.images import Images, normalised
 
 PADDING = 4
 
@@ -81,4 +81,4 @@ class Preparation:
         """The batch as floats, after `shifts` if there are any."""
         if shifts is not None:
             images = shifted(images, shifts)
-        return images.float().div_(255).sub_(self.mean).div_(self.sd).to(self.dtype)
+        return normalised(images, self.mean, self.sd).to(self.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -64,6 +65,12 @@ class Images:
         channels, height, width = self.train_images.shape[1:]
         return channels, height, width
 
+    @cached_property
+    def train_floats(self) -> Tensor:
+        """The training images as a network takes them, not augmented; made when first asked for, and kept."""
+        mean, sd = (torch.tensor(x, device=self.train_images.device).view(-1, 1, 1) for x in (self.mean, self.sd))
+        return normalised(self.train_images, mean, sd)
+
     def sha256(self) -> str:
         """SHA-256 of the contents: the same in whatever order the images are, in whatever files they came.
 
@@ -73,6 +80,11 @@ class Images:
         """
         parts = (self.train_images, self.train_labels), (self.test_images, self.test_labels)
         return hashlib.sha256(b"".join(_digest(*part) for part in parts)).hexdigest()
+
+
+def normalised(pixels: Tensor, mean: Tensor, sd: Tensor) -> Tensor:
+    """(pixel / 255 - mean) / sd in float32."""
+    return pixels.float().div_(255).sub_(mean).div_(sd)
 
 
 def _digest(images: Tensor, labels: Tensor) -> bytes:
