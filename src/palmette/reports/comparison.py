@@ -1,0 +1,345 @@
+"""Methods compared: mean and spread round by round or at equal density, and differences in pairs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from palmette.reports.tables import label
+from palmette.studies.config import BELONGS_TO, Experiment
+from palmette.studies.records import read_runs
+from palmette.studies.rundir import find_runs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CONFIDENCE = 0.95
+RESAMPLES = 9_999
+SEED = 0
+"""Of the bootstrap, so that a table is the same each time it is made."""
+
+_OF_METHOD = tuple(name for name, (other, _) in BELONGS_TO.items() if other == "method")
+_OF_LABEL = ("p", "q")  # which `label` says
+_SETTINGS = tuple(f.name for f in fields(Experiment) if f.name not in ("method", "seed", *_OF_METHOD))
+_ALWAYS = ("data", "model", "scope")
+# `rounds` and `stop` end a run and change nothing before its end; `held_out` is what they say about images.
+_SHARED_BY_PAIRS = ("seed", *(n for n in _SETTINGS if n not in ("rounds", "stop", "validation")), "held_out")
+
+
+def read(folders: Iterable[str | Path]) -> pd.DataFrame:
+    """The runs in all of `folders`, at any depth, as one table like that of `read_runs`.
+
+    A folder that is given twice, or that lies in another one, counts once. One run in two folders is refused: it
+    would count as two seeds. A run that is under way is there with the rounds it has.
+    """
+    given, places, rows = list(folders), dict[str, Path](), list[dict[str, Any]]()
+    for path in dict.fromkeys(run.path.resolve() for folder in given for run in find_runs(folder)):
+        found = read_runs(path).to_dict("records")
+        for name in {row["id"] for row in found}:
+            if name in places:
+                raise ValueError(
+                    f"the run {name} is in {str(places[name])!r} and in {str(path)!r}; give one of them"
+                )
+            places[name] = path
+        rows += found
+    if not rows:
+        raise FileNotFoundError(f"no run with a finished round in {', '.join(repr(str(f)) for f in given)}")
+    import pandas as pd  # `read_runs` has said what to install
+
+    return pd.DataFrame(rows)
+
+
+def name_of(experiment: Experiment) -> str:
+    """The method with all of its settings that are not default, so that two names are two methods.
+
+    >>> name_of(Experiment(p=1, q=2, eta=0.1)), name_of(Experiment(method="one-shot"))
+    ('SAP (p=1, q=2), eta=0.1', 'One Shot')
+    """
+    differences = experiment.differences()
+    more = (f"{n}={differences[n]:g}" for n in _OF_METHOD if n in differences and n not in _OF_LABEL)
+    return ", ".join([label(experiment), *more])
+
+
+def named(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` of `read_runs` with two columns more: `name`, see `name_of`, and `held_out`.
+
+    The latter is how many images are held out, where a stop rule says so as well.
+    """
+    settings = [f.name for f in fields(Experiment)]
+    made = {}
+    for row in table.drop_duplicates("id")[["id", *settings]].to_dict("records"):
+        # Beside numbers, None is NaN in a table.
+        missing = {n: None for n in settings if isinstance(row[n], float) and math.isnan(row[n])}
+        key = row.pop("id")
+        made[key] = Experiment(**row | missing)
+    return table.assign(
+        name=table["id"].map({key: name_of(e) for key, e in made.items()}),
+        held_out=table["id"].map({key: e.validation_images(2**60) for key, e in made.items()}),
+    )
+
+
+def accuracy_at(density: float, densities: Sequence[float], accuracies: Sequence[float]) -> float:
+    r"""The accuracy of a run at a density, between the rounds on either side of it.
+
+    .. math:: a = a_t + (a_{t+1} - a_t) \frac{\log d_t - \log d}{\log d_t - \log d_{t+1}}
+
+    for :math:`d_t \ge d \ge d_{t+1}`: linear in the logarithm, since a round takes a share of what is left.
+    NaN outside of what the run has reached: nothing is extrapolated. Where a density comes twice, its last round
+    counts; a network without weights, at density 0, has no logarithm and is left out.
+
+    Args:
+        density: :math:`d`, above 0.
+        densities, accuracies: :math:`d_t` and :math:`a_t`, round by round.
+
+    >>> accuracy_at(0.5, [1.0, 0.25], [0.75, 0.25])  # 1/2 is half-way from 1 to 1/4
+    0.5
+    >>> accuracy_at(0.2, [1.0, 0.25], [0.75, 0.25])
+    nan
+    """
+    if not 0 < density <= 1:
+        raise ValueError(f"density must be above 0 and at most 1, got {density}")
+    last = {d: a for d, a in zip(densities, accuracies, strict=True) if d > 0 and not math.isnan(a)}
+    if not last or not min(last) <= density <= max(last):
+        return math.nan
+    rising = sorted(last)
+    return float(np.interp(math.log(density), np.log(rising), [last[d] for d in rising]))
+
+
+def at_densities(table: pd.DataFrame, densities: Sequence[float]) -> pd.DataFrame:
+    """A row for each run and each of `densities`, with the `test_accuracy` there: NaN where it was not reached."""
+    import pandas as pd
+
+    rows = []
+    for _, run in table.groupby("id", sort=False):
+        rounds = run.sort_values("round")
+        points = (rounds["density"].tolist(), rounds["test_accuracy"].tolist())
+        first = rounds.iloc[0].to_dict()
+        rows += [first | {"density": d, "test_accuracy": accuracy_at(d, *points)} for d in densities]
+    return pd.DataFrame(rows).drop(columns="round")
+
+
+def differences(points: pd.DataFrame, baseline: str) -> pd.Series:
+    """`test_accuracy` of each row less that of its partner, in the order of `points`; NaN where there is none.
+
+    The partner is the run of the method `baseline`, at the same round or density, that shares the seed (so initial
+    weights and order of images), data, model, scope, rewind and recipe. Where several do, which differ in what
+    ends them, one that got so far is taken. A run of `baseline` itself has no partner.
+
+    Args:
+        points: of `named` and, if wanted, `at_densities`.
+        baseline: a value of `name`.
+    """
+    keys = [*_SHARED_BY_PAIRS, "round" if "round" in points else "density"]
+    partners = points[(points["name"] == baseline) & points["test_accuracy"].notna()]
+    partners = partners.drop_duplicates(keys)[[*keys, "test_accuracy"]]
+    beside = points[keys].merge(partners, on=keys, how="left", validate="many_to_one")
+    found = points["test_accuracy"] - beside["test_accuracy"].set_axis(points.index)
+    return found.where(points["name"] != baseline)
+
+
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """A 95 % confidence interval of the mean: the percentile bootstrap, 9,999 resamples, seed 0.
+
+    Fewer than two values have none: NaN. With few values it is narrower than it should be: of two or three it goes
+    from the least to the largest, which holds the middle of a symmetric distribution in 1/2 or 3/4 of all cases.
+    The percentile form is defined for equal values too, and never leaves the range of the data.
+
+    >>> interval([0.0, 2.0])  # a resample has the mean 0, 1, 1 or 2
+    (0.0, 2.0)
+    >>> interval([3.0])
+    (nan, nan)
+
+    Efron and Tibshirani 1993, Section 13.3.
+    """
+    if len(values) < 2:
+        return math.nan, math.nan
+    from scipy.stats import bootstrap
+
+    found = bootstrap(
+        (np.asarray(values, dtype=float),),
+        np.mean,
+        confidence_level=CONFIDENCE,
+        n_resamples=RESAMPLES,
+        method="percentile",
+        rng=np.random.default_rng(SEED),
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def chosen(baseline: str, names: Iterable[str], methods: Iterable[str]) -> str:
+    """The one of `names` that `baseline` means: the name itself, or the method where only one name has it.
+
+    >>> chosen("lottery-ticket", ["One Shot", "Lottery Ticket"], ["one-shot", "lottery-ticket"])
+    'Lottery Ticket'
+    """
+    pairs = dict(zip(names, methods, strict=True))
+    wanted = baseline.strip().lower()
+    fits = [name for name in pairs if name.lower() == wanted]
+    fits = fits or [name for name, method in pairs.items() if method == wanted]
+    if len(fits) != 1:
+        all_names = ", ".join(map(repr, pairs))
+        raise ValueError(
+            f"the baseline must be one of {all_names}, got {baseline!r}, which is {len(fits)} of them"
+        )
+    return fits[0]
+
+
+def compare(
+    table: pd.DataFrame, *, at: Sequence[float] | None = None, baseline: str | None = None
+) -> pd.DataFrame:
+    """Mean and standard deviation of each method, round by round or at equal density, as fractions.
+
+    A row for each method (`name_of`), for each value of the settings that vary among the runs, and for each round
+    or density. Runs that differ only in the seed are its `n`; `sd` is over them (with n - 1), and NaN of a single
+    one. Where no run of a method has reached a density, `n` is 0 and `accuracy` NaN.
+
+    Args:
+        table: of `read` or `read_runs`.
+        at: densities above 0; every round by default.
+        baseline: what `chosen` understands. Then there are also `pairs`, how many runs have a partner (see
+            `differences`); `difference`, the mean over pairs; `low` and `high`, its `interval`.
+
+    >>> from dataclasses import asdict
+    >>> import pandas as pd
+    >>> rows = []
+    >>> for seed, accuracies in {0: (0.75, 0.5), 1: (0.25, 0.25)}.items():
+    ...     for method, accuracy in zip(("sap", "one-shot"), accuracies):
+    ...         e = Experiment(method=method, seed=seed)
+    ...         rows.append({"id": e.id, **asdict(e), "round": 0, "density": 1.0, "test_accuracy": accuracy})
+    >>> found = compare(pd.DataFrame(rows), baseline="one-shot")
+    >>> found[["method", "n", "accuracy", "pairs", "difference", "low", "high"]]
+                 method  n  accuracy  pairs  difference  low  high
+    0  SAP (p=0.5, q=1)  2     0.500      2       0.125  0.0  0.25
+    1          One Shot  2     0.375      0         NaN  NaN   NaN
+    """
+    import pandas as pd
+
+    known = named(table)
+    point = "round" if at is None else "density"
+    points = known if at is None else at_densities(known, list(dict.fromkeys(at)))
+    conditions = [n for n in _SETTINGS if n in _ALWAYS or known[n].nunique(dropna=False) > 1]
+    if baseline is not None:
+        names = known.drop_duplicates("name")
+        baseline = chosen(baseline, names["name"], names["method"])
+        points = points.assign(difference=differences(points, baseline))
+    # What is to be compared stands together, and pruning goes on downwards: rounds rise, densities fall.
+    points = points.assign(condition=points.groupby(conditions, sort=False, dropna=False).ngroup())
+    points = points.sort_values(["condition", point], ascending=[True, point == "round"], kind="stable")
+    rows = []
+    for key, group in points.groupby([*conditions, point, "name"], sort=False, dropna=False):
+        *values, where, name = key
+        row = dict(zip(conditions, values, strict=True)) | {"method": name, point: where}
+        if point == "round":
+            row |= {"density": group["density"].mean()}
+        accuracy = group["test_accuracy"].dropna()
+        row |= {"n": len(accuracy), "accuracy": accuracy.mean(), "sd": accuracy.std(ddof=1)}
+        if baseline is not None:
+            pairs = group["difference"].dropna()
+            low, high = interval(pairs.tolist())
+            row |= {
+                "baseline": baseline,
+                "pairs": len(pairs),
+                "difference": pairs.mean(),
+                "low": low,
+                "high": high,
+            }
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def as_markdown(frame: pd.DataFrame) -> str:
+    """The frame of `compare` for eyes, in percent, with what it means below it."""
+    titles, rows = _cells(frame)
+    lines = [titles, ["---" if title in _WORDS else "---:" for title in titles], *rows]
+    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return f"{body}\n\n{_notes(frame)}\n"
+
+
+def as_latex(frame: pd.DataFrame) -> str:
+    r"""The frame of `compare` as a LaTeX table, in percent; it needs ``\usepackage{booktabs}``."""
+    titles, rows = _cells(frame)
+    columns = "".join("l" if title in _WORDS else "r" for title in titles)
+    head, *body = (" & ".join(map(_latex, line)) + r" \\" for line in [titles, *rows])
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{_latex(_notes(frame))}}}",
+            rf"\begin{{tabular}}{{{columns}}}",
+            *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+_WORDS = ("method", *_SETTINGS)  # columns that stand to the left
+_SIGNS = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": "$-$",
+}
+_LATEX = str.maketrans(_SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"})
+
+
+def _latex(text: str) -> str:
+    return text.translate(_LATEX)
+
+
+def _cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+    """Titles and texts; a setting that all share is said in the notes."""
+    varied = _varied(frame)
+    at_round = "round" in frame
+    titles = [*varied, *(["round"] if at_round else []), "density %", "method", "n", "accuracy %"]
+    compared = "baseline" in frame
+    titles += ["difference", f"{CONFIDENCE:.0%} interval", "pairs"] if compared else []
+    rows = []
+    for row in frame.to_dict("records"):
+        cells = [_text(row[name]) for name in varied] + ([str(row["round"])] if at_round else [])
+        spread = "" if math.isnan(row["sd"]) else f" ± {100 * row['sd']:.2f}"
+        accuracy = "" if math.isnan(row["accuracy"]) else f"{100 * row['accuracy']:.2f}{spread}"
+        cells += [f"{100 * row['density']:.4g}", row["method"], str(row["n"]), accuracy]
+        if compared:
+            ends = "" if math.isnan(row["low"]) else f"{_signed(row['low'])} to {_signed(row['high'])}"
+            cells += [_signed(row["difference"]), ends, str(row["pairs"]) if row["pairs"] else ""]
+        rows.append(cells)
+    return titles, rows
+
+
+def _varied(frame: pd.DataFrame) -> list[str]:
+    return [n for n in _SETTINGS if n in frame and frame[n].nunique(dropna=False) > 1]
+
+
+def _notes(frame: pd.DataFrame) -> str:
+    shared = [f"{n} {_text(frame[n].iloc[0])}" for n in _ALWAYS if n not in _varied(frame)]
+    notes = [f"{', '.join(shared)}."] if shared else []
+    notes.append(
+        "Accuracy is that on the test set, mean ± standard deviation over n runs that differ in the seed."
+    )
+    if "round" not in frame:
+        notes.append("It is interpolated linearly in the logarithm of the density, and empty where not reached.")
+    if "baseline" in frame:
+        notes.append(
+            f"Differences are in points of accuracy to {frame['baseline'].iloc[0]}, mean over pairs of runs that "
+            "share seed and training; the interval is a percentile bootstrap "
+            f"({RESAMPLES:,} resamples, seed {SEED})."
+        )
+    return " ".join(notes)
+
+
+def _text(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _signed(fraction: float) -> str:
+    return "" if math.isnan(fraction) else f"{100 * fraction:+.2f}".replace("-", "−")
