@@ -12,6 +12,8 @@ from palmette.cli.data import data
 from palmette.cli.measure import measure
 from palmette.cli.run import run
 from palmette.cli.show import show
+from palmette.cli.sweep import sweep
+from palmette.cli.table import table
 from palmette.errors import PalmetteError
 
 
@@ -51,3 +53,5 @@ main.add_command(show)
 main.add_command(measure)
 main.add_command(data)
 main.add_command(axioms)
+main.add_command(sweep)
+main.add_command(table)

@@ -65,6 +65,21 @@ def name_of(experiment: Experiment) -> str:
     return ", ".join([label(experiment), *more])
 
 
+def in_words(experiments: Sequence[Experiment]) -> list[str]:
+    """What each is but for its seed: its method, and the settings that are not the same for all.
+
+    >>> in_words([Experiment(), Experiment(method="one-shot", scope="layer", seed=1)])
+    ['SAP (p=0.5, q=1), global', 'One Shot, layer']
+    """
+    varied = [n for n in _SETTINGS if len({getattr(e, n) for e in experiments}) > 1]
+    words = []
+    for e in experiments:
+        values = {n: _text(getattr(e, n)) for n in varied}
+        more = (value if n in _ALWAYS else f"{n}={value}" for n, value in values.items())
+        words.append(", ".join([name_of(e), *more]))
+    return words
+
+
 def named(table: pd.DataFrame) -> pd.DataFrame:
     """`table` of `read_runs` with two columns more: `name`, see `name_of`, and `held_out`.
 

@@ -1,0 +1,226 @@
+"""`palmette sweep`: all runs of a grid, and at the end those that failed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from palmette.cli.live import Display, Lines, Live, duration, size
+from palmette.cli.run import Command, _device, _fleet
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from palmette.reports.tables import Run
+    from palmette.training.data import Images
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), metavar="GRID.toml")
+@click.option("--out", default="runs", metavar="FOLDER", help="Where run folders go. [default: runs]")
+@click.option("--data-dir", metavar="FOLDER", help="Where data sets are looked for first.")
+@click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
+@click.option("--fleet", metavar="N|auto", help="How many networks train at once. [default: auto, what fits]")
+@click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
+@click.pass_context
+def sweep(
+    ctx: click.Context,
+    file: Path,
+    out: str,
+    data_dir: str | None,
+    device: str | None,
+    fleet: str | None,
+    dry_run: bool,
+) -> None:
+    """Run all experiments of a grid: every combination of the values of some settings.
+
+    \b
+      [base]                                # what all share
+      data = "FashionMNIST"
+      epochs = 20
+      [axes]                                # every combination of these
+      seed = "0..3"
+      method = ["sap", "lottery-ticket"]
+      scope = ["neuron", "global"]
+      eta = [0, 0.1]                        # of sap; lottery-ticket does without
+
+    Tables [[variants]] have settings that go together. All is checked before the first run begins. The same
+    command again goes on where it was ended; a run that fails does not stop the others, and is named at the end.
+    `palmette table` compares what came out.
+    """
+    from palmette.studies.sweep import read
+
+    if not out:
+        raise ValueError("--out must be the name of a folder, got ''")
+    given = {"--out": out if out != "runs" else None, "--data-dir": data_dir, "--device": device, "--fleet": fleet}
+    arguments = [str(file), *(part for flag, value in given.items() if value for part in (flag, value))]
+    command = Sweep(read(file), Path(out), data_dir, _device(device), False, _fleet(fleet), arguments)
+    images = command.check_all()
+    if dry_run:
+        command.show_plans(images)
+        return
+    ctx.exit(command.run())
+
+
+@dataclass
+class Sweep(Command):
+    """One call of `palmette sweep`: as `palmette run`, for runs that need not have data and model in common."""
+
+    def check_all(self) -> dict[tuple[str, str], Images]:
+        """Whatever would stop a run is said before the first begins; the data of each pair of data and model."""
+        kinds = {(e.data, e.model, e.validation_images(2**60)): e for e in self.planned}
+        return {(e.data, e.model): replace(self, planned=[e]).check() for e in kinds.values()}
+
+    def show_plans(self, images: dict[tuple[str, str], Images]) -> None:
+        """What would be run and what it costs, each kind of training timed on its own."""
+        from palmette.studies.cost import Cost, cost
+        from palmette.studies.rounds import fleets
+
+        standings = {s.experiment: s for s in self.standings()}
+        timed: dict[object, Cost] = {}
+        plans: list[dict[str, Any]] = []
+        for fleet in fleets(e for e, s in standings.items() if s.state != "finished"):
+            first, members = fleet[0], min(4, self.fleet or 4, len(fleet))
+            key = (first.data, first.model, first.batch, first.optimizer, first.precision, first.compile, members)
+            if key not in timed:
+                timed[key] = cost(first, images[first.data, first.model], device=self.device, members=members)
+            epochs = sum(standings[e].epochs_left for e in fleet)
+            rounds = sum(max(0, e.rounds + 1 - standings[e].rounds) for e in fleet)
+            seconds = epochs * timed[key].seconds_per_epoch + rounds * timed[key].seconds_per_round
+            plans.append(
+                {"data": first.data, "model": first.model, "runs": len(fleet), "model_epochs": epochs}
+                | {"seconds": seconds, "parameters": timed[key].parameters}
+            )
+        whole = {name: sum(plan[name] for plan in plans) for name in ("model_epochs", "seconds")}
+        if not sys.stdout.isatty():
+            runs = [
+                {"run": e.id, "seed": e.seed, "state": s.state, "rounds": s.rounds} for e, s in standings.items()
+            ]
+            click.echo(json.dumps({"runs": runs, "fleets": plans, "device": self.device, **whole}))
+            return
+        for name, s in zip(self.names(), standings.values(), strict=True):
+            click.echo(f"{s.state:12} seed {s.experiment.seed:<3} {name}")
+        click.echo()
+        for plan in plans:
+            click.echo(
+                f"{plan['model']} on {plan['data']}: {plan['runs']} runs together, "
+                f"{plan['model_epochs']:,} model-epochs, about {duration(plan['seconds'])}"
+            )
+        click.echo(
+            f"to wait: about {duration(whole['seconds'])} on {self.device}, from a few steps; nothing was written"
+        )
+
+    def names(self) -> list[str]:
+        """What each run is, but for its seed: the method, and the settings that vary in the grid."""
+        from palmette.reports.comparison import in_words
+
+        return in_words(self.planned)
+
+    def run(self) -> int:
+        """All runs, then what came out and what failed; the exit code."""
+        from rich.console import Console
+
+        from palmette.errors import RunBusy, RunDamaged
+
+        console, live = Console(highlight=False, markup=False), sys.stdout.isatty()
+        standings, names = self.standings(), self.names()
+        if live:
+            self._greet(console)
+        display: Display = Live(standings, names, console) if live else Lines(standings, names)
+        with self._signals(display):
+            self._train(display)
+            finished = [s.experiment.id for s in self.standings() if s.state == "finished"]
+            if self.signal and len(finished) < len(self.planned):
+                self._say_how_to_go_on()
+                return 128 + self.signal
+            for name in finished:  # by another process, which had taken it
+                self.problems.pop(name, None)
+            self._conclude(console, live)
+        return max((2 if isinstance(e, RunBusy | RunDamaged) else 1 for e in self.problems.values()), default=0)
+
+    def _train(self, display: Display) -> None:
+        """All runs, to their end or until a signal asks for it."""
+        from palmette.cli.watch import Watch
+        from palmette.errors import RunInterrupted
+        from palmette.studies.sweep import run
+
+        watch = Watch(self, display)
+        # The second Ctrl-C: what is on disk is whole.
+        with display, suppress(RunInterrupted, KeyboardInterrupt):
+            outcomes = run(
+                self.planned,
+                self.out,
+                data_folder=self.data_dir,
+                device=self.device,
+                size=self.fleet,
+                observer=watch,
+            )
+            self.problems |= {path.name: why for path, why in outcomes.items() if isinstance(why, Exception)}
+        watch.tell_of_busy()
+        self.trained = True
+
+    def again(self, *more: str) -> str:
+        """The command, and more."""
+        return shlex.join(["palmette", "sweep", *self.arguments, *more])
+
+    def _greet(self, console: Console) -> None:
+        from palmette.studies.rounds import fleets
+
+        count = len(fleets(self.planned))
+        fleet = "one fleet" if count == 1 else f"{count} fleets"
+        console.print(f"{len(self.planned)} runs in {fleet} on {self.device} into {self.out}\n", soft_wrap=True)
+
+    def _conclude(self, console: Console, live: bool) -> None:
+        """The finished runs as a table, and those that are not with the reason."""
+        from palmette.reports.tables import NOTES, as_table, as_text, why_stopped
+        from palmette.studies.rundir import RunDir, write_whole
+
+        states = {s.experiment.id: s.state for s in self.standings()}
+        named = [(n, e) for n, e in zip(self.names(), self.planned, strict=True) if states[e.id] == "finished"]
+        runs: list[Run] = [(e, RunDir(self.out / e.id).records()) for _, e in named]
+        rows, table = _summaries([name for name, _ in named], runs), None
+        if runs:
+            table = write_whole(self._name(".txt"), as_text(rows, runs).encode())
+        kept = sum(RunDir(self.out / e.id).size() for e, _ in runs)
+        if not live:
+            problems = {name: str(error) or type(error).__name__ for name, error in self.problems.items()}
+            last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
+            click.echo(json.dumps(last | {"table": table and str(table), "summary": rows}, allow_nan=False))
+            return
+        if runs:
+            console.print(as_table(rows))
+            console.print(f"\n{why_stopped(rows)}\n{NOTES}\n", style="dim")
+            console.print(f"table   {table}", soft_wrap=True)
+            console.print(f"runs    {self.out}{os.sep}, {size(kept)} in {len(runs)} folders\n", soft_wrap=True)
+            console.print("What next?", style="bold")
+            console.print(f"  palmette table {shlex.quote(str(self.out))} --at 0.5,0.2,0.1", soft_wrap=True)
+        if self.problems:
+            click.echo(f"{len(self.problems)} of {len(self.planned)} runs are not finished:", err=True)
+        for name, why in self.problems.items():
+            said = str(why).removeprefix(name).lstrip(" :") or type(why).__name__
+            click.echo(f"  {name}: {said}", err=True)
+
+    def _name(self, suffix: str) -> Path:
+        """Named as the file of the grid, so that another grid in the same folder has another."""
+        from palmette.studies.config import slug
+
+        return self.out / f"{slug(Path(self.arguments[0]).stem)}-{super()._name(suffix).stem[-8:]}{suffix}"
+
+
+def _summaries(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """The rows of `summary`, one for each name."""
+    from palmette.reports.tables import summary
+
+    groups: dict[str, list[Run]] = {}
+    for name, run in zip(names, runs, strict=True):
+        groups.setdefault(name, []).append(run)
+    return [summary(group)[0] | {"method": name} for name, group in groups.items()]

@@ -1,0 +1,91 @@
+"""`palmette table`: runs compared, for a page, a paper or a program."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = {"markdown": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
+
+
+@click.command()
+@click.argument("runs", nargs=-1, required=True, metavar="RUNS...", type=click.Path(path_type=Path))
+@click.option("--baseline", metavar="METHOD", help="Take differences to it, in pairs of runs that share a seed.")
+@click.option("--at", metavar="DENSITY,…", help="Compare at these densities, as 0.5,0.1. [default: every round]")
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice(list(FORMATS)),
+    help="[default: what the end of FILE says, else markdown]",
+)
+@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write it there.")
+def table(
+    runs: tuple[Path, ...], baseline: str | None, at: str | None, kind: str | None, output: Path | None
+) -> None:
+    """Compare the methods of all runs in the folders RUNS: mean, standard deviation and number of runs.
+
+    With --at they are compared at equal density, interpolated between rounds: a fair comparison of methods that
+    cut at different rates. With --baseline each is set against another method in pairs of equal seed, data, model,
+    scope and training, with a 95 % confidence interval of the mean difference.
+
+    \b
+      palmette table runs
+      palmette table runs --at 0.5,0.2,0.1 --baseline lottery-ticket
+      palmette table runs other/runs --at 0.1 -o table.tex
+
+    METHOD is sap, lottery-ticket or one-shot, or a name as the table has it. Markdown and LaTeX are in percent;
+    CSV and Parquet have fractions in full precision.
+    """
+    from palmette.reports.comparison import compare, read
+    from palmette.studies.rundir import write_whole
+
+    kind = kind or next((k for k, end in FORMATS.items() if output and output.suffix == end), "markdown")
+    if kind == "parquet" and output is None:
+        raise ValueError("--format parquet is no text: say with -o FILE where it goes")
+    frame = compare(read(runs), at=None if at is None else densities(at), baseline=baseline)
+    content = written(frame, kind)
+    if output is None:
+        click.echo(content.decode(), nl=False)
+    else:
+        write_whole(output, content)
+
+
+def densities(text: str) -> list[float]:
+    """Densities as written on the command line.
+
+    >>> densities("0.5, 0.1")
+    [0.5, 0.1]
+    """
+    found = []
+    for part in text.split(","):
+        try:
+            found.append(float(part))
+        except ValueError:
+            found.append(float("nan"))
+        if not 0 < found[-1] <= 1:
+            raise ValueError(f"--at must be densities above 0 and at most 1, as 0.5,0.1, got {part!r} in {text!r}")
+    return found
+
+
+def written(frame: pd.DataFrame, kind: str) -> bytes:
+    """The frame of `compare` in one of `FORMATS`."""
+    from palmette.reports.comparison import as_latex, as_markdown
+
+    if kind == "parquet":
+        buffer = io.BytesIO()
+        try:
+            frame.to_parquet(buffer, index=False)
+        except ImportError as error:
+            raise ImportError("--format parquet needs pyarrow: pip install 'palmette[report]'") from error
+        return buffer.getvalue()
+    if kind == "csv":
+        text: str = frame.to_csv(index=False, lineterminator="\n")
+    else:
+        text = as_latex(frame) if kind == "latex" else as_markdown(frame)
+    return text.encode()

@@ -1,0 +1,236 @@
+"""`palmette sweep` and `palmette table`: what they run, print and write."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from palmette.cli import main
+from palmette.reports.comparison import compare, read
+from palmette.studies.config import Experiment
+from palmette.studies.rundir import RunDir
+
+GRID = """
+[base]
+rounds = 2
+epochs = 1
+[axes]
+seed = "0..1"
+model = ["linear", "mlp"]
+method = ["sap", "lottery-ticket"]
+eta = [0, 0.5]
+"""
+FAILING = '[base]\nmodel = "linear"\nrounds = 1\nepochs = 2\nclip = "none"\n[axes]\nlearning_rate = [1e30, 0.1]\n'
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("grid.toml").write_text(GRID)
+
+
+def palmette(*args, code=0):
+    result = CliRunner().invoke(main, [*map(str, args)])
+    assert result.exit_code == code, result.stderr
+    return result
+
+
+def sweep(*args, code=0):
+    return palmette("sweep", *args, "--device", "cpu", code=code)
+
+
+# palmette sweep
+
+
+def test_a_grid_is_run_once_and_its_runs_are_lines_and_a_summary():
+    *rounds, last = map(json.loads, sweep("grid.toml").stdout.splitlines())
+    assert len(rounds) == 12 * 3
+    assert (last["finished"], last["problems"]) == (12, {})
+    assert {line["method"] for line in rounds} == {
+        f"{method}, {model}"
+        for method in ("SAP (p=0.5, q=1)", "SAP (p=0.5, q=1), eta=0.5", "Lottery Ticket")
+        for model in ("linear", "mlp")
+    }
+    assert [(row["method"], row["runs"]) for row in last["summary"]] == [
+        (name, 2) for name in dict.fromkeys(line["method"] for line in rounds)
+    ]
+    text = Path(last["table"]).read_text()
+    assert re.fullmatch("grid-[0-9a-f]{8}.txt", Path(last["table"]).name)
+    assert "SAP (p=0.5, q=1), eta=0.5, mlp" in text
+    assert [json.loads(line) for line in sweep("grid.toml").stdout.splitlines()] == [last]
+
+
+def test_a_dry_run_says_what_each_fleet_costs_and_writes_nothing():
+    plan = json.loads(sweep("grid.toml", "--dry-run").stdout)
+    assert [(f["model"], f["runs"], f["model_epochs"]) for f in plan["fleets"]] == [
+        ("linear", 6, 18), ("mlp", 6, 18),
+    ]  # fmt: skip
+    assert plan["model_epochs"] == 36
+    assert plan["seconds"] == sum(fleet["seconds"] for fleet in plan["fleets"]) > 0
+    assert {run["state"] for run in plan["runs"]} == {"new"}
+    assert not Path("runs").exists()
+
+
+def test_of_a_finished_grid_a_dry_run_says_that_nothing_is_left():
+    Path("one.toml").write_text('[base]\nmodel = "linear"\nrounds = 0\nepochs = 1\n')
+    sweep("one.toml", "--out", "other")
+    plan = json.loads(sweep("one.toml", "--out", "other", "--dry-run").stdout)
+    assert (plan["fleets"], plan["seconds"], plan["runs"][0]["state"]) == ([], 0, "finished")
+
+
+def test_a_run_that_fails_is_named_at_the_end_and_the_next_is_run():
+    Path("failing.toml").write_text(FAILING)
+    result = sweep("failing.toml", code=1)
+    last = json.loads(result.stdout.splitlines()[-1])
+    (name,) = last["problems"]
+    assert "diverged" in last["problems"][name]
+    assert name in result.stderr
+    assert last["finished"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[axes]\np = [0.5, 1]\nq = [1, 2]\n", r"bad\.toml: p = 1, q = 1: "),
+        ('[axes]\ndata = ["digits", "nowhere.npz"]\n', "nowhere.npz"),
+        ('[axes]\nmodel = ["linear", "nomodule:net"]\n', "nomodule"),
+        ("[base]\nepochs = 1\nvalidation = 5000\n", "validation"),
+    ],
+)
+def test_what_cannot_be_run_is_said_before_anything_is(text, said):
+    Path("bad.toml").write_text(text)
+    result = sweep("bad.toml", code=2)
+    assert re.search(said, result.stderr)
+    assert len(result.stderr.splitlines()) == 1
+    assert not Path("runs").exists()
+
+
+def test_a_run_that_another_process_has_is_left_to_it():
+    Path("one.toml").write_text('[base]\nmodel = "linear"\nrounds = 1\nepochs = 1\n[axes]\nseed = [0, 1]\n')
+    busy = Experiment(model="linear", rounds=1, epochs=1)
+    with RunDir(f"runs/{busy.id}").lock():
+        result = sweep("one.toml", code=2)
+    assert json.loads(result.stdout.splitlines()[-1])["finished"] == 1
+    assert "in use by process" in result.stderr
+
+
+LONG = '[base]\nmodel = "linear"\nepochs = 40\nrounds = 6\n[axes]\nbatch = [250, 100]\n'
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on(tmp_path, kind):
+    Path("long.toml").write_text(LONG)
+    command = [sys.executable, "-m", "palmette", "sweep", "long.toml", "--device", "cpu"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert json.loads(process.stdout.readline())["round"] == 0
+    process.send_signal(kind)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + kind
+    assert "Traceback" not in err
+    assert "palmette sweep long.toml --device cpu" in err
+    assert "of 2 runs are finished" in err
+    assert json.loads(sweep("long.toml").stdout.splitlines()[-1])["finished"] == 2
+
+
+def test_a_terminal_shows_all_runs_and_lists_what_failed(tmp_path):
+    Path("failing.toml").write_text(FAILING)
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "palmette", "sweep", "failing.toml", "--device", "cpu"]
+    with subprocess.Popen(
+        command, stdout=follower, stderr=follower, env=os.environ | {"COLUMNS": "120"}
+    ) as process:
+        os.close(follower)
+        screen = b""
+        try:
+            while part := os.read(leader, 4096):
+                screen += part
+        except OSError:  # the other end is closed
+            pass
+        assert process.wait(60) == 1
+    os.close(leader)
+    text = screen.decode()
+    for words in (
+        "2 runs in 2 fleets",
+        "learning_rate=1e+30",
+        "PQ Index",
+        "1 of 2 runs are not finished:",
+        "table",
+    ):
+        assert words in text, words
+
+
+# palmette table
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    (folder / "grid.toml").write_text(GRID)
+    palmette("sweep", folder / "grid.toml", "--out", folder / "runs", "--device", "cpu")
+    return folder / "runs"
+
+
+def test_the_table_is_markdown_by_default(runs):
+    lines = palmette("table", runs).stdout.splitlines()
+    assert lines[0] == "| model | round | density % | method | n | accuracy % |"
+    assert len(lines) == 2 + 2 * 3 * 3 + 2
+
+
+@pytest.mark.parametrize("end", ["csv", "parquet"])
+def test_programs_get_every_digit(runs, end):
+    palmette("table", runs, "--at", "0.9,0.7", "--baseline", "lottery-ticket", "-o", f"deep/table.{end}")
+    found = (pd.read_csv if end == "csv" else pd.read_parquet)(f"deep/table.{end}")
+    wanted = compare(read([runs]), at=[0.9, 0.7], baseline="lottery-ticket")
+    pd.testing.assert_frame_equal(found, wanted, check_exact=True, check_dtype=False)
+    assert found["pairs"].max() == 2
+
+
+def test_the_format_can_be_said_or_seen_from_the_name_of_the_file(runs):
+    palmette("table", runs, "--at", "0.9", "-o", "a.tex")
+    assert Path("a.tex").read_text() == palmette("table", runs, "--at", "0.9", "--format", "latex").stdout
+    assert Path("a.tex").read_text().startswith("\\begin{table}")
+    palmette("table", runs, "--at", "0.9", "--format", "csv", "-o", "a.md")
+    assert Path("a.md").read_text().startswith("data,model,scope,method,density,n,accuracy,sd\n")
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--at", "0.5,none"], "got 'none' in '0.5,none'"),
+        (["--at", "0"], "above 0 and at most 1"),
+        (["--at", ""], "as 0.5,0.1, got ''"),
+        (["--baseline", "sap"], "which is 2 of them"),
+        (["--baseline", "one-shot"], "which is 0 of them"),
+        (["--format", "parquet"], "say with -o FILE"),
+    ],
+)
+def test_what_a_table_cannot_be_made_of_is_said_in_one_sentence(runs, flags, said):
+    result = palmette("table", runs, *flags, code=2)
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_folder_without_runs_is_refused(tmp_path):
+    assert "no folder at" in palmette("table", "nowhere", code=2).stderr
+    assert "no run with a finished round" in palmette("table", tmp_path, code=2).stderr
+
+
+def test_without_pyarrow_the_line_that_installs_it_is_given(runs, monkeypatch):
+    def missing(*args, **kwargs):
+        raise ImportError("Unable to find a usable engine")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", missing)
+    result = palmette("table", runs, "-o", "x.parquet", code=2)
+    assert "pip install 'palmette[report]'" in result.stderr
+    assert not Path("x.parquet").exists()
