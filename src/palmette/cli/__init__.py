@@ -10,6 +10,7 @@ from palmette import __version__
 from palmette.cli.axioms import axioms
 from palmette.cli.data import data
 from palmette.cli.measure import measure
+from palmette.cli.report import report
 from palmette.cli.run import run
 from palmette.cli.show import show
 from palmette.cli.sweep import sweep
@@ -55,3 +56,4 @@ main.add_command(data)
 main.add_command(axioms)
 main.add_command(sweep)
 main.add_command(table)
+main.add_command(report)

@@ -1,0 +1,68 @@
+"""`palmette report`: records -> one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from palmette.cli.live import size
+from palmette.errors import RunDamaged
+
+if TYPE_CHECKING:
+    from palmette.reports.tables import Run
+    from palmette.studies.rundir import RunDir
+
+
+@click.command()
+@click.argument("folders", metavar="RUNS...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option(
+    "-o",
+    "--out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@click.option("--title", default="", help="Of the page; the models and data sets by default.")
+def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
+    """Make one HTML page of the runs in the folders RUNS, at any depth.
+
+    It has charts over rounds, the trade-off, layers, p–q maps, phases, settings and a verdict. It opens from disk
+    and needs no network. A run that is damaged is named on the page and left out.
+    """
+    from palmette.reports.page import page
+    from palmette.studies.rundir import find_runs, write_whole
+
+    found = [run for folder in folders for run in find_runs(folder)]
+    if not found:
+        raise ValueError(f"no run in {', '.join(repr(str(folder)) for folder in folders)}")
+    runs, damage = _read(found)
+    content = page(runs, title=title, notices=damage).encode()
+    write_whole(out, content)
+    for sentence in damage:
+        click.echo(f"palmette: {sentence}", err=True)
+    click.echo(f"{out}: {len(runs)} runs, {size(len(content))}")
+
+
+def _read(found: Sequence[RunDir]) -> tuple[list[Run], list[str]]:
+    """What can be read, and sentences about what cannot."""
+    from palmette.studies.records import flattened, flattened_layers
+    from palmette.studies.standing import experiment_of
+
+    runs: list[Run] = []
+    damage = []
+    for rundir in found:
+        try:
+            records = rundir.records()
+            for record in records:
+                flattened(record), flattened_layers(record), record["index_map"]["pq_index"]
+            if records:
+                runs.append((experiment_of(rundir), records))
+        except RunDamaged as error:
+            damage.append(f"left out: {error}")
+        except (KeyError, TypeError, AttributeError) as error:
+            damage.append(f"left out: {str(rundir.records_file)!r} has a line that is no record: {error!r}")
+    return runs, damage

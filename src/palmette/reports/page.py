@@ -1,0 +1,247 @@
+"""One self-contained HTML file: charts, tables and verdict of any set of runs, which opens from disk."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from palmette import __version__
+from palmette.reports import page_data
+from palmette.reports.page_charts import CONFIG, X_AXES, Panel, look, panels
+from palmette.reports.page_data import Series, Study, Table
+from palmette.reports.page_words import judged_on, number, outcome, percent, sentence, verdict
+from palmette.reports.phases import RULE
+from palmette.reports.tables import Run
+
+_OVER_ROUNDS = ("accuracy", "pq_index", "density", "gini_index", "trade_off", "phases")
+_OF_ONE = ("layer_density", "layer_index", "cut", "map")
+_TABLES = {
+    "curves": page_data.curves,
+    "rounds": page_data.rounds,
+    "layers": page_data.layers,
+    "maps": page_data.index_maps,
+}
+
+
+def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -> str:
+    """The page as text; the same runs give the same page.
+
+    Args:
+        runs: what was run and its records, as `palmette report` reads them; those of one model and data set come
+            together, and runs that differ in their seed only are one line.
+        title: of the page; the models and data sets by default.
+        notices: sentences to put above all else, such as which runs could not be read.
+
+    The numbers in the page are those of the records: the element `data` has them as JSON.
+    """
+    library = _library()
+    found = page_data.studies(runs)
+    if not found:
+        raise ValueError("a page needs at least one run with a finished round, got none")
+    looks = look(_names(found))
+    shown = [_shown(study, looks) for study in found]
+    sections = [
+        _section(number, study, one, looks) for number, (study, one) in enumerate(zip(found, shown, strict=True))
+    ]
+    data = {"config": CONFIG, "studies": [_plain(study, one) for study, one in zip(found, shown, strict=True)]}
+    count = sum(len(study.runs) for study in found)
+    warnings = "".join(f'<p class="notice">{escape(notice)}</p>\n' for notice in [*notices, *_unfinished(found)])
+    return Template(_text("page.html")).substitute(
+        version=escape(__version__),
+        title=escape(title or "How far can it be pruned? " + ", ".join(study.title for study in found)),
+        lead=f"{count} run{'s' if count != 1 else ''}: networks that were trained, pruned and trained again.",
+        css=_text("page.css"),
+        body=warnings + "\n".join(sections),
+        data=_json(data),
+        library=library,
+        script=_text("page.js"),
+    )
+
+
+def _prose(text: str) -> str:
+    """For HTML, and with no line that ends within a number."""
+    return re.sub(" (?=[±%])|(?<=±) ", "&nbsp;", escape(text))
+
+
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and vega-embed as one script, which makes `vegaEmbed` known to the page."""
+    try:
+        from vl_convert import javascript_bundle
+    except ImportError as error:
+        raise ImportError("the page needs vl-convert-python: pip install 'palmette[report]'") from error
+    script = javascript_bundle("window.vegaEmbed = vegaEmbed; window.vega = vega;")
+    return re.sub("</(?=script)", r"<\\/", script, flags=re.IGNORECASE)
+
+
+def _text(name: str) -> str:
+    return files("palmette.reports").joinpath(name).read_text(encoding="utf-8")
+
+
+def _json(value: Any) -> str:
+    # "<" could end the element that the text is in.
+    return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
+
+
+def _names(found: Sequence[Study]) -> list[str]:
+    """The series of all studies: the largest study first, as others often have some of its methods."""
+    largest = sorted(found, key=lambda study: -len(study.series))
+    return list(dict.fromkeys(series.name for study in largest for series in study.series))
+
+
+def _shown(study: Study, looks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Table], dict[str, Panel]]:
+    tables = {name: make(study) for name, make in _TABLES.items()}
+    names = list(dict.fromkeys(row["layer"] for row in tables["layers"]))
+    top = max((value for row in tables["maps"] for value in row["pq_index"] if value is not None), default=1.0)
+    return tables, panels(study, looks, layers=names, top=top)
+
+
+def _plain(study: Study, shown: tuple[dict[str, Table], dict[str, Panel]]) -> dict[str, Any]:
+    tables, charts = shown
+    return {
+        "name": re.sub(r"[^\w.]+", "-", f"{study.data}-{study.model}").strip("-"),
+        # Names once and not in every row: half the size.
+        "tables": {
+            name: {"columns": list(rows[0]), "rows": [list(row.values()) for row in rows]}
+            for name, rows in tables.items()
+        },
+        "panels": {name: {"table": chart.table, "specs": chart.specs} for name, chart in charts.items()},
+    }
+
+
+def _section(
+    number: int, study: Study, shown: tuple[dict[str, Table], dict[str, Panel]], looks: Sequence[Mapping[str, Any]]
+) -> str:
+    charts = shown[1]
+    colours = {style["name"]: style["colour"] for style in looks}
+    cards = "".join(_card(outcome(series), colours[series.name]) for series in study.series)
+    options = "".join(f'<option value="{name}">{escape(text)}</option>' for name, text in X_AXES.items())
+    names = [series.name for series in study.series]
+    methods = "".join(f"<option>{escape(name)}</option>" for name in names)
+    last = max(len(records) for _, records in study.runs) - 1
+    return f"""<section id="study-{number}" aria-label="{escape(study.title)}">
+<h2>{escape(study.title)}</h2>
+<div class="verdict">
+{"".join(f"<p>{_prose(text)}</p>" for text in verdict(study))}
+</div>
+<div class="cards">
+{cards}
+</div>
+<div class="scroll">{_outcomes(study)}</div>
+<p class="quiet">{escape(judged_on(study))}</p>
+<div class="controls" role="group" aria-label="Methods and axis">
+{"".join(_chip(style) for style in looks if style["name"] in names)}
+<label class="chip x">x axis <select data-x>{options}</select></label>
+</div>
+<div class="panels">
+{"".join(_figure(number, name, charts[name]) for name in _OVER_ROUNDS)}
+</div>
+<p class="rule"><b>The rule that found the phases.</b> {escape(RULE)} Diao et al. 2023, Figure 1 and Appendix A;
+the thresholds are palmette’s.</p>
+<h4>Inside one method</h4>
+<div class="controls inner" role="group" aria-label="Method and round">
+<label class="chip">method <select data-signal="method">{methods}</select></label>
+<label class="chip">round of the p–q map
+<input type="range" data-signal="round" min="0" max="{last}" value="0" step="1"><output>0</output></label>
+</div>
+<div class="panels">
+{"".join(_figure(number, name, charts[name], half=True) for name in _OF_ONE)}
+</div>
+<h4>Settings</h4>
+{_settings(study)}
+</section>"""
+
+
+def _card(row: Mapping[str, Any], colour: str) -> str:
+    return (
+        f'<div class="card" style="border-top-color: {colour}"><h3>{escape(row["series"])}</h3>'
+        f'<p class="big">{percent(row["density"])}</p><p>{_prose(sentence(row))}</p></div>\n'
+    )
+
+
+def _chip(style: Mapping[str, Any]) -> str:
+    name, colour = escape(style["name"]), style["colour"]
+    dash = " ".join(f"{part:g}" for part in style["dash"]) if style["dash"][1] else "none"
+    return (
+        f'<label class="chip"><input type="checkbox" data-signal="shown" value="{name}" checked>'
+        f'<svg width="30" height="10" aria-hidden="true"><line x1="0" x2="30" y1="5" y2="5" stroke="{colour}" '
+        f'stroke-width="3" stroke-dasharray="{dash}"/></svg>{name}</label>\n'
+    )
+
+
+def _figure(number: int, name: str, chart: Panel, *, half: bool = False) -> str:
+    title = escape(chart.title)
+    return f"""<figure class="panel{" half" if half else ""}" data-study="{number}" data-panel="{name}">
+<div><h3>{title}</h3><button type="button" data-download title="The data of this panel">CSV</button></div>
+<div class="chart" role="img" aria-label="{title}"></div>
+<figcaption>{escape(chart.caption)}</figcaption>
+</figure>
+"""
+
+
+def _outcomes(study: Study) -> str:
+    titles = ("method", "n", "dense accuracy", "density within one point", "accuracy there", "at round")
+    head = "".join(
+        f"<th>{title}</th>" for title in (*titles, "index turned up after", "collapsed at", "last round")
+    )
+    rows = []
+    for series in study.series:
+        row = outcome(series)
+        cells = [
+            row["series"],
+            str(row["n"]),
+            percent(row["dense"]),
+            percent(row["density"]),
+            percent(row["accuracy"]),
+        ]
+        cells += [number(row["round"]), _some(row["turned_up"], row["n"]), _some(row["collapsed"], row["n"])]
+        cells.append(f"{percent(row['last'])} at {percent(row['last_density'])}")
+        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+
+
+def _some(rounds: Sequence[float], n: int) -> str:
+    if not rounds:
+        return "never"
+    return number(rounds) + (f" ({len(rounds)} of {n})" if len(rounds) < n else "")
+
+
+def _settings(study: Study) -> str:
+    common, own = page_data.settings(study)
+    shared = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{_value(value)}</dd></div>" for name, value in common.items()
+    )
+    names = list(dict.fromkeys(name for values in own.values() for name in values))
+    head = "".join(f"<th>{escape(name)}</th>" for name in ("", "seeds", *names))
+    rows = "".join(_own(series, own[series.name], names) for series in study.series)
+    ids = "".join(f"<li><code>{escape(experiment.id)}</code></li>" for experiment, _ in study.runs)
+    return f"""<dl>{shared}</dl>
+<div class="scroll settings"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>
+<details><summary>{len(study.runs)} runs by their ids</summary><ul>{ids}</ul></details>"""
+
+
+def _own(series: Series, values: Mapping[str, Any], names: Sequence[str]) -> str:
+    seeds = ", ".join(str(experiment.seed) for experiment, _ in series.runs)
+    cells = [escape(series.name), seeds, *(_value(values[name]) if name in values else "" for name in names)]
+    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def _value(value: Any) -> str:
+    names = {True: "yes", False: "no", None: "none", "": "none"}
+    return names[value] if isinstance(value, bool | str | None) and value in names else escape(f"{value}")
+
+
+def _unfinished(found: Sequence[Study]) -> list[str]:
+    runs = [run for study in found for run in study.runs]
+    open_ended = sum(records[-1]["stopped"] is None for _, records in runs)
+    return (
+        [f"{open_ended} of {len(runs)} runs are not finished: they count as far as they are."]
+        if open_ended
+        else []
+    )

@@ -1,0 +1,159 @@
+"""What the page shows, as plain tables: runs -> studies -> series -> mean and deviation, round by round."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from palmette.reports.phases import mean, phases_of, phases_of_mean, turns
+from palmette.reports.tables import Record, Run, label
+from palmette.studies.config import BELONGS_TO, Experiment
+
+Table = list[dict[str, Any]]
+
+MEASURES: dict[str, Callable[[Record], float | None]] = {
+    "accuracy": lambda record: record["test"]["accuracy"],
+    "density": lambda record: record["retrained"]["density"],
+    "kept": lambda record: record["retrained"]["kept"],
+    "pq_index": lambda record: record["retrained"]["pq_index"],
+    "gini_index": lambda record: record["retrained"]["gini_index"],
+}
+_METHODS = ("sap", "lottery-ticket", "one-shot")
+
+
+@dataclass(frozen=True)
+class Series:
+    """Runs that differ in their seed only: one line of a chart."""
+
+    name: str
+    runs: tuple[Run, ...]
+
+    @property
+    def many(self) -> list[Sequence[Record]]:
+        """The records of each run."""
+        return [records for _, records in self.runs]
+
+
+@dataclass(frozen=True)
+class Study:
+    """All series of one model on one data set: what may be drawn into one chart."""
+
+    data: str
+    model: str
+    series: tuple[Series, ...]
+
+    @property
+    def title(self) -> str:
+        """As a heading has it."""
+        name = self.model.upper() if self.model in ("mlp", "cnn") else self.model
+        return f"{name} on {self.data}"
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, series by series."""
+        return [run for series in self.series for run in series.runs]
+
+
+def studies(runs: Iterable[Run]) -> list[Study]:
+    """The runs that left records, by data and model; a run that is there twice counts once."""
+    known = {experiment.id: (experiment, records) for experiment, records in runs if records}
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in sorted(known.values(), key=lambda run: _order(run[0])):
+        groups.setdefault((run[0].data, run[0].model), []).append(run)
+    return [Study(data, model, _series(many)) for (data, model), many in sorted(groups.items())]
+
+
+def settings(study: Study) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """The settings that all runs share, and those in which series differ; the seeds are left out."""
+    meant = {series.name: _meant(series.runs[0][0]) for series in study.series}
+    names = list(dict.fromkeys(name for values in meant.values() for name in values))
+    values = {name: [of.get(name) for of in meant.values()] for name in names}
+    common = {name: many[0] for name, many in values.items() if all(v == many[0] for v in many)}
+    return common, {
+        series: {name: value for name, value in of.items() if name not in common} for series, of in meant.items()
+    }
+
+
+def curves(study: Study) -> Table:
+    """A row for each series and round: mean and deviation of each measure, over the `n` runs that reached it."""
+    rows = []
+    for series in study.series:
+        found = phases_of_mean(series.many)
+        marks = {t: name for name, t in turns(found).items()}
+        for t, at in enumerate(_by_round(series)):
+            row: dict[str, Any] = {"series": series.name, "round": t, "n": len(at)}
+            for name, of in MEASURES.items():
+                values = [value for record in at if (value := of(record)) is not None]
+                row[name] = mean(values)
+                row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
+            rows.append(row | {"phase": found[t], "mark": marks.get(t)})
+    return rows
+
+
+def rounds(study: Study) -> Table:
+    """A row for each run and round, with the numbers of the record and the phase of the run."""
+    return [
+        {"series": series.name, "seed": experiment.seed, "run": experiment.id, "round": t}
+        | {name: of(record) for name, of in MEASURES.items()}
+        | {"phase": phase}
+        for series in study.series
+        for experiment, records in series.runs
+        for t, (record, phase) in enumerate(zip(records, phases_of(records), strict=True))
+    ]
+
+
+def layers(study: Study) -> Table:
+    """A row for each series, round and layer: means over runs of density, index and of how many weights went."""
+    rows = []
+    for series in study.series:
+        for t, at in enumerate(_by_round(series)):
+            for depth, name in enumerate(at[0]["retrained"]["layers"]):
+                of = [record["retrained"]["layers"][name] for record in at]
+                row = {"series": series.name, "round": t, "layer": name, "depth": depth, "n": len(at)}
+                row |= {key: mean([values[key] for values in of]) for key in ("density", "pq_index")}
+                rows.append(row | {"cut": mean([record["cut"]["layers"][name] for record in at])})
+    return rows
+
+
+def index_maps(study: Study) -> Table:
+    """A row for each series and round: the mean index for each p and q, p by p, as one list."""
+    rows = []
+    for series in study.series:
+        for t, at in enumerate(_by_round(series)):
+            flat = [[value for row in record["index_map"]["pq_index"] for value in row] for record in at]
+            index = [mean(values) for values in zip(*flat, strict=True)]
+            rows.append({"series": series.name, "round": t, "n": len(at), "pq_index": index})
+    return rows
+
+
+def _by_round(series: Series) -> list[list[Record]]:
+    last = max(map(len, series.many))
+    return [[records[t] for records in series.many if len(records) > t] for t in range(last)]
+
+
+def _order(experiment: Experiment) -> tuple[Any, ...]:
+    # The order of `palmette run`, so that a method has the colour it has in the figure.
+    rest = {name: str(value) for name, value in _meant(experiment).items()}
+    return _METHODS.index(experiment.method), experiment.p, experiment.q, sorted(rest.items()), experiment.seed
+
+
+def _meant(experiment: Experiment) -> dict[str, Any]:
+    """The settings that mean something for this run, seed left out."""
+    every = asdict(experiment)
+    return {
+        name: value
+        for name, value in every.items()
+        if name != "seed" and (name not in BELONGS_TO or every[BELONGS_TO[name][0]] in BELONGS_TO[name][1])
+    }
+
+
+def _series(runs: Sequence[Run]) -> tuple[Series, ...]:
+    groups: dict[str, list[Run]] = {}
+    for run in runs:
+        alike = [_meant(other) for other, _ in runs if label(other) == label(run[0])]
+        own = _meant(run[0])
+        differing = [name for name in own if any(other.get(name) != own[name] for other in alike)]
+        groups.setdefault(", ".join([label(run[0]), *(f"{n}={own[n]}" for n in differing)]), []).append(run)
+    return tuple(Series(name, tuple(many)) for name, many in groups.items())

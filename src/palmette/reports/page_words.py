@@ -1,0 +1,126 @@
+"""The verdict in plain words: how far each series went, and when its index turned."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palmette.reports.page_data import Series, Study
+from palmette.reports.phases import phases_of, turns
+from palmette.reports.tables import WITHIN, last_kept
+
+Row = dict[str, Any]
+
+
+def outcome(series: Series) -> Row:
+    """How far a series went within `WITHIN` of dense, as lists of one number a run, and how often it got there."""
+    many = series.many
+    kept = [last_kept(records) for records in many]
+    at = [records[t] for records, t in zip(many, kept, strict=True)]
+    turned = [turns(phases_of(records)) for records in many]
+    return {
+        "series": series.name,
+        "n": len(many),
+        "dense": [records[0]["test"]["accuracy"] for records in many],
+        "round": kept,
+        "density": [record["retrained"]["density"] for record in at],
+        "accuracy": [record["test"]["accuracy"] for record in at],
+        "at_the_end": sum(t == len(records) - 1 for t, records in zip(kept, many, strict=True)),
+        "turned_up": [turn["turned_up"] for turn in turned if turn["turned_up"] is not None],
+        "turned_in_time": sum(
+            turn["turned_up"] is not None and turn["turned_up"] <= t for turn, t in zip(turned, kept, strict=True)
+        ),
+        "collapsed": [turn["collapsed"] for turn in turned if turn["collapsed"] is not None],
+        "last": [records[-1]["test"]["accuracy"] for records in many],
+        "last_density": [records[-1]["retrained"]["density"] for records in many],
+    }
+
+
+def verdict(study: Study) -> list[str]:
+    """Two sentences: which series goes furthest, and whether the hypothesis was seen."""
+    rows = [outcome(series) for series in study.series]
+    return [_furthest(rows), _hypothesis(rows)]
+
+
+def sentence(row: Mapping[str, Any]) -> str:
+    """What became of one series."""
+    open_ended = {0: "", row["n"]: " No run had left it at its end: it may go further."}.get(
+        row["at_the_end"], f" {_runs(row['at_the_end'], row['n'])} had not left it at their end."
+    )
+    times = 1 / statistics.fmean(row["density"])
+    return (
+        f"{percent(row['density'])} of the weights are enough to stay within one point of the dense network "
+        f"({percent(row['dense'])}): {times:.1f} times fewer, with an accuracy of {percent(row['accuracy'])} "
+        f"(round {number(row['round'])}, n = {row['n']}).{open_ended}"
+    )
+
+
+def percent(values: Sequence[float]) -> str:
+    """Mean and deviation, in percent: one digit, or as many as it takes to say how little is left.
+
+    >>> percent([0.25, 0.26]), percent([0.0012])
+    ('25.5 ± 0.7 %', '0.12 %')
+    """
+    mean = 100 * statistics.fmean(values)
+    digits = 1 if mean >= 1 or mean <= 0 else 2 if mean >= 0.1 else 3
+    deviation = f" ± {100 * statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{mean:.{digits}f}{deviation} %"
+
+
+def number(values: Sequence[float]) -> str:
+    """Mean and deviation of rounds.
+
+    >>> number([3, 4]), number([7])
+    ('3.5 ± 0.7', '7')
+    """
+    mean = statistics.fmean(values)
+    return f"{mean:.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:g}"
+
+
+def judged_on(study: Study) -> str:
+    """Which images decided what is within one point."""
+    held = [experiment.validation > 0 for experiment, _ in study.runs]
+    if all(held):
+        return (
+            f"Within {100 * WITHIN:g} point is judged on validation images; accuracies shown are on the test set."
+        )
+    some = " where a run has no validation images" if any(held) else ""
+    return (
+        f"Within {100 * WITHIN:g} point is judged on the test set{some}: it describes curves, and is no way to "
+        "choose a round. The first round that falls below counts, even if a later one is better again."
+    )
+
+
+def _furthest(rows: Sequence[Row]) -> str:
+    if len(rows) == 1:
+        return f"Within one point of dense, {percent(rows[0]['density'])} of the weights are enough."
+    best, second = sorted(rows, key=lambda row: statistics.fmean(row["density"]))[:2]
+    gap = statistics.fmean(second["density"]) - statistics.fmean(best["density"])
+    noise = [statistics.stdev(row["density"]) for row in (best, second) if row["n"] > 1]
+    text = (
+        f"{best['series']} goes furthest in these rounds and within one point of dense: "
+        f"{percent(best['density'])} of the weights; "
+        f"{second['series']} comes next with {percent(second['density'])}."
+    )
+    if len(noise) < 2:
+        return f"{text} A single seed says nothing about noise."
+    beyond = "more" if gap > sum(noise) else "no more"
+    return f"{text} They differ by {beyond} than their two standard deviations together."
+
+
+def _hypothesis(rows: Sequence[Row]) -> str:
+    n = sum(row["n"] for row in rows)
+    turned = sum(len(row["turned_up"]) for row in rows)
+    if not turned:
+        return f"The PQ Index turned up for good in none of {n} runs: they ended, or collapsed, before that."
+    in_time = sum(row["turned_in_time"] for row in rows)
+    collapsed = sum(len(row["collapsed"]) for row in rows)
+    return (
+        f"The PQ Index turned up for good in {_runs(turned, n)}, in {in_time} of these while accuracy was still "
+        f"within one point of dense; {collapsed} of {n} collapsed."
+    )
+
+
+def _runs(count: int, n: int) -> str:
+    return f"{count} of {n} runs"

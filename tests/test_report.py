@@ -1,0 +1,296 @@
+"""The page: its numbers are those of the records, and its words follow from them."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+import palmette as pm
+from palmette.cli.report import report
+from palmette.reports.figures import LINES
+from palmette.reports.page import _library, page
+from palmette.reports.page_charts import look
+from palmette.reports.page_data import curves, settings, studies
+from palmette.reports.page_words import outcome, verdict
+from palmette.reports.phases import phases, turns
+from palmette.studies.config import Experiment
+from palmette.studies.rundir import find_runs
+
+DENSE, CUT, GONE = 0.9, 0.895, 0.2
+
+
+def small_runs(folder):
+    """Two methods and two seeds, at some depth below the folder."""
+    for method in ("sap", "lottery-ticket"):
+        for seed in (0, 1):
+            experiment = Experiment(method=method, epochs=1, rounds=3, seed=seed)
+            pm.run(experiment, folder / "deep" / experiment.id)
+    return folder
+
+
+def made_of(folder, file):
+    result = CliRunner().invoke(report, [str(folder), "-o", str(file)], catch_exceptions=False)
+    assert result.output.startswith(f"{file}: 4 runs, ")
+    return file
+
+
+@pytest.fixture(scope="module")
+def runs_folder(tmp_path_factory):
+    return small_runs(tmp_path_factory.mktemp("report") / "runs")
+
+
+@pytest.fixture(scope="module")
+def made(runs_folder, tmp_path_factory):
+    return made_of(runs_folder, tmp_path_factory.mktemp("page") / "report.html")
+
+
+def record(t, accuracy, index=0.1, density=None, *, layers=("a.weight",), stopped=None):
+    numbers = {"total": 100, "kept": 100, "pq_index": index, "gini_index": 0.5, "dead_neurons": 0}
+    numbers["density"] = 0.5**t if density is None else density
+    return {
+        "round": t,
+        "train": {"loss": 1.0, "accuracy": accuracy},
+        "test": {"loss": 1.0, "accuracy": accuracy},
+        "validation": None,
+        "retrained": numbers | {"layers": dict.fromkeys(layers, numbers)},
+        "pruned": numbers | {"test": {"loss": 1.0, "accuracy": accuracy}},
+        "cut": {"weights": 8, "layers": dict.fromkeys(layers, 8)},
+        "index_map": {"p": [0.5], "q": [1.0], "pq_index": [[index] * 11] * 10},
+        "stopped": stopped,
+    }
+
+
+def run_of(experiment, accuracies, indices=None, **kind):
+    indices = indices or [0.1] * len(accuracies)
+    last = len(accuracies) - 1
+    both = enumerate(zip(accuracies, indices, strict=True))
+    return experiment, [record(t, a, i, stopped="done" if t == last else None, **kind) for t, (a, i) in both]
+
+
+def embedded(text):
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def rows_of(table):
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "index", "counts"),
+    [
+        ([DENSE] * 5, [5, 4, 3, 2, 1], (5, 0, 0)),
+        ([DENSE] * 5, [5, 4, 3, 4, 5], (3, 2, 0)),
+        ([DENSE] * 5, [5, 4, 3, 2, 3], (5, 0, 0)),  # one round after the lowest may be noise
+        ([DENSE] * 5, [5, 3, 3, 4, 5], (3, 2, 0)),  # the last of equals
+        ([DENSE] * 5, [1, 2, 3, 4, 5], (1, 4, 0)),
+        ([DENSE] * 6, [5, 2, 3, 4, 1, 0], (6, 0, 0)),  # it had not turned up for good
+        ([DENSE] * 4 + [GONE] * 2, [5, 3, 4, 5, 1, 0], (2, 2, 2)),  # what falls after the collapse is no low
+        ([DENSE, CUT, GONE, DENSE, GONE], [5, 4, 3, 2, 1], (4, 0, 1)),  # an accuracy that recovers
+        ([DENSE, DENSE, 0.86, 0.85, 0.849], [5, 4, 3, 2, 1], (4, 0, 1)),  # five points are not more than five
+        ([DENSE] * 4, [None, 1, 2, 3], (2, 2, 0)),
+        ([DENSE] * 2, [None, None], (2, 0, 0)),
+        ([DENSE], [1], (1, 0, 0)),
+        ([], [], (0, 0, 0)),
+    ],
+)
+def test_the_phases_are_those_of_the_rule(accuracy, index, counts):
+    found = phases(accuracy, index)
+    assert tuple(found.count(name) for name in ("falling", "rising", "collapsed")) == counts
+    assert found == sorted(found, key=["falling", "rising", "collapsed"].index)
+
+
+def test_phases_of_sequences_that_do_not_match_are_refused():
+    with pytest.raises(ValueError, match="got 2 and 1"):
+        phases([0.9, 0.9], [0.1])
+
+
+def test_the_turns_are_the_last_fall_and_the_first_of_the_collapse():
+    assert turns(["falling", "rising", "collapsed", "collapsed"]) == {"turned_up": 0, "collapsed": 2}
+    assert turns(["falling"]) == {"turned_up": None, "collapsed": None}
+
+
+def test_the_numbers_in_the_page_are_those_of_the_records(made, runs_folder):
+    (study,) = embedded(made.read_text())["studies"]
+    table = pm.read_runs(runs_folder)
+    rows = {(row["run"], row["round"]): row for row in rows_of(study["tables"]["rounds"])}
+    assert len(rows) == len(table) == 16
+    for _, own in table.iterrows():
+        row = rows[own["id"], own["round"]]
+        assert row["accuracy"] == own["test_accuracy"]
+        assert [row[n] for n in ("density", "kept", "pq_index", "gini_index")] == [
+            own[n] for n in ("density", "kept", "pq_index", "gini_index")
+        ]
+
+
+def test_a_curve_is_mean_and_deviation_over_seeds(made, runs_folder):
+    (study,) = embedded(made.read_text())["studies"]
+    table = pm.read_runs(runs_folder)
+    names = {"SAP (p=0.5, q=1)": "sap", "Lottery Ticket": "lottery-ticket"}
+    for row in rows_of(study["tables"]["curves"]):
+        own = table[(table["method"] == names[row["series"]]) & (table["round"] == row["round"])]
+        assert row["n"] == len(own) == 2
+        for name, column in (("accuracy", "test_accuracy"), ("density", "density"), ("pq_index", "pq_index")):
+            assert row[name] == statistics.fmean(own[column].tolist())
+            assert row[f"{name}_sd"] == statistics.stdev(own[column].tolist())
+
+
+def test_layers_cuts_and_maps_are_means_over_seeds(made, runs_folder):
+    (study,) = embedded(made.read_text())["studies"]
+    records = {run.path.name: run.records() for run in find_runs(runs_folder)}
+    tickets = [own for name, own in records.items() if "lottery" in name]
+    for row in rows_of(study["tables"]["layers"]):
+        if row["series"] == "Lottery Ticket":
+            at = [own[row["round"]] for own in tickets]
+            assert row["cut"] == statistics.fmean(one["cut"]["layers"][row["layer"]] for one in at)
+            of = [one["retrained"]["layers"][row["layer"]] for one in at]
+            assert row["density"] == statistics.fmean(one["density"] for one in of)
+            assert row["pq_index"] == statistics.fmean(one["pq_index"] for one in of)
+    maps = [row for row in rows_of(study["tables"]["maps"]) if row["series"] == "Lottery Ticket"]
+    assert [row["round"] for row in maps] == [0, 1, 2, 3]
+    of = [own[2]["index_map"]["pq_index"] for own in tickets]
+    assert maps[2]["pq_index"][11 * 4 + 1] == statistics.fmean(one[4][1] for one in of)
+    assert maps[2]["pq_index"][11 * 9] is None  # p = q = 1
+
+
+def test_the_same_runs_give_the_same_page_and_it_asks_for_nothing_else(made, runs_folder, tmp_path):
+    again = tmp_path / "again.html"
+    CliRunner().invoke(report, [str(runs_folder), str(runs_folder), "-o", str(again)], catch_exceptions=False)
+    text = made.read_text()
+    assert again.read_text() == text
+    page_itself = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert "http:" not in page_itself
+    assert "https:" not in page_itself
+    assert "default-src 'none'" in page_itself
+
+
+def test_sixteen_runs_of_thirty_one_rounds_stay_below_3_mb():
+    layers = [f"layer{number}.weight" for number in range(20)]
+    runs = [
+        run_of(
+            Experiment(seed=seed, **method),
+            [1 / (t + 1.1 + seed) for t in range(31)],
+            [1 / (t + 3.3 + seed) for t in range(31)],
+            layers=layers,
+        )
+        for method in ({}, {"p": 1, "q": 2}, {"method": "lottery-ticket"}, {"method": "one-shot"})
+        for seed in range(4)
+    ]
+    assert len(page(runs).encode()) < 3_000_000
+
+
+def test_methods_have_the_colours_and_dashes_of_the_figures():
+    looks = look([f"method {number}" for number in range(9)])
+    assert [style["colour"] for style in looks[:6]] == [line["color"] for line in LINES[:6]]
+    assert looks[6]["colour"] == "currentColor"  # black, which a dark page would hide
+    assert looks[7]["colour"] == LINES[0]["color"]
+    assert looks[0]["dash"] == [1, 0]
+
+
+def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
+    experiments = [
+        Experiment(method="one-shot"),
+        Experiment(seed=1, scope="neuron"),
+        Experiment(seed=0),
+        Experiment(seed=1),
+        Experiment(model="linear", seed=3),
+    ]
+    found = studies([run_of(experiment, [0.9]) for experiment in experiments] + [(Experiment(seed=9), [])])
+    assert [study.title for study in found] == ["linear on digits", "MLP on digits"]
+    assert [(series.name, len(series.runs)) for series in found[1].series] == [
+        ("SAP (p=0.5, q=1), scope=global", 2),
+        ("SAP (p=0.5, q=1), scope=neuron", 1),
+        ("One Shot", 1),
+    ]
+    common, own = settings(found[1])
+    assert common["epochs"] == 200
+    assert own["SAP (p=0.5, q=1), scope=neuron"]["scope"] == "neuron"
+    assert "ratio" not in own["SAP (p=0.5, q=1), scope=neuron"]
+
+
+def test_a_run_that_ended_early_leaves_the_others_their_mean():
+    runs = [run_of(Experiment(seed=0), [0.9, 0.5]), run_of(Experiment(seed=1), [0.7])]
+    (study,) = studies(runs)
+    assert [(row["n"], row["accuracy"]) for row in curves(study)] == [(2, pytest.approx(0.8)), (1, 0.5)]
+    assert curves(study)[1]["accuracy_sd"] is None
+
+
+def test_the_verdict_says_how_far_each_went_and_with_how_much_noise():
+    tickets = [run_of(Experiment(method="lottery-ticket", seed=s), [0.9, 0.9, 0.9, 0.3]) for s in (0, 1)]
+    shots = [run_of(Experiment(method="one-shot", seed=s), [0.9, 0.9, 0.3, 0.3]) for s in (0, 1)]
+    (study,) = studies(tickets + shots)
+    first, second = verdict(study)
+    assert first == (
+        "Lottery Ticket goes furthest in these rounds and within one point of dense: 25.0 ± 0.0 % of the weights; "
+        "One Shot comes next with 50.0 ± 0.0 %. They differ by more than their two standard deviations together."
+    )
+    assert second == "The PQ Index turned up for good in none of 4 runs: they ended, or collapsed, before that."
+    row = outcome(study.series[0])
+    assert (row["round"], row["collapsed"], row["at_the_end"]) == ([2, 2], [3, 3], 0)
+
+
+def test_an_index_that_turned_up_too_late_is_not_counted_as_in_time():
+    late = run_of(Experiment(), [0.9, 0.88, 0.88, 0.88, 0.88], [0.5, 0.4, 0.3, 0.4, 0.5])
+    early = run_of(Experiment(seed=1), [0.9] * 5, [0.5, 0.4, 0.3, 0.4, 0.5])
+    assert verdict(studies([late, early])[0])[-1] == (
+        "The PQ Index turned up for good in 2 of 2 runs, in 1 of these while accuracy was still within one point "
+        "of dense; 0 of 2 collapsed."
+    )
+
+
+def test_names_cannot_break_out_of_the_page():
+    text = page([run_of(Experiment(), [0.9], layers=["</script><b>"])], title="<i>mine</i>", notices=["a < b"])
+    assert "<i>mine" not in text
+    assert "&lt;i&gt;mine" in text
+    assert '<p class="notice">a &lt; b</p>' in text
+    assert "</script><b>" not in text
+    assert rows_of(embedded(text)["studies"][0]["tables"]["layers"])[0]["layer"] == "</script><b>"
+
+
+def test_many_layers_are_a_map_and_an_index_that_does_not_exist_is_left_out():
+    many = [f"{number}.weight" for number in range(9)]
+    text = page([run_of(Experiment(), [0.9, 0.9], [0.1, None], layers=many)])
+    panels = embedded(text)["studies"][0]["panels"]
+    assert panels["layer_density"]["specs"][""]["mark"]["type"] == "rect"
+    few = embedded(page([run_of(Experiment(), [0.9])]))["studies"][0]["panels"]
+    assert few["layer_density"]["specs"][""]["mark"]["type"] == "line"
+
+
+def test_a_run_under_way_is_said_to_be_so():
+    experiment, records = run_of(Experiment(), [0.9, 0.9])
+    records[-1]["stopped"] = None
+    assert "1 of 1 runs are not finished" in page([(experiment, records)])
+
+
+def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
+    good, bad, worse = (tmp_path / name for name in ("good", "bad", "worse"))
+    source = next(runs_folder.rglob("records.jsonl")).parent
+    for folder in (good, bad, worse):
+        folder.mkdir()
+        for name in ("experiment.toml", "records.jsonl"):
+            (folder / name).write_bytes((source / name).read_bytes())
+    (bad / "records.jsonl").write_text('{"round": 0}\n')
+    (worse / "experiment.toml").write_text("colour = 3\n")
+    result = CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert f"{tmp_path / 'a.html'}: 1 runs" in result.output
+    assert result.stderr.count("left out") == (tmp_path / "a.html").read_text().count("left out:") == 2
+
+
+def test_folders_without_a_run_or_a_round_are_refused(tmp_path):
+    with pytest.raises(ValueError, match="no run in"):
+        CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(ValueError, match="at least one run with a finished round"):
+        page([(Experiment(), [])])
+
+
+@pytest.mark.parametrize("module", ["altair", "vl_convert"])
+def test_without_what_it_needs_the_line_that_installs_it_is_given(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    _library.cache_clear()
+    with pytest.raises(ImportError, match=r"pip install 'palmette\[report\]'"):
+        page([run_of(Experiment(), [0.9])])

@@ -1,0 +1,291 @@
+"""The page in a real browser: it draws, it can be used, and it shows what the records say."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+
+import pandas as pd
+import pytest
+
+from test_report import embedded, made_of, rows_of, small_runs
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
+WAIT_S = 60
+FIGURE = "document.querySelector('[data-panel={}]')"
+
+
+class Browser:
+    """Chromium without a window, by its DevTools protocol over two pipes: JSON texts that end in a zero byte."""
+
+    def __init__(self, profile):
+        to_read, self.write_to = os.pipe()
+        self.read_from, to_write = os.pipe()
+        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+        line = f'exec "$0" "$@" 3<&{to_read} 4>&{to_write}'
+        command = ["bash", "-c", line, CHROMIUM, *flags, f"--user-data-dir={profile}", "--remote-debugging-pipe"]
+        self.process = subprocess.Popen(
+            command, pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        os.close(to_read)
+        os.close(to_write)
+        self.rest, self.number, self.events, self.session = b"", 0, [], None
+        target = self("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self(f"{domain}.enable")
+
+    def __call__(self, method, **params):
+        """The answer to a command; what happens until then is kept in `events`."""
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": params}
+        message |= {"sessionId": self.session} if self.session else {}
+        os.write(self.write_to, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != self.number:
+            self.events.append(answer)
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def _next(self):
+        while b"\0" not in self.rest:
+            assert select.select([self.read_from], [], [], WAIT_S)[0], "the browser does not answer"
+            chunk = os.read(self.read_from, 1 << 20)
+            assert chunk, "the browser has ended"
+            self.rest += chunk
+        text, self.rest = self.rest.split(b"\0", 1)
+        return json.loads(text)
+
+    def js(self, expression):
+        """The value of an expression in the page, awaited."""
+        found = self("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def until(self, expression):
+        """Wait until it is true in the page."""
+        end = time.monotonic() + WAIT_S
+        while not self.js(expression):
+            assert time.monotonic() < end, expression
+            time.sleep(0.05)
+
+    def open(self, file, *, width=1600, height=1000):
+        self.events.clear()
+        self("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self("Page.navigate", url=file.as_uri())
+        self.until("document.documentElement?.dataset.drawn === 'yes'")
+
+    def place(self, expression):
+        """The middle of an element, in the window."""
+        self.js(f"{expression}.scrollIntoView({{block: 'center', behavior: 'instant'}})")
+        box = self.js(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({expression}.getBoundingClientRect())")
+        return {"x": box[0], "y": box[1]}
+
+    def click(self, expression):
+        at = self.place(expression)
+        for kind in ("mousePressed", "mouseReleased"):
+            self("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
+
+    def press(self, key, code):
+        for kind in ("rawKeyDown", "keyUp"):
+            self("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+
+    def complaints(self):
+        """Errors and warnings of the console, and exceptions."""
+        found = [e for e in self.events if e.get("method") == "Runtime.exceptionThrown"]
+        for event in self.events:
+            if event.get("method") == "Runtime.consoleAPICalled" and event["params"]["type"] in (
+                "error",
+                "warning",
+            ):
+                found.append(event["params"]["args"])
+            if event.get("method") == "Log.entryAdded" and event["params"]["entry"]["level"] in (
+                "error",
+                "warning",
+            ):
+                found.append(event["params"]["entry"])
+        return found
+
+    def end(self):
+        self.session = None
+        self("Browser.close")
+        self.process.wait(WAIT_S)
+        os.close(self.read_from)
+        os.close(self.write_to)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    return made_of(small_runs(folder / "runs"), folder / "report.html")
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.end()
+
+
+@pytest.fixture
+def opened(browser, made):
+    browser.open(made)
+    return browser
+
+
+def lines(browser, panel):
+    return browser.js(f"{FIGURE.format(panel)}.querySelectorAll('.mark-line path').length")
+
+
+def drawn(browser, panel, name):
+    return browser.js(f"palmette.views.get({FIGURE.format(panel)}).view.data('{name}')")
+
+
+def test_every_panel_is_drawn_without_a_complaint_and_without_a_network(opened, made):
+    assert opened.js("document.querySelectorAll('figure').length") == 10
+    assert opened.js(
+        "[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg .mark-symbol, svg .mark-rect'))"
+    )
+    assert opened.complaints() == []
+    asked = [
+        e["params"]["request"]["url"] for e in opened.events if e.get("method") == "Network.requestWillBeSent"
+    ]
+    assert [url for url in asked if not url.startswith("data:")] == [made.as_uri()]
+
+
+def test_what_is_drawn_are_the_numbers_of_the_page(opened, made):
+    (study,) = embedded(made.read_text())["studies"]
+    for panel, table in (("accuracy", "curves"), ("phases", "rounds"), ("cut", "layers"), ("map", "maps")):
+        found = drawn(opened, panel, table)
+        rows = rows_of(study["tables"][table])
+        assert [{key: one[key] for key in row} for one, row in zip(found, rows, strict=True)] == rows
+    assert lines(opened, "accuracy") == 2
+    bands = opened.js(f"{FIGURE.format('accuracy')}.querySelectorAll('.mark-area path').length")
+    assert bands == 2  # one for each method, and not one for each point
+
+
+def test_a_method_is_switched_off_and_on(opened):
+    box = "document.querySelector('input[value=\"Lottery Ticket\"]')"
+    for count in (1, 2):
+        opened.click(box)
+        for panel in ("accuracy", "pq_index", "density", "gini_index", "trade_off"):
+            opened.until(f"{FIGURE.format(panel)}.querySelectorAll('.mark-line path').length === {count}")
+    assert opened.complaints() == []
+
+
+def test_with_every_method_off_nothing_breaks(opened):
+    for number in (0, 1):
+        opened.click(f"document.querySelectorAll('input[type=checkbox]')[{number}]")
+    opened.until(f"{FIGURE.format('trade_off')}.querySelectorAll('.mark-line path').length === 0")
+    # Vega says that an axis without a point has no ends; nothing else may be wrong.
+    assert [c for c in opened.complaints() if "WARN" not in json.dumps(c)] == []
+
+
+def test_the_slider_moves_the_map_over_rounds(opened, made):
+    colours = (
+        f"[...{FIGURE.format('map')}.querySelectorAll('.mark-rect path')].map(p => p.getAttribute('fill')).join()"
+    )
+    before = opened.js(colours)
+    opened.js("document.querySelector('input[type=range]').focus()")
+    for _ in range(2):
+        opened.press("ArrowRight", 39)
+    opened.until("document.querySelector('output').value === '2'")
+    opened.until(f"palmette.views.get({FIGURE.format('map')}).view.signal('round') === 2")
+    opened.until(f"{colours} !== {json.dumps(before)}")
+    labels = (
+        f"[...{FIGURE.format('map')}.querySelectorAll('.mark-rect path')].map(p => p.getAttribute('aria-label'))"
+    )
+    (study,) = embedded(made.read_text())["studies"]
+    row = rows_of(study["tables"]["maps"])[2]
+    assert len(opened.js(labels)) == 110
+    assert f"PQ Index: {row['pq_index'][1]:.4f}"[:14] in next(
+        x for x in opened.js(labels) if "q: 1.1;" in x and "p: 0.1;" in x
+    )
+    assert opened.complaints() == []
+
+
+def test_the_method_of_the_layers_can_be_chosen(opened):
+    paths = f"{FIGURE.format('layer_density')}.querySelector('.mark-line path').getAttribute('d')"
+    before = opened.js(paths)
+    opened.js("document.querySelector('select[data-signal=method]').focus()")
+    opened.press("ArrowDown", 40)
+    opened.until("document.querySelector('select[data-signal=method]').value === 'Lottery Ticket'")
+    opened.until(f"{paths} !== {json.dumps(before)}")
+    assert opened.complaints() == []
+
+
+@pytest.mark.parametrize(("steps", "title"), [(1, "density: weights that remain"), (2, "parameters that remain")])
+def test_the_x_axis_can_be_chosen(opened, steps, title):
+    opened.js("document.querySelector('select[data-x]').focus()")
+    for _ in range(steps):
+        opened.press("ArrowDown", 40)
+    for panel in ("accuracy", "pq_index", "density", "gini_index"):
+        opened.until(f"{FIGURE.format(panel)}.textContent.includes('{title}')")
+    assert lines(opened, "accuracy") == 2
+    assert opened.complaints() == []
+
+
+def test_hovering_over_a_point_shows_its_values(opened, made):
+    (study,) = embedded(made.read_text())["studies"]
+    row = rows_of(study["tables"]["curves"])[3]
+    at = opened.place(f"[...{FIGURE.format('density')}.querySelectorAll('.layer_4_marks path')][3]")
+    opened("Input.dispatchMouseEvent", type="mouseMoved", **at)
+    opened.until("document.querySelector('#vg-tooltip-element.visible') !== null")
+    text = opened.js("document.querySelector('#vg-tooltip-element').textContent")
+    assert text.startswith(f"method{row['series']}round3density{100 * row['density']:.2f}%")
+    assert f"± sd{100 * row['density_sd']:.2f}%seeds2" in text
+
+
+def test_the_data_of_a_panel_are_downloaded(opened, made, tmp_path):
+    session, opened.session = opened.session, None
+    opened("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
+    opened.session = session
+    opened.click(f"{FIGURE.format('accuracy')}.querySelector('button')")
+    file = tmp_path / "digits-mlp-accuracy.csv"
+    end = time.monotonic() + WAIT_S
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    (study,) = embedded(made.read_text())["studies"]
+    table = pd.read_csv(file)
+    rows = rows_of(study["tables"]["curves"])
+    assert list(table.columns) == list(rows[0])
+    assert table["accuracy"].tolist() == [row["accuracy"] for row in rows]
+    assert table["series"].tolist() == [row["series"] for row in rows]
+
+
+@pytest.mark.parametrize("width", [400, 900, 1600])
+def test_nothing_is_wider_than_the_window(browser, made, width):
+    browser.open(made, width=width)
+    assert browser.js("document.documentElement.scrollWidth") <= width
+    too_wide = (
+        "[...document.querySelectorAll('figure')].filter(f => f.querySelector('svg').clientWidth > f.clientWidth)"
+    )
+    assert browser.js(f"{too_wide}.length") == 0
+
+
+def test_a_page_that_is_made_narrow_follows(browser, made):
+    browser.open(made, width=1600)
+    browser("Emulation.setDeviceMetricsOverride", width=400, height=900, deviceScaleFactor=1, mobile=False)
+    browser.until("[...document.querySelectorAll('figure svg')].every(s => s.clientWidth < 400)")
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_the_page_is_light_or_dark_as_the_reader_wants(opened, scheme, dark):
+    opened("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+    paper, ink = (opened.js(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color"))
+    label = opened.js("getComputedStyle(document.querySelector('svg .role-axis-label text')).fill")
+    brightness = [sum(map(int, colour[4:-1].split(",")[:3])) for colour in (paper, ink)]
+    assert (brightness[0] < brightness[1]) is dark
+    assert label == ink
+    opened("Emulation.setEmulatedMedia", features=[])
+
+
+def test_it_can_be_printed(opened):
+    paper = base64.b64decode(opened("Page.printToPDF", printBackground=True)["data"])
+    assert paper.startswith(b"%PDF")
+    assert len(paper) > 20_000
