@@ -99,6 +99,21 @@ def test_a_run_that_fails_is_named_at_the_end_and_the_next_is_run():
     assert last["finished"] == 1
 
 
+def test_what_a_model_raises_while_it_is_trained_is_said_with_its_kind():
+    Path("fragile.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        if self.training: raise KeyError('gate')\n"
+        "        return super().forward(x.flatten(1))\n"
+        "def net(*, shape, classes): return Net(64, classes)\n"
+    )
+    Path("two.toml").write_text('[base]\nrounds = 1\nepochs = 1\n[axes]\nmodel = ["fragile:net", "linear"]\n')
+    last = json.loads(sweep("two.toml", code=1).stdout.splitlines()[-1])
+    assert list(last["problems"].values()) == ["KeyError: 'gate'"]
+    assert last["finished"] == 1
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from observers import EndsAfter
@@ -59,6 +62,12 @@ def test_what_varies_takes_the_place_of_what_all_share():
     assert sweep.experiments({"base": {"eta": 0.3}, "variants": [{"eta": 0.1}, {}]}) == [
         Experiment(eta=0.1), Experiment(eta=0.3),
     ]  # fmt: skip
+
+
+def test_the_grid_on_the_page_has_24_runs(tmp_path):
+    page = (Path(__file__).parent.parent / "docs" / "sweeps.md").read_text()
+    found = grid(tmp_path, re.search(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])
+    assert len(found) == len({e.id for e in found}) == 24
 
 
 def test_an_empty_grid_is_the_one_experiment_of_all_defaults():

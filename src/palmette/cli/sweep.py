@@ -16,6 +16,7 @@ import click
 
 from palmette.cli.live import Display, Lines, Live, duration, size
 from palmette.cli.run import Command, _device, _fleet
+from palmette.errors import PalmetteError, RunBusy, RunDamaged
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -129,8 +130,6 @@ class Sweep(Command):
         """All runs, then what came out and what failed; the exit code."""
         from rich.console import Console
 
-        from palmette.errors import RunBusy, RunDamaged
-
         console, live = Console(highlight=False, markup=False), sys.stdout.isatty()
         standings, names = self.standings(), self.names()
         if live:
@@ -192,7 +191,7 @@ class Sweep(Command):
             table = write_whole(self._name(".txt"), as_text(rows, runs).encode())
         kept = sum(RunDir(self.out / e.id).size() for e, _ in runs)
         if not live:
-            problems = {name: str(error) or type(error).__name__ for name, error in self.problems.items()}
+            problems = {name: _said(name, why) for name, why in self.problems.items()}
             last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
             click.echo(json.dumps(last | {"table": table and str(table), "summary": rows}, allow_nan=False))
             return
@@ -206,14 +205,19 @@ class Sweep(Command):
         if self.problems:
             click.echo(f"{len(self.problems)} of {len(self.planned)} runs are not finished:", err=True)
         for name, why in self.problems.items():
-            said = str(why).removeprefix(name).lstrip(" :") or type(why).__name__
-            click.echo(f"  {name}: {said}", err=True)
+            click.echo(f"  {name}: {_said(name, why)}", err=True)
 
     def _name(self, suffix: str) -> Path:
         """Named as the file of the grid, so that another grid in the same folder has another."""
         from palmette.studies.config import slug
 
         return self.out / f"{slug(Path(self.arguments[0]).stem)}-{super()._name(suffix).stem[-8:]}{suffix}"
+
+
+def _said(name: str, why: Exception) -> str:
+    """Why a run is not finished; what is not said for people, such as a KeyError, by its kind too."""
+    text = str(why).removeprefix(name).lstrip(" :")
+    return text if isinstance(why, PalmetteError) else f"{type(why).__name__}: {text}"
 
 
 def _summaries(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, Any]]:
