@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from palmette.reports.tables import Run
-    from palmette.training.data import Images
 
 
 @click.command()
@@ -65,10 +64,10 @@ def sweep(
     given = {"--out": out if out != "runs" else None, "--data-dir": data_dir, "--device": device, "--fleet": fleet}
     arguments = [str(file), *(part for flag, value in given.items() if value for part in (flag, value))]
     command = Sweep(read(file), Path(out), data_dir, _device(device), False, _fleet(fleet), arguments)
+    command.check_all()
     if dry_run:
-        command.show_plans(command.check_all())
+        command.show_plans()
         return
-    command.check_all()  # and its data are let go: many sets may be larger than the memory
     ctx.exit(command.run())
 
 
@@ -76,15 +75,17 @@ def sweep(
 class Sweep(Command):
     """One call of `palmette sweep`: as `palmette run`, for runs that need not have data and model in common."""
 
-    def check_all(self) -> dict[str, Images]:
-        """Whatever would stop a run is said before the first begins; the data sets by their names."""
+    def check_all(self) -> None:
+        """Whatever would stop a run is said before the first begins."""
         kinds = {(e.data, e.model, e.validation_images(2**60)): e for e in self.planned}
-        return {e.data: replace(self, planned=[e]).check() for e in kinds.values()}
+        for experiment in kinds.values():  # one after another: all data sets together may be too large
+            replace(self, planned=[experiment]).check()
 
-    def show_plans(self, images: dict[str, Images]) -> None:
+    def show_plans(self) -> None:
         """What would be run and what it costs, each kind of training timed on its own."""
         from palmette.studies.cost import Cost, cost
         from palmette.studies.rounds import fleets
+        from palmette.training.data import load
 
         standings = {s.experiment: s for s in self.standings()}
         timed: dict[object, Cost] = {}
@@ -93,7 +94,8 @@ class Sweep(Command):
             first, members = fleet[0], min(4, self.fleet or 4, len(fleet))
             key = (first.data, first.model, first.batch, first.optimizer, first.precision, first.compile, members)
             if key not in timed:
-                timed[key] = cost(first, images[first.data], device=self.device, members=members)
+                images = load(first.data, folder=self.data_dir)
+                timed[key] = cost(first, images, device=self.device, members=members)
             epochs = sum(standings[e].epochs_left for e in fleet)
             rounds = sum(max(0, e.rounds + 1 - standings[e].rounds) for e in fleet)
             seconds = epochs * timed[key].seconds_per_epoch + rounds * timed[key].seconds_per_round
