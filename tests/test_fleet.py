@@ -187,9 +187,9 @@ def experiments(**changes):
 
 @pytest.mark.parametrize("rewind", ["init", "epoch:1", "learning-rate", "fine-tune"])
 def test_the_records_of_a_fleet_are_those_of_its_members_alone(tmp_path, rewind):
-    runs = experiments(rewind=rewind)
+    runs = [dataclasses.replace(e, rounds=2) for e in experiments(rewind=rewind)]
     outcomes = run_together({tmp_path / "fleet" / e.id: e for e in runs})
-    assert set(outcomes.values()) == {"4 rounds are done"}
+    assert set(outcomes.values()) == {"2 rounds are done"}
     for e in runs:
         alone, together = run(e, tmp_path / "alone" / e.id).records(), RunDir(tmp_path / "fleet" / e.id).records()
         assert [r["cut"]["weights"] for r in alone][:2] == [r["cut"]["weights"] for r in together][:2]
@@ -200,7 +200,9 @@ def test_the_records_of_a_fleet_are_those_of_its_members_alone(tmp_path, rewind)
 
 
 def test_a_fleet_that_is_ended_anywhere_leaves_the_records_of_one_that_is_not(tmp_path):
-    runs = [dataclasses.replace(e, stop="density:0.6") for e in experiments()]  # some end before others
+    runs = [
+        dataclasses.replace(e, stop="density:0.6") for e in experiments(model="linear")
+    ]  # some end before others
     run_together({tmp_path / "whole" / e.id: e for e in runs})
     for epochs in (5, 16, 23, 31, None):
         try:
@@ -224,9 +226,9 @@ class Dies(Observer):
             raise SystemExit
 
 
-@pytest.mark.parametrize(("saves", "size"), [(1, None), (3, None), (11, None), (20, None), (20, 3)])
+@pytest.mark.parametrize(("saves", "size"), [(3, None), (11, None), (20, 3)])
 def test_a_fleet_that_dies_while_some_are_saved_and_others_not_ends_the_same(tmp_path, monkeypatch, saves, size):
-    runs = [dataclasses.replace(e, stop="density:0.6") for e in experiments()]
+    runs = [dataclasses.replace(e, stop="density:0.6") for e in experiments(model="linear")]
     run_together({tmp_path / "whole" / e.id: e for e in runs}, size=size)
     save, left = RunState.save, [saves]
 
@@ -241,7 +243,7 @@ def test_a_fleet_that_dies_while_some_are_saved_and_others_not_ends_the_same(tmp
         with pytest.raises(SystemExit):
             run_together({tmp_path / "broken" / e.id: e for e in runs}, size=size)
     with pytest.raises(SystemExit):
-        run_together({tmp_path / "broken" / e.id: e for e in runs}, observer=Dies(saves), size=size)
+        run_together({tmp_path / "broken" / e.id: e for e in runs}, observer=Dies(5), size=size)
     run_together({tmp_path / "broken" / e.id: e for e in runs}, size=size)
     for e in runs:
         whole, broken = (tmp_path / folder / e.id / "records.jsonl" for folder in ("whole", "broken"))

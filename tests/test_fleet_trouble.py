@@ -16,7 +16,7 @@ from palmette.studies.rundir import RunDir
 from palmette.training.data import load
 from palmette.training.fleet import Fleet
 
-RUNS = [Experiment(epochs=2, rounds=5, batch=500, seed=seed, p=1.0, q=2.0) for seed in range(3)]
+RUNS = [Experiment(model="linear", epochs=2, rounds=5, batch=500, seed=seed, p=1.0, q=2.0) for seed in range(3)]
 
 
 def begin(folder, runs, epochs):
