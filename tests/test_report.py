@@ -14,8 +14,8 @@ import palmette as pm
 from palmette.cli.report import report
 from palmette.reports.figures import LINES
 from palmette.reports.page import _library, page
-from palmette.reports.page_charts import look
 from palmette.reports.page_data import curves, settings, studies
+from palmette.reports.page_looks import look
 from palmette.reports.page_words import outcome, verdict
 from palmette.reports.phases import phases, turns
 from palmette.studies.config import Experiment

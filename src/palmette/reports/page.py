@@ -13,8 +13,9 @@ from typing import Any
 
 from palmette import __version__
 from palmette.reports import page_data
-from palmette.reports.page_charts import CONFIG, X_AXES, Panel, look, panels
+from palmette.reports.page_charts import X_AXES, Panel, panels
 from palmette.reports.page_data import Series, Study, Table
+from palmette.reports.page_looks import CONFIG, look
 from palmette.reports.page_words import judged_on, number, outcome, percent, sentence, verdict
 from palmette.reports.phases import RULE
 from palmette.reports.tables import Run
@@ -66,7 +67,7 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
 
 def _prose(text: str) -> str:
     """For HTML, and with no line that ends within a number."""
-    return re.sub(" (?=[±%])|(?<=±) ", "&nbsp;", escape(text))
+    return re.sub(" (?=[±%=])|(?<=[±=]) ", "&nbsp;", escape(text))
 
 
 @cache
@@ -234,7 +235,9 @@ def _own(series: Series, values: Mapping[str, Any], names: Sequence[str]) -> str
 
 def _value(value: Any) -> str:
     names = {True: "yes", False: "no", None: "none", "": "none"}
-    return names[value] if isinstance(value, bool | str | None) and value in names else escape(f"{value}")
+    if isinstance(value, bool | str | None) and value in names:
+        return names[value]
+    return f"{value:g}" if isinstance(value, float) else escape(str(value))
 
 
 def _unfinished(found: Sequence[Study]) -> list[str]:

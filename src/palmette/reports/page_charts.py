@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from palmette.measures.pq_map import P_GRID, Q_GRID
-from palmette.reports.figures import LINES
 from palmette.reports.page_data import Study
+from palmette.reports.page_looks import LABELLED, LAYER_COLOURS, PHASE_COLOURS
 from palmette.reports.phases import PHASES
 
 if TYPE_CHECKING:
@@ -19,37 +19,6 @@ FEW_LAYERS = 8
 HEIGHT = 230
 X_AXES = {"round": "round of pruning", "density": "density: weights that remain", "kept": "parameters that remain"}
 """What the reader may choose to go right: column of the curves -> title of the axis."""
-# Okabe and Ito's again, in an order in which no layer looks like the method that has its number.
-LAYER_COLOURS = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "currentColor", "#999999")
-PHASE_COLOURS = ("#56B4E9", "#E69F00", "#6b6b6b")
-_DASHES: Mapping[Any, list[float]] = {"-": [1, 0]}
-_SHAPES = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down"}
-
-# `currentColor` is the colour of the text around the chart: dark on light, light on dark, black on paper.
-CONFIG: dict[str, Any] = {
-    "background": "transparent",
-    "font": "system-ui, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "labelColor": "currentColor",
-        "titleColor": "currentColor",
-        "gridColor": "currentColor",
-        "domainColor": "currentColor",
-        "tickColor": "currentColor",
-        "labelOpacity": 0.8,
-        "titleOpacity": 0.8,
-        "titleFontWeight": "normal",
-        "gridOpacity": 0.13,
-        "domainOpacity": 0.4,
-        "tickOpacity": 0.4,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "labelLimit": 130,
-        "labelOverlap": "greedy",
-        "labelSeparation": 6,
-    },
-    "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "labelLimit": 130},
-}
 
 
 @dataclass(frozen=True)
@@ -60,33 +29,20 @@ class Panel:
         title, caption: what is above and below it.
         table: which table of the study it draws.
         specs: by the column that goes right; one under "" where the reader has no choice.
-        wide: takes the whole width of the page.
     """
 
     title: str
     caption: str
     table: str
     specs: dict[str, dict[str, Any]]
-    wide: bool = False
-
-
-def look(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, dash and shape of each series, in the order of the figures: a method looks the same in both."""
-    lines = [LINES[number % len(LINES)] for number in range(len(names))]
-    return [
-        {
-            "name": name,
-            # Black would vanish on a dark page.
-            "colour": "currentColor" if line["color"] == "#000000" else line["color"],
-            "dash": _DASHES.get(line["linestyle"]) or [2 * part for part in line["linestyle"][1]],
-            "shape": _SHAPES.get(line["marker"], "cross"),
-        }
-        for name, line in zip(names, lines, strict=True)
-    ]
 
 
 def panels(
-    study: Study, looks: Sequence[Mapping[str, Any]], *, layers: Sequence[str], top: float
+    study: Study,
+    looks: Sequence[Mapping[str, Any]],
+    *,
+    layers: Sequence[str],
+    top: float,
 ) -> dict[str, Panel]:
     """All charts of a study by their names; `top` is the largest index of its p–q maps."""
     names = [series.name for series in study.series]
@@ -96,7 +52,10 @@ def panels(
     marked = "▲ the index turns up for good, ✚ collapse (of the mean curve)."
     return {
         "accuracy": Panel(
-            "Test accuracy", f"{over}{marked}", "curves", _curves("accuracy", "test accuracy", looks, axis="%")
+            "Test accuracy",
+            f"{over}{marked}",
+            "curves",
+            _curves("accuracy", "test accuracy", looks, axis="%"),
         ),
         "pq_index": Panel(
             "PQ Index",
@@ -125,7 +84,7 @@ def panels(
         "phases": Panel("Phases, run by run", "One stripe for each seed.", "rounds", {"": _phases(looks)}),
         "layer_density": Panel(
             "Density, layer by layer",
-            "First layer first.",
+            "The share of each layer’s weights that remain. What has none left is not drawn.",
             "layers",
             {"": _layers("density", "density", names, layers, form="~%")},
         ),
@@ -137,13 +96,13 @@ def panels(
         ),
         "cut": Panel(
             "Where each round’s cut came from",
-            "Each bar is one cut; its parts are the layers, by the weights that went.",
+            "Each bar is one cut; its parts are the layers, the first at the bottom, by the weights that went.",
             "layers",
             {"": _cut(names, layers)},
         ),
         "map": Panel(
             "p–q map",
-            "PQ Index of the retrained network for each p and q; no index at p = q = 1.",
+            "PQ Index of the retrained network; colours are the same in all rounds. There is none at p = q = 1.",
             "maps",
             {"": _map(names, top)},
         ),
@@ -174,14 +133,23 @@ def _shown(looks: Sequence[Mapping[str, Any]]) -> Any:
     return _altair().param(name="shown", value=[style["name"] for style in looks])
 
 
+def _round(kind: str = "Q") -> Any:
+    alt = _altair()
+    if kind == "Q":
+        return alt.X("round:Q", title=X_AXES["round"], axis=alt.Axis(tickMinStep=1, grid=False, format="d"))
+    axis = alt.Axis(labelAngle=0, grid=False, labelOverlap="parity")
+    return alt.X("round:O", title=X_AXES["round"], axis=axis)
+
+
 def _x(kind: str) -> Any:
     alt = _altair()
     if kind == "round":
-        return alt.X("round:Q", title=X_AXES[kind], axis=alt.Axis(tickMinStep=1, grid=False, format="d"))
+        return _round()
     # Pruning goes to the right.
     scale = alt.Scale(type="log", reverse=True, nice=False, padding=8)
     form = "~%" if kind == "density" else "~s"
-    return alt.X(f"{kind}:Q", title=X_AXES[kind], scale=scale, axis=alt.Axis(grid=False, format=form, tickCount=6))
+    axis = alt.Axis(grid=False, format=form, tickCount=6, tickOpacity=LABELLED["tickOpacity"])
+    return alt.X(f"{kind}:Q", title=X_AXES[kind], scale=scale, axis=axis)
 
 
 def _curves(
@@ -200,13 +168,18 @@ def _curves(
         alt.Tooltip("round:Q"),
         alt.Tooltip("density:Q", format=".2%"),
         alt.Tooltip("kept:Q", title="parameters", format=",.0f"),
-        alt.Tooltip(f"{measure}:Q", title=title, format=".2%" if percent else ".4f"),
-        alt.Tooltip(f"{measure}_sd:Q", title="± sd", format=".2%" if percent else ".4f"),
+        alt.Tooltip(f"{measure}:Q", title=title, format=".2%" if percent else ".4g"),
+        alt.Tooltip(f"{measure}_sd:Q", title="± sd", format=".2%" if percent else ".4g"),
         alt.Tooltip("n:Q", title="seeds"),
         alt.Tooltip("phase:N"),
     ]
     scale = alt.Scale(type="log", nice=False, padding=6) if log else alt.Scale(zero=False)
-    y = alt.Y(f"{measure}:Q", title=None, scale=scale, axis=alt.Axis(format=axis, tickCount=6))
+    y = alt.Y(
+        f"{measure}:Q",
+        title=None,
+        scale=scale,
+        axis=alt.Axis(format=axis, tickCount=6, **(LABELLED if log else {})),
+    )
     sure = f"isValid(datum.{measure})" + (f" && datum.{measure} > 0" if log else "")
     # A logarithmic axis has no place for a band that reaches 0.
     low = f"datum.{measure} - datum.{measure}_sd"
@@ -249,7 +222,7 @@ def _phases(looks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         .transform_filter("indexof(shown, datum.series) >= 0")
         .mark_rect()
         .encode(
-            x=alt.X("round:O", title=X_AXES["round"], axis=alt.Axis(labelAngle=0, grid=False)),
+            x=_round("O"),
             y=alt.Y("series:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False)),
             yOffset=alt.YOffset("seed:N"),
             color=alt.Color(
@@ -264,7 +237,7 @@ def _phases(looks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "round:Q",
                 "phase:N",
                 alt.Tooltip("accuracy:Q", title="test accuracy", format=".2%"),
-                alt.Tooltip("pq_index:Q", title="PQ Index", format=".4f"),
+                alt.Tooltip("pq_index:Q", title="PQ Index", format=".4g"),
                 alt.Tooltip("density:Q", format=".2%"),
             ],
         )
@@ -285,7 +258,7 @@ def _layer_tooltip() -> list[Any]:
         "layer:N",
         "round:Q",
         alt.Tooltip("density:Q", format=".2%"),
-        alt.Tooltip("pq_index:Q", title="PQ Index", format=".4f"),
+        alt.Tooltip("pq_index:Q", title="PQ Index", format=".4g"),
         alt.Tooltip("cut:Q", title="weights cut", format=",.0f"),
         alt.Tooltip("n:Q", title="seeds"),
     ]
@@ -305,8 +278,8 @@ def _layers(measure: str, title: str, names: Sequence[str], layers: Sequence[str
     if len(layers) <= FEW_LAYERS:
         scale = alt.Scale(type="log", nice=False, padding=6)
         chart = base.mark_line(point={"size": 34, "filled": True, "opacity": 1}, strokeWidth=2.2).encode(
-            x=_x("round"),
-            y=alt.Y(f"{measure}:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=6)),
+            x=_round(),
+            y=alt.Y(f"{measure}:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=6, **LABELLED)),
             color=_layer_colour(layers),
             tooltip=_layer_tooltip(),
         )
@@ -314,8 +287,13 @@ def _layers(measure: str, title: str, names: Sequence[str], layers: Sequence[str
         chart = (
             base.mark_rect()
             .encode(
-                x=alt.X("round:O", title=X_AXES["round"], axis=alt.Axis(labelAngle=0, grid=False)),
-                y=alt.Y("layer:N", title=None, sort=list(layers), axis=alt.Axis(grid=False, labelFontSize=10)),
+                x=_round("O"),
+                y=alt.Y(
+                    "layer:N",
+                    title=None,
+                    sort=list(layers),
+                    axis=alt.Axis(grid=False, labelFontSize=10, labelOverlap=False),
+                ),
                 color=alt.Color(
                     f"{measure}:Q",
                     title=title,
@@ -335,7 +313,7 @@ def _cut(names: Sequence[str], layers: Sequence[str]) -> dict[str, Any]:
         _of_one("layers", names)
         .mark_bar(width={"band": 0.86})
         .encode(
-            x=alt.X("round:O", title=X_AXES["round"], axis=alt.Axis(labelAngle=0, grid=False)),
+            x=_round("O"),
             y=alt.Y("cut:Q", title=None, stack="normalize", axis=alt.Axis(format="%", tickCount=5)),
             color=_layer_colour(layers),
             order=alt.Order("depth:Q"),
@@ -367,7 +345,7 @@ def _map(names: Sequence[str], top: float) -> dict[str, Any]:
             tooltip=[
                 "p:Q",
                 "q:Q",
-                alt.Tooltip("pq_index:Q", title="PQ Index", format=".4f"),
+                alt.Tooltip("pq_index:Q", title="PQ Index", format=".4g"),
                 "round:Q",
                 alt.Tooltip("n:Q", title="seeds"),
             ],

@@ -44,14 +44,14 @@ def verdict(study: Study) -> list[str]:
 
 
 def sentence(row: Mapping[str, Any]) -> str:
-    """What became of one series."""
+    """What became of one series, to follow the share of its weights."""
     open_ended = {0: "", row["n"]: " No run had left it at its end: it may go further."}.get(
         row["at_the_end"], f" {_runs(row['at_the_end'], row['n'])} had not left it at their end."
     )
     times = 1 / statistics.fmean(row["density"])
     return (
-        f"{percent(row['density'])} of the weights are enough to stay within one point of the dense network "
-        f"({percent(row['dense'])}): {times:.1f} times fewer, with an accuracy of {percent(row['accuracy'])} "
+        f"of the weights are enough to stay within one point of the dense network ({percent(row['dense'])}): "
+        f"{times:.1f} times fewer, with an accuracy of {percent(row['accuracy'])} "
         f"(round {number(row['round'])}, n = {row['n']}).{open_ended}"
     )
 
