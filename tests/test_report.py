@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import palmette as pm
 from palmette.cli.report import report
+from palmette.errors import RunDamaged
 from palmette.reports.figures import LINES
 from palmette.reports.page import _library, page
 from palmette.reports.page_data import curves, settings, studies
@@ -277,7 +278,9 @@ def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
     (worse / "experiment.toml").write_text("colour = 3\n")
     result = CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
     assert result.exit_code == 0
-    assert f"{tmp_path / 'a.html'}: 1 runs" in result.output
+    assert f"{tmp_path / 'a.html'}: 1 run, " in result.output
+    with pytest.raises(RunDamaged, match="no run can be read; left out"):
+        CliRunner().invoke(report, [str(bad), "-o", str(tmp_path / "b.html")], catch_exceptions=False)
     assert result.stderr.count("left out") == (tmp_path / "a.html").read_text().count("left out:") == 2
 
 

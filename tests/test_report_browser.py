@@ -241,21 +241,35 @@ def test_hovering_over_a_point_shows_its_values(opened, made):
     assert f"± sd{100 * row['density_sd']:.2f}%seeds2" in text
 
 
-def test_the_data_of_a_panel_are_downloaded(opened, made, tmp_path):
-    session, opened.session = opened.session, None
-    opened("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path))
-    opened.session = session
-    opened.click(f"{FIGURE.format('accuracy')}.querySelector('button')")
-    file = tmp_path / "digits-mlp-accuracy.csv"
+def downloaded(browser, panel, folder):
+    session, browser.session = browser.session, None
+    browser("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(folder))
+    browser.session = session
+    browser.click(f"{FIGURE.format(panel)}.querySelector('button')")
+    file = folder / f"digits-mlp-{panel}.csv"
     end = time.monotonic() + WAIT_S
     while not file.exists() and time.monotonic() < end:
         time.sleep(0.05)
+    return pd.read_csv(file)
+
+
+def test_the_data_of_a_panel_are_downloaded(opened, made, tmp_path):
     (study,) = embedded(made.read_text())["studies"]
-    table = pd.read_csv(file)
+    table = downloaded(opened, "accuracy", tmp_path)
     rows = rows_of(study["tables"]["curves"])
     assert list(table.columns) == list(rows[0])
     assert table["accuracy"].tolist() == [row["accuracy"] for row in rows]
     assert table["series"].tolist() == [row["series"] for row in rows]
+
+
+def test_the_data_of_the_maps_have_a_row_for_each_p_and_q(opened, made, tmp_path):
+    (study,) = embedded(made.read_text())["studies"]
+    table = downloaded(opened, "map", tmp_path)
+    assert list(table.columns) == ["series", "round", "n", "p", "q", "pq_index"]
+    assert len(table) == 2 * 4 * 110
+    of = table[(table["series"] == "Lottery Ticket") & (table["round"] == 3) & (table["p"] == 0.5)]
+    row = rows_of(study["tables"]["maps"])[7]
+    assert of["pq_index"].tolist() == row["pq_index"][44:55]
 
 
 @pytest.mark.parametrize("width", [400, 900, 1600])

@@ -36,15 +36,17 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     from palmette.reports.page import page
     from palmette.studies.rundir import find_runs, write_whole
 
-    found = [run for folder in folders for run in find_runs(folder)]
+    found = list({run.path.resolve(): run for folder in folders for run in find_runs(folder)}.values())
     if not found:
         raise ValueError(f"no run in {', '.join(repr(str(folder)) for folder in folders)}")
     runs, damage = _read(found)
+    if damage and not runs:
+        raise RunDamaged("no run can be read; " + "; ".join(damage))
     content = page(runs, title=title, notices=damage).encode()
     write_whole(out, content)
     for sentence in damage:
         click.echo(f"palmette: {sentence}", err=True)
-    click.echo(f"{out}: {len(runs)} runs, {size(len(content))}")
+    click.echo(f"{out}: {len(runs)} run{'s' if len(runs) != 1 else ''}, {size(len(content))}")
 
 
 def _read(found: Sequence[RunDir]) -> tuple[list[Run], list[str]]:

@@ -40,7 +40,11 @@
   }
 
   function download(figure) {
-    const { columns, rows } = page.studies[figure.dataset.study].tables[panel(figure).table];
+    let { columns, rows } = page.studies[figure.dataset.study].tables[panel(figure).table];
+    if (panel(figure).table === "maps") { // a row for each p and q, in place of a list
+      columns = [...columns.slice(0, -1), "p", "q", columns.at(-1)];
+      rows = rows.flatMap((row) => row.at(-1).map((index, i) => [...row.slice(0, -1), page.grid.p[i], page.grid.q[i], index]));
+    }
     const cell = (value) => value === null ? "" : /[",\n]/.test(value) ? `"${String(value).replaceAll('"', '""')}"` : value;
     const text = [columns, ...rows].map((row) => row.map(cell).join(",")).join("\n") + "\n";
     const link = document.createElement("a");

@@ -13,7 +13,7 @@ from typing import Any
 
 from palmette import __version__
 from palmette.reports import page_data
-from palmette.reports.page_charts import X_AXES, Panel, panels
+from palmette.reports.page_charts import GRID, X_AXES, Panel, panels
 from palmette.reports.page_data import Series, Study, Table
 from palmette.reports.page_looks import CONFIG, look
 from palmette.reports.page_words import judged_on, number, outcome, percent, sentence, verdict
@@ -50,7 +50,11 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
     sections = [
         _section(number, study, one, looks) for number, (study, one) in enumerate(zip(found, shown, strict=True))
     ]
-    data = {"config": CONFIG, "studies": [_plain(study, one) for study, one in zip(found, shown, strict=True)]}
+    data = {
+        "config": CONFIG,
+        "grid": GRID,
+        "studies": [_plain(study, one) for study, one in zip(found, shown, strict=True)],
+    }
     count = sum(len(study.runs) for study in found)
     warnings = "".join(f'<p class="notice">{escape(notice)}</p>\n' for notice in [*notices, *_unfinished(found)])
     return Template(_text("page.html")).substitute(

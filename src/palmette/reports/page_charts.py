@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 FEW_LAYERS = 8
 """Up to so many layers have a line each; more are the rows of a map."""
 HEIGHT = 230
+GRID = {"p": [p for p in P_GRID for _ in Q_GRID], "q": [q for _ in P_GRID for q in Q_GRID]}
+"""The p and q of each number of a p–q map."""
 X_AXES = {"round": "round of pruning", "density": "density: weights that remain", "kept": "parameters that remain"}
 """What the reader may choose to go right: column of the curves -> title of the axis."""
 
@@ -325,12 +327,10 @@ def _cut(names: Sequence[str], layers: Sequence[str]) -> dict[str, Any]:
 
 def _map(names: Sequence[str], top: float) -> dict[str, Any]:
     alt = _altair()
-    p = [p for p in P_GRID for _ in Q_GRID]
-    q = [q for _ in P_GRID for q in Q_GRID]
     chart = (
         _of_one("maps", names)
         .transform_filter("datum.round == round")
-        .transform_calculate(p=str(p), q=str(q))
+        .transform_calculate(p=str(GRID["p"]), q=str(GRID["q"]))
         .transform_flatten(["pq_index", "p", "q"])
         .mark_rect()
         .encode(
