@@ -6,14 +6,11 @@ from collections.abc import Iterator
 
 import torch
 
-import palmette as pm
 from benchmarks.meters import Figure
-from benchmarks.training import epoch_seconds, pixels, plain_seconds
+from benchmarks.training import epoch_seconds, fleet, pixels, plain_seconds
 from palmette.training.data import load
 from palmette.training.data.images import Images
-from palmette.training.fleet import Fleet
-from palmette.training.members import Member
-from palmette.training.models import MODELS, build, flops_per_image
+from palmette.training.models import MODELS, flops_per_image
 from palmette.training.recipe import Recipe
 
 
@@ -63,15 +60,3 @@ def _figure(
         f"{beside / each:,.0f}× faster" if beside else "",
         goal,
     )
-
-
-def fleet(model: str, images: Images, recipe: Recipe, size: int) -> Fleet:
-    """Networks with half of their weights pruned, seeds 0, 1, …"""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    members = []
-    for seed in range(size):
-        network = build(model, shape=images.shape, classes=images.classes, seed=seed).to(device)
-        pruner = pm.Pruner(network, budget=pm.FixedRatio(0.5), scope="layer")
-        pruner.step()
-        members.append(Member(network, recipe.make_optimizer(network.parameters()), seed, masks=pruner.masks))
-    return Fleet(members, images, recipe)

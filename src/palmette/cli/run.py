@@ -24,8 +24,10 @@ from palmette.cli.plan import show_plan
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from palmette.cli.watch import Watch
     from palmette.reports.tables import Run
     from palmette.studies.config import Experiment
+    from palmette.studies.rounds import Outcomes
     from palmette.studies.standing import Standing
     from palmette.training.data import Images
 
@@ -73,7 +75,9 @@ def run(
         raise ValueError("--out must be the name of a folder, got ''")
     planned = experiments(file, {name: value for name, value in given.items() if value is not None})
     arguments = ctx.meta["palmette.arguments"]
-    command = Command(planned, Path(out), data_dir, _device(device), tensorboard, _fleet(fleet), arguments)
+    command = Command(
+        planned, Path(out), data_dir, device_named(device), tensorboard, fleet_size(fleet), arguments
+    )
     images = command.check()
     if dry_run:
         command.show_plan(images)
@@ -136,6 +140,10 @@ class Command:
                 return standing(rundir, experiment)
         return Standing(experiment)
 
+    def timed(self, fleet: Sequence[Experiment]) -> int:
+        """How many networks of a fleet are trained a little to learn what it costs."""
+        return min(_TIMED, self.fleet or _TIMED, len(fleet))
+
     def show_plan(self, images: Images) -> None:
         """What would be run, and what it costs, from a few networks of the first fleet."""
         from palmette.studies.cost import cost
@@ -143,7 +151,7 @@ class Command:
 
         standings = self.standings()
         left = [s.experiment for s in standings if s.state != "finished"]
-        members = min(_TIMED, self.fleet or _TIMED, len(fleets(left)[0]) if left else 1)
+        members = self.timed(fleets(left)[0]) if left else 1
         costs = cost(self.planned[0], images, device=self.device, members=members)
         show_plan(standings, costs, self.device, self.out)
 
@@ -152,11 +160,9 @@ class Command:
         from rich.console import Console
 
         from palmette.errors import RunBusy, RunDamaged
-        from palmette.reports.tables import label
 
-        console = Console(highlight=False, markup=False)
-        names = [label(e) for e in self.planned]
-        standings, live = self.standings(), sys.stdout.isatty()
+        console, live = Console(highlight=False, markup=False), sys.stdout.isatty()
+        standings, names = self.standings(), self.names()
         if live:
             self._greet(console)
         display: Display = Live(standings, names, console) if live else Lines(standings, names)
@@ -171,30 +177,39 @@ class Command:
             self._conclude(console, live)
         return max((2 if isinstance(e, RunBusy | RunDamaged) else 1 for e in self.problems.values()), default=0)
 
+    def names(self) -> list[str]:
+        """What each run is, but for its seed."""
+        from palmette.reports.tables import label
+
+        return [label(e) for e in self.planned]
+
     def _train(self, display: Display) -> None:
         """All runs, to their end or until a signal asks for it."""
         from palmette.cli.watch import Watch
         from palmette.errors import RunInterrupted
-        from palmette.studies.rounds import fleets, run_together
 
         watch = Watch(self, display)
         # The second Ctrl-C: what is on disk is whole.
         with display, suppress(RunInterrupted, KeyboardInterrupt):
-            for fleet in fleets(self.planned):
-                if self.signal:
-                    break
-                outcomes = run_together(
-                    {self.out / e.id: e for e in fleet},
-                    data_folder=self.data_dir,
-                    device=self.device,
-                    size=self.fleet,
-                    observer=watch,
-                )
-                for folder, outcome in outcomes.items():
-                    if isinstance(outcome, Exception):
-                        self.problems[folder.name] = outcome
+            for outcomes in self.outcomes(watch):
+                self.problems |= {path.name: why for path, why in outcomes.items() if isinstance(why, Exception)}
         watch.tell_of_busy()
         self.trained = True
+
+    def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
+        """Train fleet by fleet, and tell how the runs of each ended."""
+        from palmette.studies.rounds import fleets, run_together
+
+        for fleet in fleets(self.planned):
+            if self.signal:
+                break
+            yield run_together(
+                {self.out / e.id: e for e in fleet},
+                data_folder=self.data_dir,
+                device=self.device,
+                size=self.fleet,
+                observer=watch,
+            )
 
     @contextmanager
     def _signals(self, display: Display) -> Iterator[None]:
@@ -304,7 +319,7 @@ class Command:
             console.print(f"  {command:{width}}  {why}" if beside else f"  {command}\n      {why}", soft_wrap=True)
 
 
-def _fleet(text: str | None) -> int | None:
+def fleet_size(text: str | None) -> int | None:
     """The size of a fleet; None is as large as the memory allows."""
     if text is None or text == "auto":
         return None
@@ -313,7 +328,7 @@ def _fleet(text: str | None) -> int | None:
     return int(text)
 
 
-def _device(name: str | None) -> str:
+def device_named(name: str | None) -> str:
     """A device that is really here."""
     import torch
 

@@ -6,22 +6,23 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.live import Display, Lines, Live, duration, size
-from palmette.cli.run import Command, _device, _fleet
-from palmette.errors import PalmetteError, RunBusy, RunDamaged
+from palmette.cli.live import duration, size
+from palmette.cli.run import Command, device_named, fleet_size
+from palmette.errors import PalmetteError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from palmette.cli.watch import Watch
     from palmette.reports.tables import Run
+    from palmette.studies.rounds import Outcomes
 
 
 @click.command()
@@ -63,7 +64,7 @@ def sweep(
         raise ValueError("--out must be the name of a folder, got ''")
     given = {"--out": out if out != "runs" else None, "--data-dir": data_dir, "--device": device, "--fleet": fleet}
     arguments = [str(file), *(part for flag, value in given.items() if value for part in (flag, value))]
-    command = Sweep(read(file), Path(out), data_dir, _device(device), False, _fleet(fleet), arguments)
+    command = Sweep(read(file), Path(out), data_dir, device_named(device), False, fleet_size(fleet), arguments)
     command.check_all()
     if dry_run:
         command.show_plans()
@@ -91,7 +92,7 @@ class Sweep(Command):
         timed: dict[object, Cost] = {}
         plans: list[dict[str, Any]] = []
         for fleet in fleets(e for e, s in standings.items() if s.state != "finished"):
-            first, members = fleet[0], min(4, self.fleet or 4, len(fleet))
+            first, members = fleet[0], self.timed(fleet)
             key = (first.data, first.model, first.batch, first.optimizer, first.precision, first.compile, members)
             if key not in timed:
                 images = load(first.data, folder=self.data_dir)
@@ -128,46 +129,18 @@ class Sweep(Command):
 
         return in_words(self.planned)
 
-    def run(self) -> int:
-        """All runs, then what came out and what failed; the exit code."""
-        from rich.console import Console
-
-        console, live = Console(highlight=False, markup=False), sys.stdout.isatty()
-        standings, names = self.standings(), self.names()
-        if live:
-            self._greet(console)
-        display: Display = Live(standings, names, console) if live else Lines(standings, names)
-        with self._signals(display):
-            self._train(display)
-            finished = [s.experiment.id for s in self.standings() if s.state == "finished"]
-            if self.signal and len(finished) < len(self.planned):
-                self._say_how_to_go_on()
-                return 128 + self.signal
-            for name in finished:  # by another process, which had taken it
-                self.problems.pop(name, None)
-            self._conclude(console, live)
-        return max((2 if isinstance(e, RunBusy | RunDamaged) else 1 for e in self.problems.values()), default=0)
-
-    def _train(self, display: Display) -> None:
-        """All runs, to their end or until a signal asks for it."""
-        from palmette.cli.watch import Watch
-        from palmette.errors import RunInterrupted
+    def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
+        """All fleets, past those that fail."""
         from palmette.studies.sweep import run
 
-        watch = Watch(self, display)
-        # The second Ctrl-C: what is on disk is whole.
-        with display, suppress(RunInterrupted, KeyboardInterrupt):
-            outcomes = run(
-                self.planned,
-                self.out,
-                data_folder=self.data_dir,
-                device=self.device,
-                size=self.fleet,
-                observer=watch,
-            )
-            self.problems |= {path.name: why for path, why in outcomes.items() if isinstance(why, Exception)}
-        watch.tell_of_busy()
-        self.trained = True
+        yield run(
+            self.planned,
+            self.out,
+            data_folder=self.data_dir,
+            device=self.device,
+            size=self.fleet,
+            observer=watch,
+        )
 
     def again(self, *more: str) -> str:
         """The command, and more."""

@@ -19,6 +19,7 @@ from palmette.pruning.budgets import Budget, FixedRatio, Sap
 from palmette.pruning.scopes import Scope, check_scope
 from palmette.pruning.stopping import AccuracyDrops, AtDensity, IndexTurnsUp, SmallCut, StopRule
 from palmette.training.data import canonical
+from palmette.training.data.split import usual_size
 from palmette.training.models import MODELS
 from palmette.training.recipe import OptimizerName, Precision, Recipe, Schedule
 from palmette.training.rewinding import Rewind
@@ -149,7 +150,7 @@ class Experiment:
         (150, 0)
         """
         if not self.validation and any(isinstance(rule, AccuracyDrops) for rule in self.rules):
-            return min(5_000, total // 10)
+            return usual_size(total)
         return self.validation
 
     def differences(self) -> dict[str, Any]:

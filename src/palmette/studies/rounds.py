@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -18,6 +18,9 @@ from palmette.studies.in_step import InStep, Observer
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import experiment_of
 from palmette.training.data import Images, load, validation_split
+
+Outcomes: TypeAlias = dict[Path, str | Exception]
+"""Why each run is over, or what went wrong with it, by folder."""
 
 
 def run(
@@ -75,7 +78,7 @@ def run_together(
     size: int | None = None,
     save_every: int | None = None,
     observer: Observer | None = None,
-) -> dict[Path, str | Exception]:
+) -> Outcomes:
     """Run all of one of the `fleets`, each in its folder, as `run` does one; what fails does not stop the others.
 
     Args:
@@ -86,7 +89,7 @@ def run_together(
     Returns:
         Why each is over, or what went wrong with it, by folder.
     """
-    watch, outcomes = observer or Observer(), dict[Path, str | Exception]()
+    watch, outcomes = observer or Observer(), Outcomes()
 
     def end(experiment: Experiment, rundir: RunDir, outcome: str | Exception) -> None:
         outcomes[rundir.path] = outcome

@@ -9,18 +9,15 @@ import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import torch
 
 from palmette.errors import NotWritten, RunDamaged, RunInterrupted
 from palmette.studies.config import BELONGS_TO, Experiment, seeds
 from palmette.studies.in_step import Observer
-from palmette.studies.rounds import fleets, run_together
+from palmette.studies.rounds import Outcomes, fleets, run_together
 from palmette.studies.rundir import RunDir
-
-Outcomes: TypeAlias = dict[Path, str | Exception]
-"""Why each run is over, or what went wrong with it, by folder."""
 
 MOST = 100_000
 """Combinations that a grid may have: more are a slip of the pen."""

@@ -10,6 +10,15 @@ from torch import Tensor
 from palmette.training.data.images import Images
 
 
+def usual_size(total: int) -> int:
+    """How many of `total` training images are held out where nobody says how many: 5,000, or a tenth.
+
+    >>> usual_size(60_000), usual_size(1_500)
+    (5000, 150)
+    """
+    return min(5_000, total // 10)
+
+
 def validation_split(images: Images, *, seed: int, count: int | None = None) -> tuple[Images, Tensor, Tensor]:
     """The set without its validation part, and the images and labels of that part.
 
@@ -17,7 +26,7 @@ def validation_split(images: Images, *, seed: int, count: int | None = None) -> 
     Both parts keep the order of the file; the test part is left alone.
     """
     total = len(images.train_images)
-    size = min(5_000, total // 10) if count is None else count
+    size = usual_size(total) if count is None else count
     if not 0 < size < total:
         raise ValueError(f"a validation part must have 1 to {total - 1} of {total} training images, got {size}")
     chosen = torch.zeros(total, dtype=torch.bool)
