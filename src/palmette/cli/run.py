@@ -99,6 +99,7 @@ class Command:
     problems: dict[str, Exception] = field(default_factory=dict)
     signal: int = 0
     trained: bool = False
+    images: Images | None = None
 
     def check(self) -> Images:
         """Whatever would stop a run is said before the first begins."""
@@ -123,6 +124,7 @@ class Command:
             from palmette.integrations.tensorboard import check_tensorboard
 
             check_tensorboard()
+        self.images = images
         return images
 
     def standings(self) -> list[Standing]:
@@ -205,6 +207,7 @@ class Command:
                 break
             yield run_together(
                 {self.out / e.id: e for e in fleet},
+                images=self.images,
                 data_folder=self.data_dir,
                 device=self.device,
                 size=self.fleet,

@@ -73,6 +73,7 @@ def fleets(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
 def run_together(
     experiments: Mapping[Path, Experiment],
     *,
+    images: Images | None = None,
     data_folder: str | Path | None = None,
     device: torch.device | str = "cpu",
     size: int | None = None,
@@ -83,6 +84,7 @@ def run_together(
 
     Args:
         experiments: by folder.
+        images: their data set, if it has been loaded already.
         size: how many are trained at once; as many as the memory holds by default.
         data_folder, device, save_every, observer: as for `run`.
 
@@ -107,7 +109,9 @@ def run_together(
         if not pending:
             return outcomes
         first = everyone[0][1]
-        images, held_out = load(first.data, folder=data_folder), None
+        held_out = None
+        if images is None:
+            images = load(first.data, folder=data_folder)
         if count := first.validation_images(len(images.train_images)):
             images, *held_out = validation_split(images, seed=first.seed, count=count)
         together = InStep(_on(images, torch.device(device)), held_out, _hash(images), save_every, watch, end)
