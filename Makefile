@@ -1,10 +1,11 @@
 # make run    installs into .venv; then SAP, Lottery Ticket and One Shot prune a network, in about 1.5 minutes
 # make test   installs into .venv, lints, type-checks and tests
+# make docs   installs into .venv, makes the documentation in build/docs
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run setup test lint trust bench docs clean
+.PHONY: run setup test lint trust bench docs pages clean
 
 run: $(READY)
 	$(BIN)/palmette run
@@ -34,7 +35,11 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 docs: $(READY)
+	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
+	@echo build/docs/index.html
+
+pages: $(READY)
 	$(BIN)/python docs/make.py
 
 clean:
-	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build .venv .pytest_cache .mypy_cache .ruff_cache

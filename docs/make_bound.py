@@ -64,7 +64,7 @@ def tables() -> str:
     for p, q in PAIRS:
         heads = [f"η = {eta:g}" for eta in ETAS]
         lines = [
-            f"### p = {p:g}, q = {q:g}\n",
+            f"## p = {p:g}, q = {q:g}\n",
             f"| vectors | {' | '.join(heads)} | density at the bound, η = 0 | real η of that cut |",
             f"|---|{'---|' * (len(ETAS) + 2)}",
         ]
