@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from palmette.pruning.budgets import TailMass as TailMass
     from palmette.pruning.decision import Decision as Decision
     from palmette.pruning.masks import Masks as Masks
+    from palmette.pruning.packed import load as load
+    from palmette.pruning.packed import save as save
     from palmette.pruning.pruner import Pruner as Pruner
     from palmette.pruning.pruner import prune as prune
     from palmette.pruning.saliency import magnitude as magnitude
@@ -49,6 +51,8 @@ _HOME = {
     "magnitude": "pruning.saliency",
     "magnitude_of": "pruning.saliency",
     "prune": "pruning.pruner",
+    "load": "pruning.packed",
+    "save": "pruning.packed",
     "AfterSteps": "pruning.stopping",
     "AtDensity": "pruning.stopping",
     "IndexTurnsUp": "pruning.stopping",

@@ -35,3 +35,7 @@ class RunInterrupted(PalmetteError):
 
 class NotWritten(PalmetteError, OSError):
     """A file could not be written, such as on a full disk; what was there before is still there."""
+
+
+class PackedDamaged(PalmetteError, ValueError):
+    """A file that `pm.load` cannot read: it is not whole, or something else wrote it."""

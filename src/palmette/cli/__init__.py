@@ -15,6 +15,7 @@ from palmette.cli.run import run
 from palmette.cli.show import show
 from palmette.cli.sweep import sweep
 from palmette.cli.table import table
+from palmette.cli.unpack import unpack
 from palmette.errors import PalmetteError
 
 
@@ -57,3 +58,4 @@ main.add_command(axioms)
 main.add_command(sweep)
 main.add_command(table)
 main.add_command(report)
+main.add_command(unpack)

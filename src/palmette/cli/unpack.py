@@ -1,0 +1,32 @@
+"""`palmette unpack`: a packed file -> a plain one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from palmette.cli.live import size
+
+
+@click.command()
+@click.argument("path", metavar="IN", type=click.Path(path_type=Path))
+@click.option(
+    "-o", "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write."
+)
+def unpack(path: Path, out: Path) -> None:
+    """Write the packed file IN, made by pm.save, as a plain safetensors file that any program reads.
+
+    Every value is the same, bit for bit. A tensor that has two names is written under both.
+    """
+    from palmette.pruning.packed import load, write_safetensors
+
+    state = load(path)
+    seen: set[int] = set()
+    for name, tensor in state.items():
+        if id(tensor) in seen:  # safetensors files have no tensors that share memory
+            state[name] = tensor.clone()
+        seen.add(id(tensor))
+    write_safetensors(out, state, {"format": "pt"})  # Transformers asks for this
+    before, after = path.stat().st_size, out.stat().st_size
+    click.echo(f"{out}: {len(state)} tensor{'s' if len(state) != 1 else ''}, {size(after)}; packed {size(before)}")
