@@ -35,7 +35,7 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 docs: $(READY)
-	$(BIN)/python -m sphinx -W --keep-going -q docs build/docs
+	$(BIN)/python -m sphinx -aEW --keep-going -q docs build/docs
 	@echo build/docs/index.html
 
 pages: $(READY)

@@ -30,6 +30,7 @@ autodoc_preserve_defaults = True
 napoleon_use_rtype = False
 
 html_theme = "furo"
+pygments_style, pygments_dark_style = "friendly", "github-dark"
 html_title = "palmette"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
