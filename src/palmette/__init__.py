@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from palmette.pruning.stopping import SmallCut as SmallCut
     from palmette.pruning.weights import prunable as prunable
     from palmette.studies.config import Experiment as Experiment
+    from palmette.studies.own_training import prune_and_retrain as prune_and_retrain
     from palmette.studies.records import read_runs as read_runs
     from palmette.studies.rounds import run as run
 
@@ -65,6 +66,7 @@ _HOME = {
     "retained_lower_bound": "measures.bound",
     "tail_mass_count": "measures.bound",
     "Experiment": "studies.config",
+    "prune_and_retrain": "studies.own_training",
     "read_runs": "studies.records",
     "run": "studies.rounds",
 }

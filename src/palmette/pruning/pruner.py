@@ -175,6 +175,12 @@ class Pruner:
         return self._masks
 
     @property
+    def weights(self) -> Mapping[str, Weight]:
+        """The weights that it prunes, by name; `ParameterGone` if the model has others in their place."""
+        self._check_still_there()
+        return self._weights
+
+    @property
     def density(self) -> float:
         """The fraction of the prunable weights that remains."""
         return self._masks.density

@@ -1,0 +1,98 @@
+"""Optimizers that nobody told of: what steps inside a function of the user's is met there, and held."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from palmette.pruning.pruner import Pruner
+from palmette.pruning.weights import parameters_by_name
+
+
+class Met:
+    """Holds the masks of a `Pruner` under every optimizer that steps while a round is on.
+
+    A gradient's pruned entries are zero before the optimizer sees it, so that nothing is missed before its first
+    step; from that on it is held like any other. Optimizers of other models are left alone.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(4, 2)
+    >>> pruner = Pruner(model)
+    >>> _ = pruner.step()
+    >>> with Met(pruner).round():
+    ...     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
+    ...     model(torch.ones(1, 4)).sum().backward()
+    ...     optimizer.step()
+    >>> bool(model.weight[~pruner.masks["weight"]].any())
+    False
+    """
+
+    def __init__(self, pruner: Pruner) -> None:
+        self._pruner = pruner
+        self._earlier: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.rates: dict[str, float] = {}
+        """Learning rates of the last step, each by the name of its group's first parameter."""
+
+    @contextmanager
+    def round(self, rates: Mapping[str, float] | None = None) -> Iterator[None]:
+        """Hold what steps inside.
+
+        Args:
+            rates: learning rates to take in place of the optimizers' own, as `rates` has them after a round.
+        """
+        names = {id(p): name for name, p in parameters_by_name(self._pruner.model).items()}
+        ours: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        others: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        set_aside: list[tuple[dict[str, Any], Any]] = []
+
+        def before(optimizer: Optimizer, *_: Any) -> None:
+            if optimizer not in ours and optimizer not in others:
+                updated = [names[id(p)] for g in optimizer.param_groups for p in g["params"] if id(p) in names]
+                (ours if updated else others).add(optimizer)
+                if updated and optimizer in self._earlier:
+                    raise ValueError(
+                        f"this {type(optimizer).__name__} has trained in an earlier round: its momentum, its step "
+                        "count and its learning rate would go on from there, and no folder can bring them back. "
+                        "Make the optimizer, and its schedule, inside of train"
+                    )
+            if optimizer in ours:
+                for group, name in _groups(optimizer, names):
+                    if rates is not None and name in rates:
+                        set_aside.append((group, group["lr"]))
+                        group["lr"] = _like(group["lr"], rates[name])
+                    self.rates[name] = float(group["lr"])
+
+        def after(optimizer: Optimizer, *_: Any) -> None:
+            while set_aside:  # a schedule may compute the next from it
+                group, rate = set_aside.pop()
+                group["lr"] = rate
+            if optimizer in ours and optimizer not in self._earlier:
+                self._earlier.add(optimizer)
+                if any(id(p) in pruned for g in optimizer.param_groups for p in g["params"]):
+                    self._pruner.hold(optimizer)
+
+        parameters = parameters_by_name(self._pruner.model)
+        pruned = {id(parameters[name]) for name in self._pruner.masks if name in parameters}
+        hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+
+def _groups(optimizer: Optimizer, names: Mapping[int, str]) -> Iterator[tuple[dict[str, Any], str]]:
+    for group in optimizer.param_groups:
+        name = next((names[id(p)] for p in group["params"] if id(p) in names), None)
+        if name is not None and "lr" in group:
+            yield group, name
+
+
+def _like(old: Any, rate: float) -> Any:
+    return old.new_full(old.shape, rate) if isinstance(old, Tensor) else rate
