@@ -34,7 +34,7 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
         kept: boolean mask of the shape of `w`; an entry marked False is as if it were not there.
 
     Returns:
-        A float for a list, numpy for numpy, a float64 tensor without gradient for a tensor: one
+        A float for a list, numpy for numpy, a float64 tensor without gradient for a tensor; one
         value, or with `dim` one per slice. A slice without a non-zero kept entry has no index
         (Remark 1) and gives NaN, as does one with a NaN or an infinity in it.
 

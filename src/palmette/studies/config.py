@@ -49,7 +49,7 @@ class Experiment:
     r"""One network, trained and pruned round by round. Two with the same `id` have the same results.
 
     Args:
-        data: a named data set, or the path of a folder or `.npz` file.
+        data: a named data set, or the path of a folder or ``.npz`` file.
         model: one of `MODELS`, or ``"module:function"``.
         method: "sap", "lottery-ticket" or "one-shot".
         p, q, eta, gamma, beta: of `Sap`, for "sap" only.
@@ -60,7 +60,7 @@ class Experiment:
         rewind: "init", "epoch:k", "learning-rate" or "fine-tune".
         stop: what may end it earlier, such as "index-turns-up:2, small-cut:0.01, density:0.05".
         validation: how many images are cut from the training set; see `validation_images`.
-        epochs and all that follow: of `Recipe`.
+        epochs: this and all that follow are those of `Recipe`.
 
     >>> print(Experiment(q=2).to_toml(), end="")
     # digits-mlp-sap-p0.5-q2-s0-f39fb134
