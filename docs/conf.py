@@ -36,6 +36,7 @@ html_static_path = ["site.css"]
 html_css_files = ["site.css"]
 html_extra_path = ["example-report.html"]
 html_copy_source = False
+html_show_search_summary = False  # it would be read from other pages, which browsers refuse on disk
 html_math_renderer = "mathml"
 html_theme_options = {
     "light_css_variables": {"color-brand-primary": "#0b5c8a", "color-brand-content": "#0b5c8a"},
