@@ -35,7 +35,8 @@ def test_a_figure_is_made_of_different_runs_with_the_papers_settings(name):
     runs = figure.experiments()
     assert len({e.id for e in runs}) == len(runs) > 0
     assert {(e.data, e.model) for e in runs} == {(figure.data, figure.model)}
-    assert {(e.epochs, e.batch, e.learning_rate, e.seed) for e in runs} == {(200, 250, 0.1, s) for s in range(4)}
+    batch = 500 if figure.data == "TinyImageNet" else 250
+    assert {(e.epochs, e.batch, e.learning_rate, e.seed) for e in runs} == {(200, batch, 0.1, s) for s in range(4)}
     assert {e.rounds for e in runs} == {30 if figure.model in ("linear", "mlp", "cnn") else 15}
     assert len(fleets(runs)) == 1
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -269,22 +269,30 @@ def compare(
 
 def as_markdown(frame: pd.DataFrame) -> str:
     """The frame of `compare` for eyes, in percent, with what it means below it."""
-    titles, rows = _cells(frame)
-    lines = [titles, ["---" if title in _WORDS else "---:" for title in titles], *rows]
-    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-    return f"{body}\n\n{_notes(frame)}\n"
+    return markdown(*_cells(frame), left=_WORDS, notes=_notes(frame))
 
 
 def as_latex(frame: pd.DataFrame) -> str:
     r"""The frame of `compare` as a LaTeX table, in percent; it needs ``\usepackage{booktabs}``."""
-    titles, rows = _cells(frame)
-    columns = "".join("l" if title in _WORDS else "r" for title in titles)
+    return latex(*_cells(frame), left=_WORDS, caption=_notes(frame))
+
+
+def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: Container[str], notes: str) -> str:
+    """A table of texts as Markdown, with notes below; the columns `left` are words, the others numbers."""
+    lines = [titles, ["---" if title in left else "---:" for title in titles], *rows]
+    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return f"{body}\n\n{notes}\n"
+
+
+def latex(titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: Container[str], caption: str) -> str:
+    r"""The same as a LaTeX table; it needs ``\usepackage{booktabs}``."""
+    columns = "".join("l" if title in left else "r" for title in titles)
     head, *body = (" & ".join(map(_latex, line)) + r" \\" for line in [titles, *rows])
     return "\n".join(
         [
             r"\begin{table}",
             r"\centering",
-            rf"\caption{{{_latex(_notes(frame))}}}",
+            rf"\caption{{{_latex(caption)}}}",
             rf"\begin{{tabular}}{{{columns}}}",
             *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
             r"\end{tabular}",

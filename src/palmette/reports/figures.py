@@ -6,7 +6,7 @@ import io
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from palmette.reports.tables import Record, Run, by_method
 
@@ -113,31 +113,50 @@ def draw(runs: Iterable[Run], *, caption: str = "", panels: Sequence[Panel] = PA
 
 def png(figure: Figure) -> bytes:
     """The figure as a PNG file, the same bytes for the same figure."""
+    return as_file(figure, "png")
+
+
+def as_file(figure: Figure, kind: Literal["png", "svg", "pdf"]) -> bytes:
+    """The figure as a file, the same bytes for the same figure."""
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     FigureCanvasAgg(figure)
     file = io.BytesIO()
-    figure.savefig(file, format="png", metadata={"Software": None})
+    silent: dict[str, dict[str, Any]] = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+        "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+    }
+    # Type 42: letters in a PDF stay letters, which can be searched and edited.
+    with matplotlib.rc_context({"svg.hashsalt": "palmette", "pdf.fonttype": 42}):
+        figure.savefig(file, format=kind, metadata=silent[kind])
     return file.getvalue()
 
 
-def _curve(axis: Axes, panel: Panel, many: Sequence[Sequence[Record]], line: dict[str, Any]) -> None:
-    """Mean and deviation round by round, over the runs that reached the round."""
-    points = []
-    for t in range(max(map(len, many))):
+def points(panel: Panel, many: Sequence[Sequence[Record]]) -> list[tuple[float, float, float]]:
+    """Place, mean and standard deviation, round by round, over the runs that reached the round."""
+    found = []
+    for t in range(max(map(len, many), default=0)):
         at = [records[t] for records in many if len(records) > t]
         values = [v for record in at if (v := panel.y(record)) is not None]
         if values:
             deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            points.append((statistics.fmean(map(panel.x, at)), statistics.fmean(values), deviation))
-    if not points:
+            found.append((statistics.fmean(map(panel.x, at)), statistics.fmean(values), deviation))
+    return found
+
+
+def _curve(axis: Axes, panel: Panel, many: Sequence[Sequence[Record]], line: dict[str, Any]) -> None:
+    """Mean, and a band of one deviation on either side of it."""
+    found = points(panel, many)
+    if not found:
         return
-    x, mean = [x for x, _, _ in points], [m for _, m, _ in points]
+    x, mean = [x for x, _, _ in found], [m for _, m, _ in found]
     every = max(1, len(x) // 8)
     axis.plot(x, mean, markevery=every, markeredgecolor="white", markeredgewidth=0.8, **line)
     # A logarithmic axis has no place for a band that reaches 0.
-    low = [max(m - d, m / 10) if panel.log_y else m - d for _, m, d in points]
-    high = [m + d for _, m, d in points]
+    low = [max(m - d, m / 10) if panel.log_y else m - d for _, m, d in found]
+    high = [m + d for _, m, d in found]
     axis.fill_between(x, low, high, color=line["color"], alpha=0.18, linewidth=0)
 
 

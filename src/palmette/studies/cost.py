@@ -49,7 +49,14 @@ class Cost:
     members: int = 1
 
 
-def cost(experiment: Experiment, images: Images, *, device: torch.device | str = "cpu", members: int = 1) -> Cost:
+def cost(
+    experiment: Experiment,
+    images: Images,
+    *,
+    device: torch.device | str = "cpu",
+    members: int = 1,
+    seconds: float = _SECONDS,
+) -> Cost:
     """Train a few steps on a part of `images`, test and measure once, and reckon from there.
 
     Args:
@@ -57,6 +64,7 @@ def cost(experiment: Experiment, images: Images, *, device: torch.device | str =
         images: its data set.
         device: where.
         members: how many networks to time together; fewer, if they do not fit or train one after another anyway.
+        seconds: of training that are timed, at least.
     """
     if count := experiment.validation_images(len(images.train_images)):
         images = validation_split(images, seed=experiment.seed, count=count)[0]
@@ -69,7 +77,7 @@ def cost(experiment: Experiment, images: Images, *, device: torch.device | str =
 
     count = min(len(images.train_images), _BATCHES * experiment.batch)
     part = replace(images, train_images=images.train_images[:count], train_labels=images.train_labels[:count])
-    members, seconds = _timed(experiment, part, model, members)
+    members, per_epoch = _timed(experiment, part, model, members, seconds)
 
     test = min(len(images.test_images), 1000)
     prepare = Preparation(images, device=device)
@@ -86,13 +94,15 @@ def cost(experiment: Experiment, images: Images, *, device: torch.device | str =
         prunable=pruner.masks.total,
         flops_per_image=flops,
         images=len(images.train_images),
-        seconds_per_epoch=seconds * len(images.train_images) / count,
+        seconds_per_epoch=per_epoch * len(images.train_images) / count,
         seconds_per_round=2 * tested * len(images.test_images) / test + rest,
         members=members,
     )
 
 
-def _timed(experiment: Experiment, part: Images, model: nn.Module, members: int) -> tuple[int, float]:
+def _timed(
+    experiment: Experiment, part: Images, model: nn.Module, members: int, seconds: float
+) -> tuple[int, float]:
     """How many networks were timed together, and the seconds of an epoch that fall to each; `model` is trained."""
     try:
         fleet = _fleet(experiment, part, [model, *(copy.deepcopy(model) for _ in range(1, members))])
@@ -101,14 +111,14 @@ def _timed(experiment: Experiment, part: Images, model: nn.Module, members: int)
             members = 1
         fleet.epoch(0)  # the first is slower: memory is taken, kernels are chosen
         taken: list[float] = []
-        while sum(taken) < _SECONDS or (len(taken) < 3 and sum(taken) < 10 * _SECONDS):
+        while sum(taken) < seconds or (len(taken) < 3 and sum(taken) < 10 * seconds):
             began = time.perf_counter()
             fleet.epoch(0)
             taken.append(time.perf_counter() - began)
     except torch.OutOfMemoryError:
         if members == 1:
             raise
-        return _timed(experiment, part, model, members // 2)
+        return _timed(experiment, part, model, members // 2, seconds)
     # The median, since anything may stop a machine for a moment.
     return members, statistics.median(taken) / members
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from palmette.studies.config import Experiment
+from palmette.training.recipe import Precision
 
 Kind = Literal["hypothesis", "rounds", "scopes", "p and q", "eta and gamma", "p-q map", "table"]
 
@@ -23,14 +24,23 @@ METHODS: tuple[dict[str, object], ...] = (
 PS, QS = (0.2, 0.4, 0.5, 0.6, 0.8), (1.2, 1.4, 1.6, 1.8, 2.0)  # at q = 1, at p = 1
 ETAS, GAMMAS = (0.0, 0.001, 0.01, 0.1, 1.0), (1.0, 3.0, 5.0, 7.0, 9.0)  # at gamma = 1, at eta = 0
 SEEDS = (0, 1, 2, 3)
+MODEL_NAMES = {
+    "linear": "Linear",
+    "mlp": "MLP",
+    "cnn": "CNN",
+    "resnet18": "ResNet18",
+    "resnet50": "ResNet50",
+    "wresnet28x8": "WResNet28x8",
+}
+"""Models as the paper writes them."""
 
 _SAID = {
-    "hypothesis": "the index falls, rises and falls again as a network is pruned",
-    "rounds": "retrained and pruned networks, round by round, pruned globally",
-    "scopes": "neuron, layer and global scope: trade-off, layers kept, index of layers",
-    "p and q": "what p and q do, pruned globally",
-    "eta and gamma": "what eta_r and gamma do, pruned globally",
-    "p-q map": "the index over p and q",
+    "hypothesis": "the index falls, rises, and falls again",
+    "rounds": "retrained and pruned models, pruned globally",
+    "scopes": "pruning scopes",
+    "p and q": "effects of p and q",
+    "eta and gamma": "effects of η_r and γ",
+    "p-q map": "PQ Index over p and q",
 }
 
 
@@ -40,7 +50,7 @@ class PaperFigure:
 
     >>> figure = FIGURES["fig2"]
     >>> print(figure.title)
-    FashionMNIST, MLP: retrained and pruned networks, round by round, pruned globally
+    FashionMNIST, MLP: retrained and pruned models, pruned globally
     >>> len(figure.experiments()), len(figure.experiments(seeds=[0], rounds=5))
     (16, 4)
     """
@@ -54,12 +64,25 @@ class PaperFigure:
     @property
     def title(self) -> str:
         """What it shows."""
-        where = {"mlp": "MLP", "cnn": "CNN", "resnet18": "ResNet18", "resnet50": "ResNet50", "linear": "Linear"}
-        model = where.get(self.model, "WResNet28x8")
-        return self.said or f"{self.data}, {model}: {_SAID[self.kind]}"
+        return self.said or f"{self.data}, {MODEL_NAMES.get(self.model, self.model)}: {_SAID[self.kind]}"
+
+    @property
+    def number(self) -> str:
+        """As the paper has it.
+
+        >>> FIGURES["fig2"].number, FIGURES["table3"].number
+        ('Figure 2', 'Table 3')
+        """
+        return self.name.replace("fig", "Figure ").replace("table", "Table ")
 
     def experiments(
-        self, *, seeds: Sequence[int] = SEEDS, epochs: int | None = None, rounds: int | None = None
+        self,
+        *,
+        seeds: Sequence[int] = SEEDS,
+        epochs: int | None = None,
+        rounds: int | None = None,
+        precision: Precision = "float32",
+        compile: bool = False,
     ) -> list[Experiment]:
         """The runs behind it, those of one seed together; with fewer epochs or rounds than the paper's if asked.
 
@@ -67,11 +90,16 @@ class PaperFigure:
         """
         if self.kind == "table":
             return []
-        base = Experiment(data=self.data, model=self.model, rounds=rounds_of(self.model))
-        if epochs is not None:
-            base = replace(base, epochs=epochs)
-        if rounds is not None:
-            base = replace(base, rounds=rounds)
+        base = Experiment(
+            data=self.data,
+            model=self.model,
+            rounds=rounds_of(self.model) if rounds is None else rounds,
+            epochs=Experiment.epochs if epochs is None else epochs,
+            # From the authors' code; the text has 250 for all, in a table without TinyImageNet.
+            batch=500 if self.data == "TinyImageNet" else Experiment.batch,
+            precision=precision,
+            compile=compile,
+        )
         found = [
             replace(base, seed=seed, **variant)  # type: ignore[arg-type]
             for seed in seeds
@@ -105,7 +133,7 @@ _VARIANTS: dict[str, list[dict[str, object]]] = {
     "p-q map": list(METHODS),
     "scopes": [{**method, "scope": scope} for scope in ("neuron", "layer", "global") for method in METHODS],
     "p and q": [{**_SAP, "p": p, "q": 1.0} for p in PS] + [{**_SAP, "p": 1.0, "q": q} for q in QS],
-    # At p = .5 and q = 1, as in Figure 4; the paper does not say at which.
+    # At p = .5 and q = 1, as in the authors' code; the text does not say.
     "eta and gamma": [{**_SAP, "eta": eta} for eta in ETAS] + [{**_SAP, "gamma": gamma} for gamma in GAMMAS],
 }
 
@@ -129,9 +157,32 @@ def _figures() -> Iterable[PaperFigure]:
     ]
     for number, (kind, data, model) in enumerate(appendix, start=7):
         yield PaperFigure(f"fig{number}", kind, data, model)
-    yield PaperFigure("table1", "table", said="the layers of the MLP")
-    yield PaperFigure("table2", "table", said="the layers of the CNN")
-    yield PaperFigure("table3", "table", said="sizes, FLOPs and settings of training and pruning")
+    yield PaperFigure("table1", "table", said="The layers of the MLP")
+    yield PaperFigure("table2", "table", said="The layers of the CNN")
+    yield PaperFigure("table3", "table", said="Sizes of models, FLOPs and settings")
 
 
 FIGURES = {figure.name: figure for figure in _figures()}
+
+
+def chosen(names: Iterable[str]) -> list[PaperFigure]:
+    """The figures and tables that are meant, each once; "all" is all of them.
+
+    >>> [figure.name for figure in chosen(["3", "Figure 2", "table1", "fig3"])]
+    ['fig3', 'fig2', 'table1']
+    """
+    found: dict[str, PaperFigure] = {}
+    for given in names:
+        name = given.lower().replace(" ", "").replace("figure", "fig")
+        name = f"fig{name}" if name.isdecimal() else name
+        if name == "all":
+            found |= FIGURES
+        elif name in FIGURES:
+            found[name] = FIGURES[name]
+        else:
+            figures = [key for key in FIGURES if key.startswith("fig")]
+            raise ValueError(
+                f"the paper has {figures[0]} to {figures[-1]} and table1 to table3, got {given!r}; "
+                "`palmette paper` lists them"
+            )
+    return list(found.values())

@@ -1,0 +1,296 @@
+"""The figures of the paper, drawn from runs: its panels, its axes, its series, bars of one deviation over seeds.
+
+Diao et al. 2023, Section 4 and appendix; how panels are laid out, where the text does not say, is seen from the
+authors' figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from palmette.reports.figures import LINES, STYLE, Panel
+from palmette.reports.page_looks import PHASE_COLOURS
+from palmette.reports.paper_page import INK, WIDTH, Curve, Row, draw_curve, furnish, furnish_page, page
+from palmette.reports.paper_published import Published, name_in_file
+from palmette.reports.paper_runs import Picture
+from palmette.reports.phases import PHASES, mean, phases_of_mean
+from palmette.reports.tables import Record, Run, label
+from palmette.studies.config import Experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROUND = "round $t$"
+FAINT = {"color": "#c4c4c4", "linestyle": "-", "linewidth": 0.8, "zorder": 1.2}
+SCOPES = {"neuron": "Neuron-wise pruning", "layer": "Layer-wise pruning", "global": "Global pruning"}
+
+
+def draw(picture: Picture, *, beside: Published | None = None) -> Figure:
+    """The figure of the paper from the runs of `picture`, with what was published as open marks where it is given.
+
+    A run of which only some rounds are there is drawn as far as it goes.
+    """
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise ImportError("a figure needs matplotlib: pip install 'palmette[report]'") from error
+    if not picture.runs:
+        raise ValueError(f"{picture.figure.name} cannot be drawn: there is no run with a finished round")
+    title = f"{picture.figure.number}.  {picture.figure.title}".replace("η_r", r"$\eta_r$").replace(
+        "γ", r"$\gamma$"
+    )
+    with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "axes.labelsize": 10}):
+        if picture.figure.kind == "hypothesis":
+            return _hypothesis(picture, title)
+        if picture.figure.kind == "p-q map":
+            return _maps(picture, title)
+        rows = {"rounds": _rounds, "scopes": _scopes}.get(picture.figure.kind, _ablations)(picture, beside)
+        if beside is not None and not any(c.published for row in rows for _, curves in row.cells for c in curves):
+            raise ValueError(
+                f"{beside.source} has no value of a panel and method that {picture.figure.name} shows"
+            )
+        return page(rows, title=title, caption=picture.caption)
+
+
+def _reader(part: str, name: str, *, scale: float = 1) -> Callable[[Record], float | None]:
+    def read(record: Record) -> float | None:
+        value = record[part][name]
+        return None if value is None else scale * float(value)
+
+    return read
+
+
+def _of_layer(layer: str, name: str, scale: float) -> Callable[[Record], float | None]:
+    def read(record: Record) -> float | None:
+        value = record["retrained"]["layers"][layer][name]
+        return None if value is None else scale * float(value)
+
+    return read
+
+
+def _round(record: Record) -> float:
+    return float(record["round"])
+
+
+def _density(record: Record) -> float:
+    return 100 * float(record["retrained"]["density"])
+
+
+def _accuracy(record: Record) -> float:
+    return 100 * float(record["test"]["accuracy"])
+
+
+def _pruned_accuracy(record: Record) -> float:
+    return 100 * float(record["pruned"]["test"]["accuracy"])
+
+
+RETRAINED = {
+    "retrained/accuracy": Panel("Accuracy, %", _round, _accuracy, ROUND),
+    "retrained/remaining": Panel("Remaining weights, %", _round, _density, ROUND),
+    "retrained/pq_index": Panel("PQ Index", _round, _reader("retrained", "pq_index"), ROUND),
+    "retrained/gini_index": Panel("Gini Index", _round, _reader("retrained", "gini_index"), ROUND),
+}
+# Differences are retrained less pruned, as the paper has them; a record has pruned less retrained.
+PRUNED = {
+    "pruned/accuracy": Panel("Accuracy, %", _round, _pruned_accuracy, ROUND),
+    "pruned/accuracy_difference": Panel(
+        "Accuracy difference, points", _round, _reader("pruned", "accuracy_difference", scale=-100), ROUND
+    ),
+    "pruned/pq_index": Panel("PQ Index", _round, _reader("pruned", "pq_index"), ROUND),
+    "pruned/pq_index_difference": Panel(
+        "PQ Index difference", _round, _reader("pruned", "pq_index_difference", scale=-1), ROUND
+    ),
+}
+TRADE_OFF = Panel("", _density, _accuracy, "remaining weights, %")
+
+
+def _rounds(picture: Picture, beside: Published | None) -> list[Row]:
+    groups = _groups(picture, label)
+    return [
+        Row("(a) Retrained models", _cells(RETRAINED, groups, LINES, beside)),
+        Row("(b) Pruned models", _cells(PRUNED, groups, LINES, beside), legend=False),
+    ]
+
+
+def _ablations(picture: Picture, beside: Published | None) -> list[Row]:
+    """The retrained models once for each of two settings, the other one fixed."""
+    halves = [("p", "$p$", "q", 1.0, "$q=1$"), ("q", "$q$", "p", 1.0, "$p=1$")]
+    if picture.figure.kind == "eta and gamma":
+        halves = [
+            ("eta", r"$\eta_r$", "gamma", 1.0, r"$\gamma=1$"),
+            ("gamma", r"$\gamma$", "eta", 0.0, r"$\eta_r=0$"),
+        ]
+    rows = []
+    for letter, (name, sign, other, value, said) in zip("ab", halves, strict=True):
+        part = picture.only(**{other: value})
+        groups = _groups(part, lambda e, name=name, sign=sign: f"{sign} = {getattr(e, name):g}")  # type: ignore[misc]
+        looks = [line | {"color": c} for line, c in zip(LINES, _shades(len(groups)), strict=False)]
+        rows.append(Row(f"({letter}) {sign} varies, {said}", _cells(RETRAINED, groups, looks, beside)))
+    return rows
+
+
+def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
+    layers = list(picture.runs[0][1][0]["retrained"]["layers"])
+    places = {0: "first", round((len(layers) - 1) / 2): "middle", len(layers) - 1: "last"}
+    others = [name for i, name in enumerate(layers) if i not in places]
+    sap = Experiment()
+
+    def of_layers(heading: str, name: str, scale: float) -> Row:
+        cells = []
+        for scope, title in SCOPES.items():
+            many = [records for _, records in picture.only(scope=scope, method="sap", p=sap.p, q=sap.q).runs]
+            marked = {f"{place} ({layers[i]})": layers[i] for i, place in places.items()}
+            curves = [Curve("", FAINT, many, _of_layer(layer, name, scale)) for layer in others]
+            curves += [
+                Curve(said, look, many, _of_layer(layer, name, scale))
+                for (said, layer), look in zip(marked.items(), LINES[4:], strict=False)
+            ]
+            cells.append((Panel(title, _round, _density, ROUND), curves))
+        return Row(f"{heading}, {label(sap)}", cells, alike=True)
+
+    trade = [
+        (replace(TRADE_OFF, title=title), _curves(_groups(picture.only(scope=scope), label), LINES))
+        for scope, title in SCOPES.items()
+    ]
+    return [
+        Row("(a) Accuracy, %", trade, alike=True),
+        of_layers("(b) Remaining weights, %", "density", 100),
+        of_layers("(c) PQ Index", "pq_index", 1),
+    ]
+
+
+def _hypothesis(picture: Picture, title: str) -> Figure:
+    """Accuracy and index round by round, and where the three phases begin."""
+    from matplotlib.figure import Figure
+
+    name, many = label(picture.runs[0][0]), [records for _, records in picture.runs]
+    figure = Figure(figsize=(2.4 * WIDTH, 5.6), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
+    for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
+        draw_curve(axis, RETRAINED[key], Curve(name, look, many))
+        furnish(axis, RETRAINED[key])
+    axes[0].set_xlabel("")
+    bottom, top = axes[0].get_ylim()
+    axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # for the names of the phases
+    found = phases_of_mean(many)
+    said = ("regularised\nindex falls", "compressed\nindex rises", "collapsed")
+    for phase, colour, words in zip(PHASES, PHASE_COLOURS, said, strict=True):
+        rounds = [t for t, p in enumerate(found) if p == phase]
+        if not rounds:
+            continue
+        start, end = max(0, rounds[0] - 0.5), min(len(found) - 1, rounds[-1] + 0.5)
+        for axis in axes:
+            axis.axvspan(start, end, color=colour, alpha=0.13, linewidth=0, zorder=0)
+            if start:
+                axis.axvline(start, color=INK, linestyle=(0, (2, 2)), linewidth=0.9, zorder=1)
+        axes[0].annotate(
+            words,
+            ((start + end) / 2, 1),
+            (0, -4),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=9,
+            color=INK,
+        )
+    furnish_page(figure, title, f"{name}. {picture.caption}")
+    return figure
+
+
+def _maps(picture: Picture, title: str) -> Figure:
+    """A map of the index for each method, downwards, and four rounds, to the right."""
+    from matplotlib.figure import Figure
+
+    groups, rounds = _groups(picture, label), shown_rounds(picture.last)
+    figure = Figure(figsize=(2.75 * len(rounds) + 0.9, 0.9 + 2.75 * len(groups)), layout="constrained")
+    parts = figure.subfigures(len(groups), 1, squeeze=False).flatten()
+    grid = picture.runs[0][1][0]["index_map"]
+    for letter, part, (name, many) in zip("abcdefgh", parts, groups.items(), strict=False):
+        part.suptitle(f"({letter}) {name}", x=0.006, ha="left", fontsize=11.5, fontweight="bold")
+        axes = part.subplots(1, len(rounds), squeeze=False).flatten()
+        maps = [_mean_map([records[t] for _, records in many if len(records) > t]) for t in rounds]
+        values = [v for one in maps for row in one for v in row if not math.isnan(v)]
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        for number, (axis, t, one) in enumerate(zip(axes, rounds, maps, strict=True)):
+            axis.grid(False)
+            axis.set_title(f"$t = {t}$")
+            axis.set_facecolor("white")
+            axis.set_xticks(range(0, len(grid["q"]), 2), [f"{q:g}" for q in grid["q"][::2]])
+            axis.set_yticks(range(0, len(grid["p"]), 2), [f"{p:g}" for p in grid["p"][::2]])
+            axis.set_xlabel("$q$")
+            axis.set_ylabel("$p$" if number == 0 else "")
+            if not one:
+                axis.text(0.5, 0.5, "no run has come\nso far", ha="center", va="center", transform=axis.transAxes)
+                continue
+            image = axis.imshow(one, vmin=low, vmax=high, cmap="cividis", aspect="auto")
+            for i, row in enumerate(one):
+                for j, value in enumerate(row):
+                    if math.isnan(value):
+                        axis.text(j, i, "×", ha="center", va="center", color=INK, fontsize=9)
+        if values:
+            part.colorbar(image, ax=axes, label="PQ Index", aspect=16, pad=0.015)
+    note = "× where there is no index: p = q, or no weight is left. Each method has its own scale."
+    furnish_page(figure, title, f"{picture.caption} {note}")
+    return figure
+
+
+def shown_rounds(last: int) -> list[int]:
+    """Four rounds, as the paper chooses them for its T of 30 and 15, else at equal distances.
+
+    >>> shown_rounds(30), shown_rounds(15), shown_rounds(2)
+    ([0, 10, 20, 30], [0, 4, 8, 15], [0, 1, 2])
+    """
+    return [0, 4, 8, 15] if last == 15 else sorted({round(last * part / 3) for part in range(4)})
+
+
+def _mean_map(records: Sequence[Record]) -> list[list[float]]:
+    """Mean over runs of the index for each p (downwards) and q; NaN where there is none."""
+    maps = [record["index_map"]["pq_index"] for record in records]
+    found = [[mean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*maps, strict=True)]
+    return [[math.nan if value is None else value for value in row] for row in found]
+
+
+def _groups(picture: Picture, name: Callable[[Experiment], str]) -> dict[str, list[Run]]:
+    """The runs of each line, in the order of the paper; none for a line that was not run."""
+    groups: dict[str, list[Run]] = {name(e): [] for e in picture.planned}
+    for run in picture.runs:
+        groups[name(run[0])].append(run)
+    return groups
+
+
+def _curves(
+    groups: dict[str, list[Run]], looks: Sequence[dict[str, Any]], beside: Published | None = None, key: str = ""
+) -> list[Curve]:
+    """A line for each group that has runs; one that has none keeps its look to itself."""
+    return [
+        Curve(
+            name,
+            look,
+            [records for _, records in many],
+            published=() if beside is None else beside.of(key, name_in_file(many[0][0])),
+        )
+        for (name, many), look in zip(groups.items(), looks, strict=False)
+        if many
+    ]
+
+
+def _cells(
+    panels: dict[str, Panel],
+    groups: dict[str, list[Run]],
+    looks: Sequence[dict[str, Any]],
+    beside: Published | None,
+) -> list[tuple[Panel, list[Curve]]]:
+    return [(panel, _curves(groups, looks, beside, key)) for key, panel in panels.items()]
+
+
+def _shades(count: int) -> list[str]:
+    """Colours from dark to light, for values that have an order: it is seen without colours too."""
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    shades = matplotlib.colormaps["viridis"]
+    return [to_hex(shades(0.85 * i / max(1, count - 1))) for i in range(count)]

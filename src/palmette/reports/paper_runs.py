@@ -1,0 +1,221 @@
+"""Which runs a figure of the paper is drawn from, and how they differ from the paper's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from palmette.errors import RunDamaged
+from palmette.reports.comparison import name_of
+from palmette.reports.tables import Run
+from palmette.studies.config import Experiment
+from palmette.studies.paper import MODEL_NAMES, SEEDS, PaperFigure, rounds_of
+from palmette.studies.records import flattened, flattened_layers
+from palmette.studies.rundir import RunDir, find_runs
+from palmette.studies.standing import experiment_of
+
+VARIED = ("method", "p", "q", "eta", "gamma", "beta", "ratio", "scope")
+"""What figures vary. A run belongs to a figure whose data, model and variant it has."""
+
+# These end a run and change nothing before its end; whether it is compiled changes rounding alone.
+_INDIFFERENT = ("seed", "rounds", "stop", "compile")
+_OWN = ("data", "model", *VARIED)
+_SHARED = tuple(f.name for f in fields(Experiment) if f.name not in (*_OWN, *_INDIFFERENT))
+_FLAGS = {"epochs": "--epochs", "precision": "--precision"}
+
+
+def variant(experiment: Experiment) -> tuple[Any, ...]:
+    """What tells the lines of a figure apart: the method, its settings and the scope."""
+    return tuple(getattr(experiment, name) for name in VARIED)
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the paper, and the runs it is drawn from.
+
+    Args:
+        figure: what is drawn; its model may be another than the paper's.
+        runs: with the rounds that are there.
+        planned: all that it takes, each variant at least once, there or not.
+        paper_model: the model that the paper has in its place.
+    """
+
+    figure: PaperFigure
+    runs: tuple[Run, ...]
+    planned: tuple[Experiment, ...]
+    paper_model: str
+
+    @property
+    def seeds(self) -> list[int]:
+        """How many runs there are of each variant that has one, from the fewest to the most."""
+        counts: dict[Any, int] = {}
+        for experiment, _ in self.runs:
+            counts[variant(experiment)] = counts.get(variant(experiment), 0) + 1
+        return sorted(counts.values())
+
+    @property
+    def last(self) -> int:
+        """The last round that a run has."""
+        return max((len(records) for _, records in self.runs), default=0) - 1
+
+    @property
+    def name(self) -> str:
+        """Of its files: that of the figure, and what is scaled down, so that nothing finer is overwritten."""
+        first = self.planned[0]
+        rounds = max(e.rounds for e in self.planned)
+        seeds = max(self.seeds, default=0)
+        parts = [self.figure.name]
+        parts += [self.figure.model.replace(":", "-")] if self.figure.model != self.paper_model else []
+        parts += [f"e{first.epochs}"] if first.epochs != Experiment.epochs else []
+        parts += [f"t{rounds}"] if rounds != rounds_of(self.figure.model) else []
+        parts += [f"n{seeds}"] if seeds != len(SEEDS) else []
+        return "-".join(parts)
+
+    @property
+    def missing(self) -> list[str]:
+        """The lines that no run is there for."""
+        there = {variant(e) for e, _ in self.runs}
+        absent = {variant(e): e for e in self.planned if variant(e) not in there}
+        scopes = len({e.scope for e in self.planned}) > 1
+        return [name_of(e) + (f", {e.scope} scope" if scopes else "") for e in absent.values()]
+
+    @property
+    def caption(self) -> str:
+        """The protocol of the paper and, where it is another, that of these runs."""
+        theirs = (
+            f"{Experiment.epochs} epochs in each of rounds 0 to {rounds_of(self.paper_model)}, {len(SEEDS)} seeds"
+        )
+        ours = self._protocol()
+        if ours == theirs and self.paper_model == self.figure.model:
+            lines = [f"The paper's protocol: {theirs}."]
+        else:
+            names = [MODEL_NAMES.get(m, m) for m in (self.paper_model, self.figure.model)]
+            of = [f" of {name}" if names[0] != names[1] else "" for name in names]
+            lines = [f"Scaled: here {ours}{of[1]}; the paper has {theirs}{of[0]}."]
+        if self.figure.kind == "p-q map":
+            lines.append("Means over seeds." if self.seeds[-1] > 1 else "")
+        else:
+            lines.append(
+                "Lines are means, bars one standard deviation over seeds."
+                if self.seeds[-1] > 1
+                else "One seed, so no error bars."
+            )
+        if self.missing:
+            lines.append(f"Not run: {'; '.join(self.missing)}.")
+        return " ".join(line for line in lines if line)
+
+    def only(self, **settings: object) -> Picture:
+        """The part of it with these settings of an experiment."""
+
+        def fits(experiment: Experiment) -> bool:
+            return all(getattr(experiment, name) == value for name, value in settings.items())
+
+        runs, planned = (run for run in self.runs if fits(run[0])), (e for e in self.planned if fits(e))
+        return replace(self, runs=tuple(runs), planned=tuple(planned))
+
+    def _protocol(self) -> str:
+        first, seeds = self.runs[0][0], self.seeds
+        count = f"{seeds[-1]} seed{'s' if seeds[-1] > 1 else ''}"
+        if seeds[0] != seeds[-1]:
+            count = f"{seeds[0]} to {count}"
+        rounds = max(e.rounds for e, _ in self.runs)
+        unfinished = any(records[-1]["stopped"] is None for _, records in self.runs)
+        last = rounds if not unfinished else self.last
+        so_far = f" (of {rounds}, so far)" if last < rounds else ""
+        text = f"{first.epochs} epochs in each of rounds 0 to {last}{so_far}, {count}"
+        usual = {e.batch for e in self.figure.experiments()}
+        others = [
+            f"{name.replace('_', ' ')} {getattr(first, name)}"
+            for name in _SHARED
+            if name not in ("epochs", "batch") and getattr(first, name) != getattr(Experiment, name)
+        ]
+        others += [f"batch {first.batch}"] if first.batch not in usual else []
+        return ", ".join([text, *others])
+
+
+def in_folder(figure: PaperFigure, planned: Sequence[Experiment], folder: Path, *, paper_model: str) -> Picture:
+    """The figure from the runs of `folder` / id, as far as they have got."""
+    runs = [(e, records) for e in planned if (records := _records(RunDir(folder / e.id)))]
+    return Picture(figure, tuple(runs), tuple(planned), paper_model)
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """All runs below some folders, at any depth; what is in them is read when it is asked for."""
+
+    runs: Mapping[Path, Experiment]
+
+    @staticmethod
+    def of(folders: Iterable[str | Path], *, say: Callable[[str], None]) -> Shelf:
+        """The runs below `folders`; `say` is told of those that cannot be read."""
+        found: dict[Path, Experiment] = {}
+        for path in dict.fromkeys(run.path.resolve() for folder in folders for run in find_runs(folder)):
+            try:
+                found[path] = experiment_of(RunDir(path))
+            except RunDamaged as error:
+                say(f"left out: {error}")
+        return Shelf(found)
+
+    def picture(
+        self,
+        figure: PaperFigure,
+        *,
+        paper_model: str,
+        seeds: Sequence[int] | None = None,
+        rounds: int | None = None,
+        epochs: int | None = None,
+        precision: str | None = None,
+    ) -> Picture | None:
+        """The figure from the runs that have its data, model and variants, whatever else they share.
+
+        What is None is not asked for. None if there is no such run. Where one run is there twice, or several that
+        differ in what ends them only, the one with the most rounds counts. Runs that were trained differently do
+        not belong into one picture, and are refused.
+        """
+        wanted = {variant(e) for e in figure.experiments()}
+        asked = {"epochs": epochs, "precision": precision}
+        fits = {
+            path: e
+            for path, e in self.runs.items()
+            if (e.data, e.model) == (figure.data, figure.model)
+            and variant(e) in wanted
+            and (seeds is None or e.seed in seeds)
+            and all(value is None or getattr(e, name) == value for name, value in asked.items())
+        }
+        best: dict[Any, Run] = {}
+        for path, e in fits.items():
+            records = _records(RunDir(path))[: None if rounds is None else rounds + 1]
+            key = (variant(e), e.seed, *(getattr(e, name) for name in _SHARED))
+            if records and len(records) > len(best.get(key, (e, ()))[1]):
+                best[key] = (e, records)
+        runs = sorted(best.values(), key=lambda run: run[0].seed)
+        _check_alike(figure, [e for e, _ in runs])
+        if not runs:
+            return None
+        most = max(e.rounds for e, _ in runs) if rounds is None else rounds
+        planned = figure.experiments(seeds=[0], epochs=runs[0][0].epochs, rounds=most)
+        return Picture(figure, tuple(runs), tuple(planned), paper_model)
+
+
+def _check_alike(figure: PaperFigure, experiments: Sequence[Experiment]) -> None:
+    for name in _SHARED:
+        values = sorted({str(getattr(e, name)) for e in experiments})
+        if len(values) > 1:
+            how = f"choose with {_FLAGS[name]}" if name in _FLAGS else "give the folder of one of them"
+            raise ValueError(
+                f"the runs for {figure.name} differ in {name} ({', '.join(values)}) and do not belong into one "
+                f"picture; {how}"
+            )
+
+
+def _records(rundir: RunDir) -> list[dict[str, Any]]:
+    """The records of a run, or an error that says which is none."""
+    records = rundir.records()
+    try:
+        for record in records:
+            flattened(record), flattened_layers(record), record["index_map"]["pq_index"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunDamaged(f"{str(rundir.records_file)!r} has a line that is no record: {error!r}") from error
+    return records

@@ -1,0 +1,109 @@
+"""What the paper's figures cost here, reckoned in a few seconds and without their data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import torch
+
+from palmette.studies.config import Experiment
+from palmette.studies.cost import Cost, cost
+from palmette.studies.rounds import fleets
+from palmette.studies.standing import Standing
+from palmette.training.data import Images
+from palmette.training.models import build, flops_per_image
+
+_SECONDS = 0.2  # of training that are timed, at least
+_TOGETHER = 4  # networks of a fleet
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """The size of a data set."""
+
+    shape: tuple[int, int, int]
+    classes: int
+    train: int
+    test: int = 10_000
+    augment: bool = True
+
+
+SETS = {
+    "FashionMNIST": DataSet((1, 28, 28), 10, 60_000, augment=False),
+    "CIFAR10": DataSet((3, 32, 32), 10, 50_000),
+    "CIFAR100": DataSet((3, 32, 32), 100, 50_000),
+    "TinyImageNet": DataSet((3, 64, 64), 200, 100_000),
+}
+"""The data sets of the paper."""
+
+
+@dataclass
+class Clock:
+    """Reckons how long runs take on a device; what it has timed it does not time again.
+
+    Small models are timed, on black images. A large one would take minutes on a CPU: it takes as much longer than
+    the CNN (on a GPU than ResNet18, which fills it better) as it has more FLOPs.
+    """
+
+    device: str
+    fleet: int | None = None
+    _timed: dict[object, Cost] = field(default_factory=dict)
+
+    def seconds(self, standings: Iterable[Standing]) -> float:
+        """What is left to do, if no run ends early."""
+        left = {s.experiment: s for s in standings if s.state != "finished"}
+        total = 0.0
+        for fleet in fleets(left):
+            spent = self._cost(fleet[0], min(_TOGETHER, self.fleet or _TOGETHER, len(fleet)))
+            for s in (left[e] for e in fleet):
+                rounds = max(0, s.experiment.rounds + 1 - s.rounds)
+                total += s.epochs_left * spent.seconds_per_epoch + rounds * spent.seconds_per_round
+        return total
+
+    def _cost(self, experiment: Experiment, members: int) -> Cost:
+        key = (experiment.data, experiment.model, experiment.batch, experiment.precision, members)
+        if key not in self._timed:
+            self._timed[key] = self._measured(experiment, members)
+        return self._timed[key]
+
+    def _measured(self, experiment: Experiment, members: int) -> Cost:
+        on_cpu = torch.device(self.device).type == "cpu"
+        # What is compiled would take longer to compile than to time.
+        plain, size = replace(experiment, compile=False), SETS[experiment.data]
+        if experiment.model in ("linear", "mlp") or (experiment.model in ("cnn", "resnet18") and not on_cpu):
+            return cost(plain, _black(size), device=self.device, members=members, seconds=_SECONDS)
+        if experiment.model == "cnn":
+            few = replace(size, train=50, test=100)
+            found = cost(replace(plain, batch=50), _black(few), device=self.device, seconds=_SECONDS)
+            return _scaled(found, size.train / few.train, size.test / few.test)
+        model = "cnn" if on_cpu else "resnet18"
+        reference = Experiment(data="CIFAR10", model=model, precision=experiment.precision)
+        known, there = self._cost(reference, members), SETS["CIFAR10"]
+        more = self._flops(experiment.model, size) / self._flops(model, there)
+        return _scaled(known, more * size.train / there.train, more * size.test / there.test)
+
+    def _flops(self, model: str, size: DataSet) -> int:
+        return flops_per_image(build(model, shape=size.shape, classes=size.classes).to("meta"), shape=size.shape)
+
+
+def _black(size: DataSet) -> Images:
+    """Black images, which take no memory however many they are."""
+
+    def images(count: int) -> torch.Tensor:
+        return torch.zeros(1, *size.shape, dtype=torch.uint8).expand(count, *size.shape)
+
+    def labels(count: int) -> torch.Tensor:
+        return torch.zeros(1, dtype=torch.int64).expand(count)
+
+    usual = (0.5,) * size.shape[0]
+    parts = (images(size.train), labels(size.train), images(size.test), labels(size.test))
+    return Images(*parts, classes=size.classes, name="black", mean=usual, sd=usual, augment=size.augment)
+
+
+def _scaled(known: Cost, epoch: float, round: float) -> Cost:
+    return replace(
+        known,
+        seconds_per_epoch=known.seconds_per_epoch * epoch,
+        seconds_per_round=known.seconds_per_round * round,
+    )
