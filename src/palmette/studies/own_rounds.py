@@ -170,7 +170,9 @@ class OwnRounds:
             self.rates = dict(self.met.rates)
 
     def _sums(self) -> list[float]:
-        return [float(w.detach().sum(dtype=torch.float64)) for w in tensors_of(self.pruner.weights).values()]
+        """Of the weights and of their squares: what training does not leave as it is."""
+        values = [weight.detach().double() for weight in tensors_of(self.pruner.weights).values()]
+        return [float(sums) for v in values for sums in (v.sum(), v.square().sum())]
 
     def _try_out(self) -> None:
         """What cannot be used is better known before the first training than after it."""
@@ -198,7 +200,7 @@ class OwnRounds:
         value: Any = function(self.model)
         self._set_modes()
         try:
-            return float(value)
+            return float(value.detach() if isinstance(value, Tensor) else value)
         except (TypeError, ValueError, RuntimeError):
             raise TypeError(f"{name} must return one number, larger is better, got {value!r}") from None
 

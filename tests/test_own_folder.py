@@ -1,0 +1,202 @@
+"""The folder of a run around one's own training: killed and resumed bit for bit, read by others, and its own."""
+
+import copy
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import palmette as pm
+from own_digits import OPTIONS, X, Y, evaluate, network, states_are_equal, test, train
+from palmette.errors import MaskMismatch, RunBusy, RunDamaged
+from palmette.studies.rundir import RunDir
+
+test.__test__ = False
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return pm.prune_and_retrain(network(), train, evaluate, test=test, folder=folder, **OPTIONS), folder
+
+
+def same(one, other):
+    """All but the timings; the good model is compared elsewhere."""
+    names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
+    assert names == sorted(str(p.relative_to(other)) for p in other.rglob("*") if p.is_file())
+    masks = [name for name in names if name.endswith(".safetensors")]
+    assert len(masks) == len(RunDir(one).records())
+    assert all(pm.Masks.load(one / name) == pm.Masks.load(other / name) for name in masks)
+    plain = {*names} - {*masks, "timings.jsonl", "good.pt"}
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in plain)
+
+
+def test_killed_and_resumed_it_ends_bit_for_bit_like_one_that_was_not(whole, tmp_path):
+    code = f"from own_digits import *; run_and_be_killed({str(tmp_path / 'run')!r}, 2, test=test)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent)
+    assert done.returncode == -signal.SIGKILL
+    records = RunDir(tmp_path / "run").records()
+    assert [r["round"] for r in records] == [0, 1]
+    trainings = []
+
+    def counted(model):
+        trainings.append(train(model))
+
+    fresh = network(seed=1)  # what it is filled with is in the folder, the random numbers too
+    torch.manual_seed(7)
+    model = pm.prune_and_retrain(fresh, counted, evaluate, test=test, folder=tmp_path / "run", **OPTIONS)
+    assert len(trainings) == 2
+    assert states_are_equal(model, whole[0])
+    assert same(whole[1], tmp_path / "run")
+
+
+@pytest.mark.parametrize("rewind", ["init", "fine-tune"])
+@pytest.mark.parametrize("call", [0, 1, 3])
+def test_interrupted_in_any_round_it_ends_the_same(tmp_path, rewind, call):
+    options = OPTIONS | {"rewind": rewind}
+    plain = pm.prune_and_retrain(network(), train, evaluate, folder=tmp_path / "plain", **options)
+    calls = iter(range(9))
+
+    def interrupted(model):
+        train(model, epochs=1 if (now := next(calls)) == call else 2)
+        if now == call:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), interrupted, evaluate, folder=tmp_path / "run", **options)
+    model = pm.prune_and_retrain(network(1), train, evaluate, folder=tmp_path / "run", **options)
+    assert states_are_equal(model, plain)
+    assert same(tmp_path / "plain", tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["save_masks", "save_checkpoint", "append_record", "append_timing", "finish"])
+def test_killed_while_it_writes_it_ends_the_same(whole, tmp_path, monkeypatch, name):
+    after, write = iter(range(9)), getattr(RunDir, name)
+
+    def dies(self, *arguments):
+        if next(after) == (0 if name == "finish" else 2):
+            raise KeyboardInterrupt
+        return write(self, *arguments)
+
+    monkeypatch.setattr(RunDir, name, dies)
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
+    monkeypatch.undo()
+    model = pm.prune_and_retrain(network(1), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
+    assert states_are_equal(model, whole[0])
+    assert same(whole[1], tmp_path)
+
+
+def test_a_finished_run_gives_its_model_back_at_once(whole):
+    def never(model):
+        raise AssertionError
+
+    model = pm.prune_and_retrain(network(1), never, evaluate, test=test, folder=whole[1], **OPTIONS)
+    assert states_are_equal(model, whole[0])
+    assert not (whole[1] / "checkpoints").exists()
+    plain = network(1)
+    plain.load_state_dict(torch.load(whole[1] / "good.pt")["state_dict"])
+    assert states_are_equal(plain, whole[0])
+
+
+def test_records_say_what_was_measured_and_other_commands_read_them(whole, tmp_path):
+    from click.testing import CliRunner
+
+    from palmette.cli import main
+
+    table = pm.read_runs(whole[1])
+    assert table["density"].tolist() == [1.0, 0.5, 0.25, 0.125]
+    assert table["data"].tolist() == ["own"] * 4
+    assert table["model"].tolist() == ["own:Sequential"] * 4
+    assert table["validation_accuracy"].notna().all()
+    model = copy.deepcopy(whole[0]).eval()
+    assert table["validation_accuracy"].iloc[-1] == pytest.approx(float(evaluate(model)))
+    assert table["test_accuracy"].iloc[-1] == pytest.approx(float(test(model)))
+    masks = pm.Masks.load(whole[1] / "masks" / "round-03.safetensors", like=pm.prunable(model))
+    assert masks.density == 0.125
+    assert len(pm.read_runs(whole[1], layers=True)) == 8
+    for command in (["show", str(whole[1])], ["table", str(whole[1])]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output
+    done = CliRunner().invoke(main, ["report", str(whole[1]), "-o", str(tmp_path / "page.html")])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_score_that_is_no_accuracy_is_recorded_as_what_it_is(tmp_path):
+    def minus_loss(model):
+        with torch.no_grad():
+            return -nn.functional.cross_entropy(model(X), Y)
+
+    pm.prune_and_retrain(network(), train, minus_loss, **OPTIONS | {"tolerance": 9.0, "folder": tmp_path})
+    last = RunDir(tmp_path).records()[-1]["validation"]
+    assert last["accuracy"] is None
+    assert last["score"] < 0
+
+
+def test_a_budget_that_runs_do_not_know_is_recorded_all_the_same(tmp_path):
+    options = OPTIONS | {"budget": pm.TailMass(eta=0.1), "rounds": 1, "folder": tmp_path}
+    pm.prune_and_retrain(network(), train, evaluate, **options)
+    assert [r["round"] for r in RunDir(tmp_path).records()] == [0, 1]
+    assert not (tmp_path / "experiment.toml").exists()
+
+
+class Copied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def other_width():
+    return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 10))
+
+
+def test_a_folder_belongs_to_one_model_and_one_set_of_settings(whole, tmp_path):
+    options = OPTIONS | {"test": test, "folder": whole[1]}
+    with pytest.raises(
+        MaskMismatch, match=r"0.weight \(\(32, 64\) instead of \(16, 64\)\).*begun with, or another"
+    ):
+        pm.prune_and_retrain(other_width(), train, evaluate, **options)
+    with pytest.raises(MaskMismatch, match=r"missing: inner.weight.*not in this model: 0.weight"):
+        pm.prune_and_retrain(Copied(), train, evaluate, **options)
+    with pytest.raises(RunDamaged, match=r"with rounds=3, not rounds=5; go on with the old settings, or give"):
+        pm.prune_and_retrain(network(), train, evaluate, **options | {"rounds": 5})
+    with pytest.raises(RunDamaged, match=r"budget='FixedRatio\(ratio=0.5\)', not budget='Sap"):
+        pm.prune_and_retrain(network(), train, evaluate, **options | {"budget": pm.Sap()})
+    with pytest.raises(
+        RunDamaged, match=r"prunes 0.weight, 4.weight, not 0.weight; give the same include and exclude"
+    ):
+        pm.prune_and_retrain(network(), train, evaluate, **options | {"exclude": ["4.*"]})
+
+
+def test_damage_in_a_folder_is_named(tmp_path):
+    run, options = tmp_path / "run", OPTIONS | {"rounds": 1}
+    pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    (run / "good.pt").write_bytes((run / "good.pt").read_bytes()[:100])
+    with pytest.raises(RunDamaged, match=r"the last good model.*cannot be read.*remove .* to begin again"):
+        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    (run / "good.pt").unlink()
+    with pytest.raises(RunDamaged, match="cannot be read"):
+        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    (run / "records.jsonl").write_text("".join((run / "records.jsonl").read_text().splitlines(True)[:1]))
+    with pytest.raises(RunDamaged, match="records but no state to go on from"):
+        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    (run / "settings.json").write_text(json.dumps({"settings": {}}))
+    with pytest.raises(RunDamaged, match=r"settings.json' is damaged"):
+        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    (run / "settings.json").unlink()
+    with pytest.raises(RunDamaged, match="another kind of run"):
+        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    with RunDir(tmp_path).lock(), pytest.raises(RunBusy, match="in use by process"):
+        pm.prune_and_retrain(network(), train, folder=tmp_path, **OPTIONS)
