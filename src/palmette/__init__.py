@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from palmette.integrations.compressible import how_compressible as how_compressible
     from palmette.measures.bound import eta_of_cut as eta_of_cut
     from palmette.measures.bound import retained_lower_bound as retained_lower_bound
     from palmette.measures.bound import tail_mass_count as tail_mass_count
@@ -59,6 +60,7 @@ _HOME = {
     "IndexTurnsUp": "pruning.stopping",
     "SmallCut": "pruning.stopping",
     "prunable": "pruning.weights",
+    "how_compressible": "integrations.compressible",
     "MEASURES": "measures.classic",
     "eta_of_cut": "measures.bound",
     "gini_index": "measures.gini",

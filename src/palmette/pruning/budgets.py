@@ -68,6 +68,12 @@ class Budget(ABC):
         cut = torch.where(index.isnan(), 0, cut)
         return Plan(sums, index, retained, cut)
 
+    def plan_of_sums(self, sums: PowerSums) -> Plan:
+        """The same of weights that are not at hand as a whole, for a budget that asks for no more than sums."""
+        index = sums.index()
+        retained, cut = self._count(Rows((), ()), sums)
+        return Plan(sums, index, retained, torch.where(index.isnan(), 0, cut))
+
     @abstractmethod
     def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
         """(how many to keep, how many go) for each row."""

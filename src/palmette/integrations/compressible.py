@@ -1,0 +1,80 @@
+"""The one call that answers the question, for a model in memory and for a file on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from palmette.errors import NotFinite
+from palmette.integrations.files import open_checkpoint, readable
+from palmette.pruning.budgets import Sap
+from palmette.pruning.compressible import Compressibility, LeftOut, measure
+from palmette.pruning.masks import Masks, check_match
+from palmette.pruning.stored import stored_weights
+from palmette.pruning.weights import prunable, uncompiled
+
+
+def how_compressible(
+    model: nn.Module | str | Path,
+    *,
+    budget: Sap | None = None,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] = (),
+    masks: Mapping[str, Tensor] | None = None,
+) -> Compressibility:
+    """How far can this be pruned? Layer by layer and for the whole, without data and without a change to anything.
+
+    Args:
+        model: a module, or the path of a checkpoint: a .safetensors, .pt, .onnx, .gguf, .npy, .npz or .csv file,
+            or a folder of Transformers. A file is read in parts, so it may be larger than memory.
+        budget: whose next step is foretold; `Sap()` by default.
+        include, exclude: patterns of parameter names, see `palmette.prunable`.
+        masks: of a model: which of its weights are still there, all by default, such as ``pruner.masks``.
+
+    Returns:
+        The report: print it, or look at its `whole`, `layers`, `verdict` and `warnings`; `to_dict` for JSON.
+
+    >>> import torch
+    >>> model = nn.Linear(4, 1, bias=False)
+    >>> _ = model.weight.data.copy_(torch.tensor([[0.0, 0.0, -7.0, 0.0]]))
+    >>> report = how_compressible(model)
+    >>> report.whole.pq_index, report.whole.sap_cut
+    (0.75, {'neuron': 3, 'layer': 3, 'global': 3})
+
+    Diao et al. 2023, Definition 1, Theorem 2 and Algorithm 1.
+    """
+    budget = Sap() if budget is None else budget
+    if not isinstance(budget, Sap):
+        raise TypeError(f"budget must be a Sap(p, q, …), got {budget!r}")
+    if isinstance(model, nn.Module):
+        return _of_model(model, budget, include, exclude, masks)
+    if not isinstance(model, str | Path):
+        raise TypeError(f"model must be a torch.nn.Module or the path of a checkpoint, got {type(model).__name__}")
+    if masks is not None:
+        raise ValueError("masks go with a model; those of a file are beside it, where `palmette prune` left them")
+    found = open_checkpoint(model, include=include, exclude=exclude)
+    with readable(found.path):
+        return measure(found.weights, budget=budget, left_out=found.left_out, title=found.path.name)
+
+
+def _of_model(
+    model: nn.Module,
+    budget: Sap,
+    include: Iterable[str] | None,
+    exclude: Iterable[str],
+    masks: Mapping[str, Tensor] | None,
+) -> Compressibility:
+    weights = prunable(model, include=include, exclude=exclude)
+    if masks is not None:
+        check_match(Masks(masks), {n: w.shape for n, w in weights.items()}, "the masks")
+    rest = [
+        LeftOut(n, tuple(p.shape), "no weight of a Linear, convolution or attention", p.numel() * p.element_size())
+        for n, p in uncompiled(model).named_parameters()
+        if n not in weights
+    ]
+    try:
+        return measure(stored_weights(weights, masks), budget=budget, left_out=rest, title=type(model).__name__)
+    except NotFinite as error:
+        raise NotFinite(f"the model has {error}") from error

@@ -1,0 +1,248 @@
+"""Checkpoints on disk, without the model's code: tensors by name, opened one by one and read in parts.
+
+`open_checkpoint` knows .safetensors (single, sharded), PyTorch's .pt and its kin (weights only, never arbitrary
+pickle), folders of Transformers, ONNX, GGUF, and .npy, .npz and .csv for plain vectors and matrices. Nothing but
+headers is read before a tensor's `read` is called, except of formats that cannot be read in parts: old .pt, .csv.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from palmette.errors import NotFinite
+from palmette.integrations import arrays, pickles, shards
+from palmette.integrations.naming import sort_out
+from palmette.pruning.compressible import LeftOut
+from palmette.pruning.stored import Stored
+
+FOLDER = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
+"""What a folder of Transformers may have, in the order in which it is looked for."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The tensors of a file or a folder.
+
+    Args:
+        path: where it is.
+        weights: those to prune.
+        others: the rest of them, to be written along.
+        left_out: the rest of them, with a reason each.
+        aliases: of the others, those that are one of the weights once more.
+        vectors: True for plain numbers, which are no layers.
+    """
+
+    path: Path
+    weights: tuple[Stored, ...]
+    others: tuple[Stored, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    vectors: bool = False
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a reader of one format found.
+
+    Args:
+        tensors: all of them.
+        aliases: names of tensors that are another one once more, by name.
+        embedded: names that the format says are embeddings.
+        vectors: True where every tensor is to be measured: plain numbers.
+    """
+
+    tensors: Sequence[Stored]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    embedded: Sequence[str] = ()
+    vectors: bool = False
+
+
+def open_checkpoint(
+    path: str | Path, *, include: Iterable[str] | None = None, exclude: Iterable[str] = ()
+) -> Checkpoint:
+    """Open a file or a folder, and sort out which of its tensors are weights to prune.
+
+    Args:
+        path: the file or folder.
+        include, exclude: patterns of names, as `palmette.prunable` has them.
+    """
+    path = Path(path)
+    file = _main_file(path)
+    with readable(path):
+        found = _READERS[_kind(file)](file)
+    if found.vectors:
+        if not any(t.entries for t in found.tensors):
+            raise ValueError(f"{str(path)!r} holds no numbers")
+        chosen = [t for t in found.tensors if t.entries]
+        return Checkpoint(path, tuple(chosen), vectors=True)
+    tensors = _joined_with_masks(_without_prefix(found.tensors))
+    weights, left_out = sort_out(
+        tensors,
+        include=include,
+        exclude=exclude,
+        aliases=_renamed(found, tensors),
+        embedded=found.embedded,
+        what=repr(str(path)),
+    )
+    chosen_names = {w.name for w in weights}
+    return Checkpoint(
+        path,
+        tuple(weights),
+        tuple(t for t in tensors if t.name not in chosen_names),
+        tuple(left_out),
+        {alias: name for alias, name in _renamed(found, tensors).items() if name in chosen_names},
+    )
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turns what a reader raises on a broken file into one sentence that names it."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what matters is said below, with the name of the file
+            yield
+    except NotFinite as error:
+        raise NotFinite(f"{str(path)!r} has {error}") from error
+    except ImportError as error:  # of an extra that is not installed
+        raise ImportError(f"{str(path)!r} could not be read: {error}") from error
+    except Exception as error:  # a broken file can break its reader anywhere
+        raise ValueError(f"{str(path)!r} could not be read: {_why(error, path.suffix)}") from error
+
+
+def _why(error: Exception, suffix: str) -> str:
+    """What a reader raised, as the end of a sentence."""
+    from safetensors import SafetensorError
+
+    if pickled := re.search(r"Unsupported global: GLOBAL (\S+)", str(error)):
+        return f"it needs {pickled[1]}, and only tensors are loaded; save model.state_dict() in its place"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    # Torch goes on for paragraphs; a KeyError or a struct.error says nothing to a person.
+    first = re.split(r"\n|; |(?<=\S)\. ", str(error).strip())[0].rstrip(".")
+    if first and isinstance(error, ValueError | TypeError | RuntimeError | MemoryError | SafetensorError):
+        return first
+    return f"its contents are not weights in the {suffix} format"
+
+
+def _main_file(path: Path) -> Path:
+    """The file to open: `path`, or what a folder has of `FOLDER`."""
+    if path.is_dir():
+        found = [path / name for name in FOLDER if (path / name).is_file()]
+        found = found or sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if _kind(p))
+        found = [file for file in found if not file.name.endswith(".masks.safetensors")]
+        if not found:
+            raise FileNotFoundError(
+                f"{str(path)!r} is a folder without weights; it has none of {', '.join(FOLDER)}"
+            )
+        if len(found) > 1 and found[0].name not in FOLDER:
+            names = ", ".join(file.name for file in found[:4]) + (", …" if len(found) > 4 else "")
+            raise ValueError(f"{str(path)!r} is a folder of several files; name one of {names}")
+        return found[0]
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {str(path)!r}; `palmette measure example` shows what comes out")
+    if not _kind(path):
+        raise ValueError(f"palmette reads {', '.join(SUFFIXES)} and folders of Transformers, got {str(path)!r}")
+    if path.stat().st_size == 0:
+        raise ValueError(f"{str(path)!r} is empty")
+    return path
+
+
+def _kind(path: Path) -> str:
+    """The suffix that says how a file is read; empty for one that is not."""
+    suffix = ".index.json" if path.name.endswith(".index.json") else path.suffix.lower()
+    return suffix if suffix in _READERS else ""
+
+
+def _without_prefix(tensors: Sequence[Stored]) -> list[Stored]:
+    """Names as the plain model has them, without what DataParallel and `torch.compile` put before all of them."""
+    found = list(tensors)
+    while prefix := next(
+        (p for p in ("module.", "_orig_mod.") if found and all(t.name.startswith(p) for t in found)), ""
+    ):
+        found = [replace(t, name=t.name.removeprefix(prefix)) for t in found]
+    return found
+
+
+def _renamed(found: Contents, tensors: Sequence[Stored]) -> dict[str, str]:
+    """The aliases by the names that `_without_prefix` gave."""
+    ending = {t.name for t in tensors}
+
+    def plain(name: str) -> str:
+        while name not in ending and "." in name:
+            name = name.split(".", 1)[1]
+        return name
+
+    return {plain(a): plain(n) for a, n in found.aliases.items() if plain(a) in ending and plain(n) in ending}
+
+
+def _joined_with_masks(tensors: Sequence[Stored]) -> list[Stored]:
+    """`weight_orig` and `weight_mask` of `torch.nn.utils.prune` as one weight, part of which is pruned."""
+    by_name = {t.name: t for t in tensors}
+    joined = []
+    for tensor in tensors:
+        base = tensor.name.removesuffix("_orig")
+        mask = by_name.get(base + "_mask")
+        if base != tensor.name and mask is not None and mask.shape == tensor.shape:
+            joined.append(replace(tensor, name=base, kept=_nonzero(mask.read)))
+        elif tensor.name.endswith("_mask") and tensor.name.removesuffix("_mask") + "_orig" in by_name:
+            continue
+        else:
+            joined.append(tensor)
+    return joined
+
+
+def _nonzero(read: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
+    return lambda first, last: read(first, last) != 0
+
+
+def _onnx(file: Path) -> Contents:
+    from palmette.integrations.onnx import read
+
+    return Contents(*read(file))
+
+
+def _gguf(file: Path) -> Contents:
+    from palmette.integrations.gguf import read
+
+    return Contents(read(file))
+
+
+def _pickled(file: Path) -> Contents:
+    tensors, aliases, bare = pickles.read(file)
+    return Contents(tensors, aliases, vectors=bare)
+
+
+def _tied(file: Path, tensors: Sequence[Stored]) -> Contents:
+    """With what config.json beside the file says: an output layer that is tied to the embedding is that one."""
+    config = file.parent / "config.json"
+    head = next((t.name for t in tensors if t.name.endswith("lm_head.weight")), None)
+    if head is not None and config.is_file():
+        said = json.loads(config.read_text(encoding="utf-8"))
+        said = said.get("text_config", said) if isinstance(said, dict) else {}
+        if isinstance(said, dict) and said.get("tie_word_embeddings"):
+            return Contents(tensors, embedded=[head])
+    return Contents(tensors)
+
+
+_READERS: dict[str, Callable[[Path], Contents]] = {
+    ".safetensors": lambda file: _tied(file, shards.read(file)),
+    ".index.json": lambda file: _tied(file, shards.read_sharded(file, pickles.read_plain)),
+    ".pt": _pickled,
+    ".pth": _pickled,
+    ".th": _pickled,
+    ".bin": _pickled,
+    ".ckpt": _pickled,
+    ".onnx": _onnx,
+    ".gguf": _gguf,
+    ".npy": lambda file: Contents(arrays.read_npy(file), vectors=True),
+    ".npz": lambda file: Contents(arrays.read_npz(file), vectors=True),
+    ".csv": lambda file: Contents(arrays.read_csv(file), vectors=True),
+}
+SUFFIXES = tuple(suffix for suffix in _READERS if suffix != ".index.json")

@@ -1,0 +1,116 @@
+"""Which tensors of a file are weights to prune: by their names and shapes alone, as the model's code is not there.
+
+The rule follows `palmette.prunable`: weights of Linear and convolution layers and the projections of attention;
+never biases, norms and embeddings, nor an output layer that shares its weight with one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+
+from palmette.errors import NothingToPrune
+from palmette.pruning.compressible import LeftOut
+from palmette.pruning.stored import Stored
+
+# What PyTorch's layers call the weights that are pruned; parameters of another name belong to no such layer.
+_WEIGHTS = ("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+# embed_tokens, word_embeddings, tok_embeddings, token_embd, wte, wpe, T5's shared; but embed_out is a Linear.
+_EMBEDDING = re.compile(
+    r"(embed(ding)?s?|embd|emb|wte|wpe|lookup|relative_attention_bias)$|^(embed_(?!out)|shared$)", re.I
+)
+_NORM = re.compile(r"norm|(^|_)(ln|bn|gn)(_|\d|$)", re.I)
+_CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)\.weight$")
+
+
+def sort_out(
+    tensors: Sequence[Stored],
+    *,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] = (),
+    aliases: Mapping[str, str] | None = None,
+    embedded: Iterable[str] = (),
+    what: str = "the file",
+) -> tuple[list[Stored], list[LeftOut]]:
+    """The weights to prune, and the other tensors with a reason each.
+
+    Args:
+        tensors: all that the file has.
+        include: patterns such as ``"encoder.*.weight"`` that decide in place of the default: every tensor of
+            floats with two or more dimensions whose name matches one of them.
+        exclude: patterns of names to leave out.
+        aliases: names of tensors that are another one once more, by name.
+        embedded: names that are known to be embeddings.
+        what: what holds the tensors, for the error message.
+    """
+    for argument, given in (("include", include), ("exclude", exclude)):
+        if isinstance(given, str):
+            raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
+    patterns, unwanted = None if include is None else list(include), list(exclude)
+    aliases = aliases or {}
+    known = set(embedded)
+    from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in tensors)
+    why = {t.name: _why_not(t, from_torch, known) for t in tensors}
+    for alias, name in aliases.items():
+        # A weight that is also an embedding is none to prune under either name.
+        if "embedding" in (why[alias], why[name]):
+            why[name] = why[name] or "embedding"
+    gpt2 = any(_CONV1D.search(t.name) and "c_attn" in t.name and t.shape[-1] == 3 * t.shape[0] for t in tensors)
+    weights, left_out = [], []
+    for tensor in tensors:
+        reason = why[tensor.name]
+        if patterns is not None:
+            matched = any(fnmatchcase(tensor.name, pattern) for pattern in patterns)
+            reason = _cannot(tensor) or ("" if matched else "not included")
+        if tensor.name in aliases:
+            reason = f"the same as {aliases[tensor.name]}"
+        if not reason and any(fnmatchcase(tensor.name, pattern) for pattern in unwanted):
+            reason = "excluded"
+        if reason:
+            left_out.append(LeftOut(tensor.name, tensor.shape, reason, tensor.nbytes))
+        else:
+            # The Conv1D of GPT-2 has its inputs first: three times as wide as it is tall, it shows.
+            is_conv1d = gpt2 and _CONV1D.search(tensor.name) is not None and len(tensor.shape) == 2
+            weights.append(replace(tensor, transposed=True) if is_conv1d else tensor)
+    if not weights:
+        raise NothingToPrune(_nothing(what, left_out, patterns, unwanted))
+    return weights, left_out
+
+
+def _cannot(tensor: Stored) -> str:
+    """Why a tensor cannot be pruned, whatever its name."""
+    if not tensor.dtype.is_floating_point:
+        return "no floating-point numbers"
+    if not math.prod(tensor.shape):
+        return "empty"
+    return "" if len(tensor.shape) > 1 else "a vector: bias, norm or statistics"
+
+
+def _why_not(tensor: Stored, from_torch: bool, embedded: set[str]) -> str:
+    if reason := _cannot(tensor):
+        return reason
+    *modules, last = tensor.name.split(".")
+    owner = modules[-1] if modules else ""
+    if not from_torch:  # the last part of the name may be all that there is
+        owner = last
+        if re.search(r"(^|_)bias$", last):
+            return "a bias"
+    elif last not in _WEIGHTS:
+        return "not the weight of a layer"
+    if tensor.name in embedded or (len(tensor.shape) == 2 and _EMBEDDING.search(owner)):
+        return "embedding"
+    return "norm" if _NORM.search(owner) else ""
+
+
+def _nothing(what: str, left_out: Sequence[LeftOut], include: list[str] | None, exclude: list[str]) -> str:
+    if include is not None or exclude:
+        shown = ", ".join(t.name for t in left_out[:8]) + (", …" if len(left_out) > 8 else "")
+        return f"nothing is left of {what} with include={include}, exclude={exclude}; the names are {shown}"
+    able = [t for t in left_out if t.why in ("embedding", "norm", "a bias", "not the weight of a layer")]
+    if not able:
+        return f"{what} holds no floating-point tensor of two or more dimensions by name"
+    shown = ", ".join(f"{t.name} ({t.why})" for t in able[:4]) + (", …" if len(able) > 4 else "")
+    return f"{what} holds no weight of a layer; name others with --include (include=), such as {shown}"

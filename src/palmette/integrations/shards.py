@@ -1,0 +1,136 @@
+"""Safetensors read in parts: a header of JSON, then the bytes of each tensor where it says.
+
+The format is that of https://github.com/huggingface/safetensors: eight bytes for the length of the header,
+the header, the data. The safetensors package maps a whole file into memory; here no more is read than asked for.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from palmette.pruning.stored import Stored
+
+DTYPES: Mapping[str, torch.dtype] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U64": torch.uint64,
+    "U32": torch.uint32,
+    "U16": torch.uint16,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+    "C64": torch.complex64,
+}
+"""The names of dtypes in a header."""
+
+_MASKS = "palmette-masks-1"
+
+
+def read(file: Path) -> list[Stored]:
+    """The tensors of one file, with the masks that `palmette prune` left beside it."""
+    header, start = header_of(file)
+    masks = masks_file(file)
+    kept = _kept(masks) if masks.is_file() and masks != file else {}
+    found = []
+    for name, entry in header.items():
+        if entry["dtype"] not in DTYPES:
+            raise ValueError(f"{name!r} has dtype {entry['dtype']}, which palmette does not know")
+        dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
+        first, last = entry["data_offsets"]
+        reader = part_of(file, start + first, shape, dtype)
+        found.append(Stored(name, shape, dtype, reader, last - first, kept=kept.get(name, lambda _: None)(shape)))
+    return found
+
+
+def read_sharded(index: Path, other: Callable[[Path], Sequence[Stored]]) -> list[Stored]:
+    """The tensors of all files that an ``*.index.json`` names; `other` reads those that are not safetensors."""
+    said = json.loads(index.read_text(encoding="utf-8"))
+    if not (isinstance(said, dict) and isinstance(said.get("weight_map"), dict)):
+        raise ValueError(f"{index.name} has no weight_map")
+    files = [index.parent / name for name in dict.fromkeys(said["weight_map"].values())]
+    if missing := [file.name for file in files if not file.is_file()]:
+        raise ValueError(f"{len(missing)} of {len(files)} shards are missing, such as {missing[0]}")
+    found = [t for file in files for t in (read(file) if file.suffix == ".safetensors" else other(file))]
+    names = {t.name for t in found}
+    if lost := [name for name in said["weight_map"] if name not in names]:
+        raise ValueError(f"{lost[0]!r} is in the index and in no shard")
+    return found
+
+
+def header_of(file: Path) -> tuple[dict[str, Any], int]:
+    """The header, without metadata, and where the data begins. The safetensors package checks it."""
+    with safe_open(file, "np"):
+        pass
+    with file.open("rb") as handle:
+        length = int.from_bytes(handle.read(8), "little")
+        header = json.loads(handle.read(length))
+    header.pop("__metadata__", None)
+    return header, 8 + length
+
+
+def part_of(file: Path, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[int, int], Tensor]:
+    """Reads some of the first axis of a tensor that lies in `file` from byte `start` on."""
+    width = math.prod(shape[1:]) * dtype.itemsize
+
+    def part(first: int, last: int) -> Tensor:
+        count = (last - first) * width if shape else dtype.itemsize
+        data = np.fromfile(file, np.uint8, count, offset=start + first * width)
+        if len(data) != count:
+            raise ValueError("it is shorter than its header says")
+        if not count:
+            return torch.empty((last - first, *shape[1:]), dtype=dtype)
+        return torch.from_numpy(data).view(dtype).reshape((last - first, *shape[1:]) if shape else ())
+
+    return part
+
+
+def masks_file(file: Path) -> Path:
+    """Where the masks of a pruned file are: ``small.masks.safetensors`` beside ``small.safetensors``."""
+    return file.with_name(file.name.removesuffix(".safetensors") + ".masks.safetensors")
+
+
+def _kept(masks: Path) -> dict[str, Callable[[tuple[int, ...]], Callable[[int, int], Tensor]]]:
+    """For each masked tensor: its shape -> what reads its mask in parts."""
+    with safe_open(masks, "np") as file:
+        metadata = file.metadata() or {}
+    if metadata.get("format") != _MASKS:
+        return {}
+    header, start = header_of(masks)
+    shapes = json.loads(metadata.get("shapes", "{}"))
+
+    def reader(name: str) -> Callable[[tuple[int, ...]], Callable[[int, int], Tensor]]:
+        offset = start + header[name]["data_offsets"][0]
+
+        def of_shape(shape: tuple[int, ...]) -> Callable[[int, int], Tensor]:
+            if tuple(shapes.get(name, ())) != shape:
+                raise ValueError(f"{masks.name} beside it belongs to another model: {name!r} differs")
+            width = math.prod(shape[1:])
+
+            def kept(first: int, last: int) -> Tensor:
+                # Parts begin at multiples of 8 rows, so at whole bytes.
+                size = (last - first) * width
+                bits = np.fromfile(masks, np.uint8, (size + 7) // 8, offset=offset + first * width // 8)
+                flat = np.unpackbits(bits, count=size, bitorder="little").astype(bool)
+                return torch.from_numpy(flat).reshape(last - first, *shape[1:])
+
+            return kept
+
+        return of_shape
+
+    return {name: reader(name) for name in header}

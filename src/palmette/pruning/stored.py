@@ -1,0 +1,120 @@
+"""Weights that are read when they are needed, piece by piece: of a file larger than memory, or of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from palmette.errors import NotFinite
+from palmette.pruning.weights import Weight
+
+CHUNK = 1 << 23  # entries that are read at a time: 32 MB of float32
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A weight that can be read in parts.
+
+    Args:
+        name: of the parameter.
+        shape: of the whole.
+        dtype: of the values as they are read.
+        read: (first, last) -> this part of the first axis, as ``values[first:last]`` gives it.
+        nbytes: what it takes where it is stored.
+        transposed, groups: where its neurons are, see `Weight`.
+        kept: like `read`, which entries were not pruned yet; None where all of them count.
+        coding: the integer format that the values were unpacked from, such as "Q4_1"; empty for floats.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[int, int], Tensor]
+    nbytes: int
+    transposed: bool = False
+    groups: int = 1
+    kept: Callable[[int, int], Tensor] | None = None
+    coding: str = ""
+
+    @property
+    def entries(self) -> int:
+        """How many values it has."""
+        return math.prod(self.shape)
+
+    @property
+    def neurons(self) -> int:
+        """How many rows `rows_of` gives for the whole; 1 for a vector, which is one unit."""
+        if len(self.shape) < 2:
+            return 1
+        return self.shape[1] * self.groups if self.transposed else self.shape[0]
+
+    def parts(self, chunk: int = CHUNK) -> Iterator[Part]:
+        """All of it, in order, in parts of about `chunk` entries that are whole rows of the first axis.
+
+        A transposed convolution in groups is one part, as its neurons are found in the whole only.
+        """
+        length, width = self.shape[0], math.prod(self.shape[1:])
+        # Multiples of 8 rows: the bits of a mask that is packed part by part then follow one another.
+        rows = length if self.groups > 1 else max(8, chunk // max(1, width) // 8 * 8)
+        for first in range(0, length, rows):
+            last = min(first + rows, length)
+            raw = self.read(first, last)
+            # Bytes are no floats to torch: few of its functions take them.
+            values = raw.to(torch.float32) if raw.is_floating_point() and raw.element_size() == 1 else raw
+            _check_finite(self, values)
+            yield Part(self, raw, values, None if self.kept is None else self.kept(first, last))
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some rows of the first axis of a stored weight: as they are stored, as numbers, and which still count."""
+
+    of: Stored
+    raw: Tensor
+    values: Tensor
+    kept: Tensor | None
+
+    @property
+    def weight(self) -> Weight:
+        """The values as a weight, which knows its neurons; a vector is a single one."""
+        if len(self.of.shape) < 2:
+            return Weight(self.values.reshape(1, -1))
+        return Weight(self.values, self.of.transposed, self.of.groups)
+
+    def rows(self, values: Tensor) -> Tensor:
+        """Values, or marks, of this part with a row for each neuron."""
+        return self.weight.rows(values.reshape(self.weight.shape))
+
+
+def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None = None) -> list[Stored]:
+    """The weights of a model, as `prunable` gives them, to be read like those of a file."""
+    return [_of_tensor(name, w, None if masks is None else masks[name]) for name, w in weights.items()]
+
+
+def _of_tensor(name: str, weight: Weight, mask: Tensor | None) -> Stored:
+    tensor = weight.tensor.detach()
+
+    def kept(first: int, last: int) -> Tensor:
+        assert mask is not None
+        return mask[first:last]
+
+    return Stored(
+        name,
+        tuple(tensor.shape),
+        tensor.dtype,
+        lambda first, last: tensor[first:last],
+        tensor.numel() * tensor.element_size(),
+        weight.transposed,
+        weight.groups,
+        None if mask is None else kept,
+    )
+
+
+def _check_finite(stored: Stored, values: Tensor) -> None:
+    low, high = torch.aminmax(values) if values.numel() else (torch.zeros(()), torch.zeros(()))
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+        raise NotFinite(f"NaN or infinite numbers in {stored.name!r}")
