@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -72,7 +73,7 @@ class Masks(Mapping[str, Tensor]):
     def __repr__(self) -> str:
         return f"Masks({len(self)} weights, {self.kept:,} of {self.total:,} kept, density {self.density:.4f})"
 
-    @property
+    @functools.cached_property
     def kept(self) -> int:
         """How many weights are kept."""
         return sum(int(m.sum()) for m in self.values())

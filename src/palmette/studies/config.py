@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import json
 import math
@@ -161,7 +162,7 @@ class Experiment:
         """
         return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) != f.default}
 
-    @property
+    @functools.cached_property
     def id(self) -> str:
         """A prefix for eyes and a hash of the differences: short, and a safe file name everywhere."""
         numbers = f"p{self.p:g}-q{self.q:g}" if self.method == "sap" else f"r{self.ratio:g}"

@@ -271,8 +271,9 @@ class InStep:
             self._save(runs)
 
     def _save(self, runs: list[RunState]) -> None:
+        company = [state.experiment.id for state in runs]
         for state in runs:
-            state.save(company=[other.experiment.id for other in runs])
+            state.save(company)
         self.saved = time.monotonic()
 
     def _end_if_asked(self, runs: list[RunState]) -> None:

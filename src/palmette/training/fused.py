@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,6 +94,57 @@ def add_losses(scores: Tensor, answers: Tensor, totals: Tensor, *, smoothing: fl
     return slopes
 
 
+def add_bias_(out: Tensor, bias: Tensor | None, *, relu: bool) -> None:
+    """Add each member's bias, M×columns, to its rows, M×rows×columns; and make zero what is negative, if asked."""
+    from palmette.training import kernels
+
+    if bias is None and not relu:
+        return
+    bias = None if bias is None else bias.contiguous()
+    with torch.cuda.device(out.device):
+        kernels.add_bias[(-(-out.numel() // 1024),)](
+            out,
+            out if bias is None else bias,
+            out.numel(),
+            *out.shape[1:],
+            BIAS=bias is not None,
+            RELU=relu,
+            BLOCK=1024,
+        )
+
+
+FEW_ROWS = 2048
+"""Up to which `slopes_of_bias` is faster than several kernels of torch's."""
+
+
+def slopes_of_bias(slopes: Tensor, out: Tensor | None, *, needed: bool) -> tuple[Tensor, Tensor | None]:
+    """What `slopes` are before the ReLU that gave `out`, if there was one; and their sums over rows, if needed."""
+    from palmette.training import kernels
+
+    if out is None and not needed:
+        return slopes, None
+    slopes = slopes.contiguous()
+    members, rows, columns = slopes.shape
+    masked = slopes if out is None else torch.empty_like(slopes)
+    of_bias = slopes.new_empty(members, columns)
+    with torch.cuda.device(slopes.device):
+        kernels.slopes_of_bias[(members, -(-columns // 32))](
+            slopes,
+            slopes if out is None else out,
+            masked,
+            of_bias,
+            rows,
+            columns,
+            RELU=out is not None,
+            ROWS=64,
+            COLUMNS=32,
+        )
+    return masked, of_bias if needed else None
+
+
+_TENSORS = 8  # that one launch treats; the kernel is written out for each of them
+
+
 class Step:
     """Mask, clip and SGD of stacked parameters, in two passes over the gradients.
 
@@ -119,10 +172,7 @@ class Step:
         self._numbers = torch.tensor(
             [recipe.weight_decay, recipe.momentum, recipe.clip or 0.0], device=self._device
         )
-        self._first, blocks = {}, 0
-        for name in parameters:
-            self._first[name] = blocks
-            blocks += self._grid(name)[1]
+        blocks = sum(-(-p[0].numel() // _BLOCK) for p in parameters.values())
         self._sums = torch.zeros(self._members, blocks, device=self._device)
         self._scale = torch.ones(self._members, device=self._device)
 
@@ -131,43 +181,60 @@ class Step:
         from palmette.training import kernels
 
         gradients = {name: gradient.contiguous() for name, gradient in gradients.items()}
+        names = list(gradients)
+        parts = [names[start : start + _TENSORS] for start in range(0, len(names), _TENSORS)]
         with torch.cuda.device(self._device):
             if self._recipe.clip is not None:
-                for name, gradient in gradients.items():
-                    kernels.squares[self._grid(name)](
-                        gradient,
-                        self._masks.get(name, gradient),
-                        self._sums,
-                        gradient[0].numel(),
-                        self._first[name],
+                done = 0
+                for part in parts:
+                    tensors, blocks = self._tensors(part, gradients)
+                    kernels.squares[(self._members, blocks)](
+                        tensors["gradients"],
+                        tensors["masks"],
+                        tensors["firsts"],
+                        tensors["sizes"],
+                        self._sums[:, done:],
                         self._sums.shape[1],
-                        MASKED=name in self._masks,
+                        MASKED=_bits(part, self._masks),
                         BLOCK=_BLOCK,
                         num_warps=8,
                     )
+                    done += blocks
                 kernels.clipping[(self._members,)](
                     self._sums, self._scale, self._numbers[2:], self._sums.shape[1], BLOCK=256
                 )
-            for name, gradient in gradients.items():
-                parameter, momentum = self._parameters[name], self._momenta[name]
-                kernels.sgd[self._grid(name)](
-                    gradient,
-                    self._masks.get(name, gradient),
-                    self._scale,
-                    rate,
-                    parameter,
-                    momentum[0] if momentum else parameter,
-                    self._copies.get(name, parameter),
-                    self._numbers,
-                    gradient[0].numel(),
-                    MASKED=name in self._masks,
+            for part in parts:
+                tensors, blocks = self._tensors(part, gradients)
+                kernels.sgd[(self._members, blocks)](
+                    **tensors,
+                    scale_ptr=self._scale,
+                    rate_ptr=rate,
+                    numbers_ptr=self._numbers,
+                    MASKED=_bits(part, self._masks),
+                    COPIED=_bits(part, self._copies),
                     CLIPPED=self._recipe.clip is not None,
-                    MOMENTUM=bool(momentum),
+                    MOMENTUM=bool(self._momenta[part[0]]),
                     NESTEROV=self._recipe.nesterov,
-                    COPY=name in self._copies,
                     BLOCK=_BLOCK,
                     num_warps=8,
                 )
 
-    def _grid(self, name: str) -> tuple[int, int]:
-        return self._members, -(-self._parameters[name][0].numel() // _BLOCK)
+    def _tensors(self, names: Sequence[str], gradients: Mapping[str, Tensor]) -> tuple[dict[str, Any], int]:
+        """What kernels want to know of the parameters with these `names`, and how many blocks they have in all."""
+        sizes = [self._parameters[name][0].numel() for name in names]
+        ends = list(itertools.accumulate(-(-size // _BLOCK) for size in sizes))
+        own = [self._parameters[name] for name in names]
+        return {
+            "gradients": tuple(gradients[name] for name in names),
+            "parameters": tuple(own),
+            "momenta": tuple((*self._momenta[name], p)[0] for name, p in zip(names, own, strict=True)),
+            "masks": tuple(self._masks.get(name, p) for name, p in zip(names, own, strict=True)),
+            "copies": tuple(self._copies.get(name, p) for name, p in zip(names, own, strict=True)),
+            "firsts": (0, *ends[:-1]),
+            "sizes": tuple(sizes),
+        }, ends[-1]
+
+
+def _bits(names: Sequence[str], among: Collection[str]) -> int:
+    """Bit i says whether the i-th of the `names` is `among` them."""
+    return sum((name in among) << i for i, name in enumerate(names))

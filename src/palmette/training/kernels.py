@@ -112,16 +112,62 @@ def losses(
 
 
 @triton.jit
-def squares(gradient_ptr, mask_ptr, sums_ptr, size, first, blocks, MASKED: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum of squares of each block of each member's gradient."""
-    member, block = tl.program_id(0), tl.program_id(1)
-    lane = block * BLOCK + tl.arange(0, BLOCK)
+def add_bias(out_ptr, bias_ptr, size, rows, columns, BIAS: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr):
+    """Add each member's bias to its rows, and put zero in place of what is negative."""
+    lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = lane < size
-    at = member.to(tl.int64) * size + lane
-    if MASKED:
-        inside = inside & (tl.load(mask_ptr + at, mask=inside, other=0) != 0)
-    gradient = tl.load(gradient_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    tl.store(sums_ptr + member * blocks + first + block, tl.sum(gradient * gradient))
+    value = tl.load(out_ptr + lane, mask=inside, other=0.0).to(tl.float32)
+    if BIAS:
+        bias = lane // columns // rows * columns + lane % columns
+        value += tl.load(bias_ptr + bias, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        value = tl.where(value < 0.0, 0.0, value)  # what is not a number stays so
+    tl.store(out_ptr + lane, value.to(out_ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def slopes_of_bias(
+    slopes_ptr,
+    out_ptr,
+    masked_ptr,
+    bias_ptr,
+    rows,
+    columns,
+    RELU: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+):
+    """The gradient before a ReLU from the one after it, and its sum over the rows of each member."""
+    member = tl.program_id(0)
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for start in range(0, rows, ROWS):
+        row = start + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & (column < columns)[None, :]
+        place = (member.to(tl.int64) * rows + row[:, None]) * columns + column[None, :]
+        slope = tl.load(slopes_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            out = tl.load(out_ptr + place, mask=inside, other=0.0).to(tl.float32)
+            slope = tl.where(out > 0.0, slope, 0.0)
+            tl.store(masked_ptr + place, slope.to(masked_ptr.dtype.element_ty), mask=inside)
+        total += slope
+    sums = tl.sum(total, 0).to(bias_ptr.dtype.element_ty)
+    tl.store(bias_ptr + member * columns + column, sums, mask=column < columns)
+
+
+@triton.jit
+def squares(gradients, masks, firsts, sizes, sums_ptr, blocks, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """The sum of squares of each block of each member's gradients, of which there are several tensors."""
+    member, block = tl.program_id(0), tl.program_id(1)
+    for i in tl.static_range(len(gradients)):
+        lane = (block - firsts[i]) * BLOCK + tl.arange(0, BLOCK)
+        if (block >= firsts[i]) & ((block - firsts[i]) * BLOCK < sizes[i]):
+            inside = lane < sizes[i]
+            at = member.to(tl.int64) * sizes[i] + lane
+            if (MASKED >> i) & 1:
+                inside = inside & (tl.load(masks[i] + at, mask=inside, other=0) != 0)
+            gradient = tl.load(gradients[i] + at, mask=inside, other=0.0).to(tl.float32)
+            tl.store(sums_ptr + member * blocks + block, tl.sum(gradient * gradient))
 
 
 @triton.jit
@@ -140,41 +186,44 @@ def clipping(sums_ptr, scale_ptr, clip_ptr, blocks, BLOCK: tl.constexpr):
 
 @triton.jit
 def sgd(
-    gradient_ptr,
-    mask_ptr,
+    gradients,
+    masks,
+    parameters,
+    momenta,
+    copies,
+    firsts,
+    sizes,
     scale_ptr,
     rate_ptr,
-    parameter_ptr,
-    momentum_ptr,
-    copy_ptr,
     numbers_ptr,
-    size,
     MASKED: tl.constexpr,
+    COPIED: tl.constexpr,
     CLIPPED: tl.constexpr,
     MOMENTUM: tl.constexpr,
     NESTEROV: tl.constexpr,
-    COPY: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Mask, clip, decay, momentum and step of one parameter of each member; and a copy in another dtype."""
-    member = tl.program_id(0)
-    lane = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = lane < size
-    at = member.to(tl.int64) * size + lane
-    gradient = tl.load(gradient_ptr + at, mask=inside, other=0.0).to(tl.float32)
-    parameter = tl.load(parameter_ptr + at, mask=inside, other=0.0)
-    if CLIPPED:
-        gradient = gradient * tl.load(scale_ptr + member)
-    if MASKED:
-        kept = tl.load(mask_ptr + at, mask=inside, other=0) != 0
-        gradient = tl.where(kept, gradient, 0.0)
-    gradient += tl.load(numbers_ptr) * parameter
-    if MOMENTUM:
-        momentum = tl.load(numbers_ptr + 1)
-        running = momentum * tl.load(momentum_ptr + at, mask=inside, other=0.0) + gradient
-        tl.store(momentum_ptr + at, running, mask=inside)
-        gradient = gradient + momentum * running if NESTEROV else running
-    parameter -= tl.load(rate_ptr) * gradient
-    tl.store(parameter_ptr + at, parameter, mask=inside)
-    if COPY:
-        tl.store(copy_ptr + at, parameter.to(copy_ptr.dtype.element_ty), mask=inside)
+    """Mask, clip, decay, momentum and step of several parameters of each member; and copies in another dtype."""
+    member, block = tl.program_id(0), tl.program_id(1)
+    for i in tl.static_range(len(gradients)):
+        lane = (block - firsts[i]) * BLOCK + tl.arange(0, BLOCK)
+        if (block >= firsts[i]) & ((block - firsts[i]) * BLOCK < sizes[i]):
+            inside = lane < sizes[i]
+            at = member.to(tl.int64) * sizes[i] + lane
+            gradient = tl.load(gradients[i] + at, mask=inside, other=0.0).to(tl.float32)
+            parameter = tl.load(parameters[i] + at, mask=inside, other=0.0)
+            if CLIPPED:
+                gradient = gradient * tl.load(scale_ptr + member)
+            if (MASKED >> i) & 1:
+                kept = tl.load(masks[i] + at, mask=inside, other=0) != 0
+                gradient = tl.where(kept, gradient, 0.0)
+            gradient += tl.load(numbers_ptr) * parameter
+            if MOMENTUM:
+                momentum = tl.load(numbers_ptr + 1)
+                running = momentum * tl.load(momenta[i] + at, mask=inside, other=0.0) + gradient
+                tl.store(momenta[i] + at, running, mask=inside)
+                gradient = gradient + momentum * running if NESTEROV else running
+            parameter -= tl.load(rate_ptr) * gradient
+            tl.store(parameters[i] + at, parameter, mask=inside)
+            if (COPIED >> i) & 1:
+                tl.store(copies[i] + at, parameter.to(copies[i].dtype.element_ty), mask=inside)

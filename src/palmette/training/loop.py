@@ -102,7 +102,8 @@ class Training:
         if self._bits is not None:
             self._bits.copy_(random_bits([mixed(key, 1) for key in keys], count, device=self.device))
         for model in self.network.models:
-            model.train()
+            if not model.training:
+                model.train()
         if self.device.type == "cuda" and count >= self.recipe.batch and not self._is_recorded:
             small = sum(p.numel() for p in self.members[0].model.parameters()) < _SMALL
             most = _MOST_STEPS if small else 1

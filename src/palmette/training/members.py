@@ -7,7 +7,6 @@ Both kinds are used alike: `scores` of a batch for each member, `learn` from the
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -15,8 +14,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional
 
+from palmette.training.linear import make_linear_fast
 from palmette.training.recipe import Recipe, set_learning_rate
 from palmette.training.update import Update
 
@@ -105,9 +104,8 @@ class Stacked:
     def __init__(self, members: Sequence[Member], recipe: Recipe) -> None:
         self.models = tuple(member.model for member in members)
         self._skeleton = copy.deepcopy(self.models[0]).to("meta")
-        for module in self._skeleton.modules():
-            if type(module) is nn.Linear:
-                module.forward = functools.partial(_linear, module)  # type: ignore[method-assign]
+        if not recipe.compile:
+            make_linear_fast(self._skeleton)
         self._parameters = {
             name: _stack_([model.get_parameter(name) for model in self.models]).requires_grad_(p.requires_grad)
             for name, p in self.models[0].named_parameters()
@@ -199,18 +197,6 @@ def compiled(function: Callable[..., Tensor], notes: list[str]) -> Callable[...,
         return function(*inputs)
 
     return call
-
-
-def _linear(module: nn.Linear, x: Tensor) -> Tensor:
-    """What `module` does. A batch of vectors is multiplied from the other side.
-
-    So the gradient of the weight comes out row by row, as the weight itself is stored. Results are transposed in
-    memory, and so is what follows from them: the next layer finds them as it wants them.
-    """
-    if x.dim() != 2:
-        return functional.linear(x, module.weight, module.bias)
-    out = (module.weight @ x.mT).mT
-    return out if module.bias is None else out + module.bias
 
 
 @torch.no_grad()

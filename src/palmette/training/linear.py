@@ -1,0 +1,96 @@
+"""A Linear layer of many networks at once, and the ReLU that follows it."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palmette.measures.fused import triton_is_there
+from palmette.training import fused
+
+
+def make_linear_fast(skeleton: nn.Module) -> None:
+    """Let each Linear within `skeleton` do its work for many at once, along with the ReLU that may follow it.
+
+    `skeleton` may then be called under `torch.vmap` alone.
+    """
+    for module in skeleton.modules():
+        if type(module) is nn.Linear:
+            module.forward = functools.partial(_linear, module, relu=False)  # type: ignore[method-assign]
+    for module in skeleton.modules():
+        if type(module) is nn.Sequential:
+            children = list(module)
+            for one, following in itertools.pairwise(children):
+                if type(one) is nn.Linear and type(following) is nn.ReLU and _once(skeleton, one, following):
+                    one.forward = functools.partial(_linear, one, relu=True)  # type: ignore[method-assign]
+                    following.forward = _same  # type: ignore[method-assign, assignment]
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _once(skeleton: nn.Module, *modules: nn.Module) -> bool:
+    """Whether each of the modules stands at one place, without hooks that would see a result between."""
+    names = [module for _, module in skeleton.named_modules(remove_duplicate=False)]
+    hooks = any(m._forward_hooks or m._forward_pre_hooks for m in modules)
+    return not hooks and all(sum(m is module for m in names) == 1 for module in modules)
+
+
+def _linear(module: nn.Linear, x: Tensor, *, relu: bool) -> Tensor:
+    weight: Tensor = module.weight
+    bias: Tensor | None = module.bias
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+        x, weight, bias = x.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
+    out: Tensor = _Linear.apply(x.reshape(-1, x.shape[-1]), weight, bias, relu)  # type: ignore[no-untyped-call]
+    return out.view(*x.shape[:-1], -1)
+
+
+class _Linear(torch.autograd.Function):
+    r""":math:`y = x w^\top + b`, or its positive part, of members that are stacked along a first dimension.
+
+    Written out so that each matrix comes out row by row, as it is stored, and so that a row is as wide as a layer.
+    That width usually divides by eight, as a GPU wants it to multiply fast; a batch of 250 does not.
+    """
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+        out = torch.bmm(x, weight.mT)
+        if out.is_cuda and triton_is_there():
+            fused.add_bias_(out, bias, relu=relu)
+            return out
+        if bias is not None:
+            out += bias[:, None]
+        return out.relu_() if relu else out
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        x, weight, bias, ctx.relu = inputs
+        ctx.has_bias = bias is not None
+        ctx.save_for_backward(x, weight, output if ctx.relu else None)
+
+    @staticmethod
+    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, out = ctx.saved_tensors
+        if slopes.is_cuda and triton_is_there() and slopes.shape[1] <= fused.FEW_ROWS:
+            slopes, of_bias = fused.slopes_of_bias(slopes, out, needed=ctx.has_bias)
+        else:
+            slopes = slopes if out is None else torch.ops.aten.threshold_backward(slopes, out, 0)
+            of_bias = slopes.sum(1) if ctx.has_bias else None
+        of_x = torch.bmm(slopes, weight) if ctx.needs_input_grad[0] else None
+        of_weight = torch.bmm(slopes.mT, x) if ctx.needs_input_grad[1] else None
+        return of_x, of_weight, of_bias, None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        def stacked(value: Any, dim: int | None) -> Any:
+            if not isinstance(value, Tensor):
+                return value
+            return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
+
+        return _Linear.apply(*map(stacked, inputs, in_dims)), 0  # type: ignore[no-untyped-call]
