@@ -27,7 +27,9 @@ highlight_language = "text"
 autodoc_typehints = "none"  # signatures have names and defaults; the text says what may be given
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+napoleon_use_param = False  # "p, q: …" stays one line
 napoleon_use_rtype = False
+smartquotes_action = "D"  # dashes; what is quoted is often code
 
 html_theme = "furo"
 pygments_style, pygments_dark_style = "friendly", "github-dark"

@@ -1,5 +1,6 @@
 """The code on the pages runs, what a page shows or links to is there, and every page and name can be found."""
 
+import doctest
 import re
 import shlex
 from collections import Counter
@@ -33,6 +34,13 @@ def test_the_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatc
     names = {"__name__": "page"}
     for block in BLOCK.findall(page.read_text()):
         exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if ">>>" in p.read_text()], ids=lambda page: page.name)
+def test_the_sessions_on_a_page_are_true(page):
+    found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert found.attempted > 0
+    assert found.failed == 0
 
 
 def test_the_readme_starts_with_eight_lines_that_run():
@@ -141,7 +149,7 @@ def test_every_page_is_in_the_navigation_once():
 def test_every_public_name_is_on_the_api_page_of_its_room():
     pages = {page.stem: page.read_text() for page in PAGES if page.stem.startswith("api-")}
     shown = {
-        (name, page) for page, text in pages.items() for name in re.findall(r"^\.\. auto\w+:: (\w+)", text, re.M)
+        (name, page) for page, text in pages.items() for name in re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.M)
     }
     homes = {name: module.split(".")[0] for name, module in palmette._HOME.items()}
     expected = {(name, f"api-{room}") for name, room in homes.items()}
