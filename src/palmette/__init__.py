@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from palmette.pruning.budgets import FixedRatio as FixedRatio
     from palmette.pruning.budgets import Sap as Sap
     from palmette.pruning.budgets import TailMass as TailMass
+    from palmette.pruning.compact import compact as compact
     from palmette.pruning.decision import Decision as Decision
     from palmette.pruning.masks import Masks as Masks
     from palmette.pruning.packed import load as load
@@ -53,6 +54,7 @@ _HOME = {
     "magnitude": "pruning.saliency",
     "magnitude_of": "pruning.saliency",
     "prune": "pruning.pruner",
+    "compact": "pruning.compact",
     "load": "pruning.packed",
     "save": "pruning.packed",
     "AfterSteps": "pruning.stopping",

@@ -40,7 +40,7 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
     """Write the `state_dict` of `model` to a small safetensors file, whole or not at all.
 
     Each tensor is written in whichever of three ways takes the fewest bytes: as it is; a bit for each entry and
-    the values that are not zero; or the indices of these in about two bits more than their entropy. Tensors
+    the values that are not zero; or the indices of these, each within a bit of its entropy. Tensors
     that are one tensor under two names are written once. See docs/format.md.
 
     Args:

@@ -1,0 +1,303 @@
+"""Dead neurons and channels taken out for good: a smaller model of the same class, with the same outputs."""
+
+from __future__ import annotations
+
+import copy
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.flop_counter import FlopCounterMode
+
+from palmette.pruning.compact_graph import Plan, Stored, Walk, planned
+from palmette.pruning.weights import uncompiled
+
+_Model = TypeVar("_Model", bound=nn.Module)
+_TOLERANCE = 1e-5
+
+
+@dataclass(frozen=True)
+class Compaction:
+    """What `compact` did.
+
+    Args:
+        layers: shape of each weight that became smaller, before and after, by name.
+        parameters: how many parameters and buffers' entries there were, and are.
+        flops: of one pass over the example inputs, before and after.
+        notes: sentences about what was left alone, and why.
+    """
+
+    layers: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    parameters: tuple[int, int]
+    flops: tuple[int, int]
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        rows = [(name, *("×".join(map(str, shape)) for shape in pair)) for name, pair in self.layers.items()]
+        rows = [("", "before", "after"), *rows]
+        rows += [(w, *(f"{n:,}" for n in c)) for w, c in (("parameters", self.parameters), ("FLOPs", self.flops))]
+        widths = [max(len(row[i]) for row in rows) for i in range(3)]
+        table = [f"{n:<{widths[0]}}  {b:>{widths[1]}}  {a:>{widths[2]}}" for n, b, a in rows]
+        more = [f"… and {len(self.notes) - 6} more notes"] if len(self.notes) > 6 else []
+        return "\n".join([*table, *self.notes[:6], *more])
+
+
+def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
+    """Take out the neurons and channels of `model` that are dead, and return a smaller copy and what was done.
+
+    Dead is a channel that is the same number whatever comes in, as after a row of zeros, or that nobody
+    reads, as before a column of zeros. It goes from the layer that makes it and from all that read it; the number
+    it had is added to their biases. Channels are followed through Linear layers, convolutions (in groups too),
+    batch norms, activations, pools, reshapes, sums and concatenations, as `torch.export` traces them. Those that
+    meet something else stay, and the notes say what.
+
+    The copy is an ordinary model of the same class, with the same names in its `state_dict` and smaller shapes. In
+    evaluation mode its outputs are those of `model` to 1e-5 of their size; that is checked on the example inputs
+    and on random ones. `model` itself is not changed.
+
+    Args:
+        model: any module.
+        example_inputs: what it is called with: a tensor, a tuple of arguments, or a dict of them by name.
+
+    >>> model = nn.Sequential(nn.Linear(8, 100), nn.ReLU(), nn.Linear(100, 2))
+    >>> _ = model[0].weight.data[:90].zero_()  # 90 of 100 neurons always give relu(bias)
+    >>> small, report = compact(model, torch.randn(4, 8))
+    >>> print(report)
+                before  after
+    0.weight     100×8   10×8
+    2.weight     2×100   2×10
+    parameters   1,102    112
+    FLOPs        8,000    800
+    """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"compact takes a torch.nn.Module, got {type(model).__name__}")
+    inner = uncompiled(model)
+    args, kwargs = _called_with(example_inputs)
+    with _evaluating(inner), torch.no_grad():
+        walk, why = _walk(inner, args, kwargs)
+        flops = _flops(inner, args, kwargs)
+        plan = planned(walk) if walk else None
+        small, notes = (
+            (copy.deepcopy(inner), [why]) if plan is None else _cut_and_checked(inner, plan, args, kwargs)
+        )
+        report = _report(inner, small, (flops, _flops(small, args, kwargs)), plan, notes)
+    for module, original in zip(small.modules(), inner.modules(), strict=True):
+        module.training = original.training
+    return small, report  # type: ignore[return-value]
+
+
+def _called_with(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
+
+
+def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Walk | None, str]:
+    """The graph, walked over; or none, and why."""
+    try:
+        with torch.no_grad():
+            model(*args, **kwargs)
+    except Exception as error:
+        raise ValueError(f"the model fails on the example inputs: {type(error).__name__}: {error}") from error
+    try:
+        with _quiet():
+            program = torch.export.export(model, args, kwargs).run_decompositions({})
+    except Exception as error:  # whatever a model may do that cannot be traced
+        said = " ".join(str(error).split())
+        return (
+            None,
+            f"Nothing was taken out: torch.export cannot trace the model: {type(error).__name__}: {said[:400]}",
+        )
+    return Walk(program, model), ""
+
+
+def _cut_and_checked(
+    model: nn.Module, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[nn.Module, list[str]]:
+    """All that can go taken out at once; if that does not give the same outputs, part by part."""
+    inputs = [(args, kwargs), *(tree_map(_random, (args, kwargs)) for _ in range(2))]
+    wanted = [_outputs(model, *given) for given in inputs]
+
+    def trouble(small: nn.Module) -> str:
+        try:
+            found = [_outputs(small, *given) for given in inputs]
+        except Exception as error:  # such as a view to a fixed number of channels
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        same = all(
+            _close(a, b) for one, two in zip(wanted, found, strict=True) for a, b in zip(one, two, strict=True)
+        )
+        return "" if same else "the outputs are not the same"
+
+    gone, none = plan.gone, torch.zeros_like(plan.gone)
+    for untold in (none, gone):
+        small = _cut(model, plan, gone, untold)
+        if not gone.any() or not trouble(small):
+            return small, []
+    good, untold, notes = none, none, []
+    for part in plan.parts():
+        why = trouble(_cut(model, plan, good | part, untold))
+        if why and not trouble(_cut(model, plan, good | part, untold | part)):
+            good, untold = good | part, untold | part
+        elif why:
+            names = [s.names[0] for s in plan.walk.stored if any(part[atoms].any() for atoms in s.axes.values())]
+            notes.append(f"Left alone: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}: {why}")
+        else:
+            good = good | part
+    return _cut(model, plan, good, untold), notes
+
+
+def _random(leaf: Any) -> Any:
+    """Other inputs of the same kind; whole numbers, such as tokens, stay."""
+    return torch.randn_like(leaf) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
+
+
+def _outputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+    given = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs))
+    return [leaf for leaf in tree_leaves(model(*given[0], **given[1])) if isinstance(leaf, Tensor)]
+
+
+def _close(wanted: Tensor, found: Tensor) -> bool:
+    if wanted.shape != found.shape:
+        return False
+    if not wanted.is_floating_point():
+        return torch.equal(wanted, found)
+    coarse = torch.finfo(wanted.dtype).eps * 8  # 16-bit numbers do not reach 1e-5
+    largest = float(wanted.nan_to_num(0, 0, 0).abs().max()) if wanted.numel() else 0.0
+    return torch.allclose(
+        wanted.double(), found.double(), rtol=0, atol=max(_TOLERANCE, coarse) * max(1.0, largest), equal_nan=True
+    )
+
+
+def _cut(model: nn.Module, plan: Plan, gone: Tensor, untold: Tensor) -> nn.Module:
+    """A copy of `model` without the atoms in `gone`, their numbers added to the biases of what reads them.
+
+    Modules say their new sizes (`out_features`), but not those with atoms in `untold`: there is code that computes
+    with the size of one layer what it needs for another.
+    """
+    small = copy.deepcopy(model)
+    added: dict[int, Tensor] = {}
+    for read in plan.walk.reads:
+        x = read.inputs
+        taken = gone[x.atoms] & x.known & (x.value != 0)
+        if read.folds and bool((taken & read.linked[~gone[read.weight.axes[read.out_axis]]].any(0)).any()):
+            weight = read.weight.tensor.double().cpu().movedim(read.in_axis, 1)[:, taken]
+            amount = weight.flatten(2).sum(2) @ x.value[taken] if weight.dim() > 2 else weight @ x.value[taken]
+            if read.bias is not None:
+                added[id(read.bias)] = amount
+            else:
+                owner = _owner(small, read.weight)
+                stays = amount[~gone[read.weight.axes[read.out_axis]]]
+                like = read.weight.tensor
+                owner.bias = nn.Parameter(stays.to(like), requires_grad=bool(owner.weight.requires_grad))
+    for stored in plan.walk.stored:
+        if any(bool(gone[atoms].any()) for atoms in stored.axes.values()) or id(stored) in added:
+            _replace(small, stored, gone, added.get(id(stored)))
+    silent = {n for s in plan.walk.stored for n in s.names if any(untold[a].any() for a in s.axes.values())}
+    for name, module in small.named_modules():
+        if f"{name}.weight".lstrip(".") not in silent:
+            _resize(module)
+    for grouped, firsts in plan.walk.groups:
+        _owner(small, grouped).groups = int((~gone[firsts]).sum())
+    return small
+
+
+def _owner(small: nn.Module, stored: Stored) -> Any:
+    return small.get_submodule(stored.names[0].rpartition(".")[0])
+
+
+def _replace(small: nn.Module, stored: Stored, gone: Tensor, amount: Tensor | None) -> None:
+    """A smaller tensor in the place of each name of a parameter or buffer."""
+    tensor = stored.tensor if amount is None else (stored.tensor.double() + amount.to(stored.tensor.device))
+    for axis, atoms in stored.axes.items():
+        tensor = tensor.index_select(axis, (~gone[atoms]).nonzero().flatten().to(tensor.device))
+    tensor = tensor.to(stored.tensor.dtype).contiguous()
+    new: Tensor | None = None
+    for name, module in small.named_modules(remove_duplicate=False):
+        for own, is_parameter in ((module._parameters, True), (module._buffers, False)):
+            for attribute in own:
+                if f"{name}.{attribute}".lstrip(".") in stored.names:
+                    old = own[attribute]
+                    if new is None:
+                        grad = old is not None and old.requires_grad
+                        new = nn.Parameter(tensor, requires_grad=grad) if is_parameter else tensor
+                    own[attribute] = new
+
+
+def _resize(module: Any) -> None:
+    """What a module says of its size, as its weights have it."""
+    weight = getattr(module, "weight", None)
+    if not isinstance(weight, Tensor):
+        return
+    if isinstance(module, nn.Linear):
+        module.out_features, module.in_features = weight.shape
+    elif isinstance(module, nn.modules.conv._ConvTransposeNd):
+        module.in_channels, module.out_channels = weight.shape[:2]
+    elif isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1:
+        module.out_channels, module.in_channels = weight.shape[:2]
+    elif isinstance(module, nn.modules.batchnorm._NormBase):
+        module.num_features = len(weight)
+    elif isinstance(module, nn.Embedding):
+        module.embedding_dim = weight.shape[1]
+    elif type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # of Transformers
+        module.nx, module.nf = weight.shape
+
+
+def _report(
+    model: nn.Module, small: nn.Module, flops: tuple[int, int], plan: Plan | None, notes: list[str]
+) -> Compaction:
+    before, after = dict(model.named_parameters()), dict(small.named_parameters())
+    layers = {
+        n: (tuple(p.shape), tuple(after[n].shape))
+        for n, p in before.items()
+        if p.dim() > 1 and p.shape != after[n].shape
+    }
+    sizes = tuple(sum(t.numel() for t in m.state_dict().values() if isinstance(t, Tensor)) for m in (model, small))
+    for why, count in (plan.kept if plan else {}).items():
+        stay = "channels stay: they reach" if count > 1 else "channel stays: it reaches"
+        notes = [*notes, f"{count} dead {stay} {why}"]
+    return Compaction(layers, (sizes[0], sizes[1]), flops, tuple(notes))
+
+
+def _flops(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    counter = FlopCounterMode(display=False)
+    # The fused kernels for attention are not known to the counter, the products they stand for are.
+    with sdpa_kernel(SDPBackend.MATH), counter:
+        _outputs(model, args, kwargs)
+    return int(counter.get_total_flops())
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(
+            False
+        )  # its kernel is one node that nothing can be followed through
+        model.eval()
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the tracer logs and prints is for those who trace; what it raises is told."""
+    disabled = logging.root.manager.disable
+    try:
+        logging.disable(logging.CRITICAL)
+        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

@@ -1,0 +1,345 @@
+"""What each operation does to channels: one function each, and the table of all. See `compact_graph`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.fx import Node
+
+from palmette.pruning.compact_graph import Channels, Read, Stored, Value, Walk, told
+
+Handler = Callable[[Walk, Node], Value]
+
+
+def _shape(argument: Any) -> torch.Size:
+    """Of the tensor that a node gives."""
+    shape: torch.Size = argument.meta["val"].shape
+    return shape
+
+
+def _arguments(node: Node, *names: str) -> list[Any]:
+    """The arguments called `names`, by place or by name, with the defaults of the operation."""
+    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
+    defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
+    return [given.get(name, defaults.get(name)) for name in names]
+
+
+def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis: int, uniform: bool) -> Value:
+    """A layer whose weight has inputs along `in_axis` of its first two axes and outputs along the other.
+
+    Args:
+        walk, node: where we are.
+        x, w, b: the arguments: activation, weight, bias or None.
+        axis: the channel axis of the activation, and of what comes out.
+        in_axis: 1 for Linear and convolutions.
+        uniform: whether a channel that is the same everywhere gives outputs that are; not where zeros are padded.
+    """
+    inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
+    if not isinstance(weight, Stored) or not (bias is None or isinstance(bias, Stored)):
+        return walk.stop(node)
+    size = weight.tensor.shape[in_axis]
+    if not isinstance(inputs, Channels) or inputs.axis != axis:
+        walk.pin(inputs, told(node))
+        walk.pin(inputs := _unknown(walk, axis, size), "the input")
+    walk.join(walk.axis(weight, in_axis), inputs.atoms)
+    out = walk.axis(weight, 1 - in_axis)
+    if bias is not None:
+        walk.join(walk.axis(bias, 0), out)
+    matrix = weight.tensor.movedim(in_axis, 1).flatten(2) if weight.tensor.dim() > 2 else None
+    flat = weight.tensor.movedim(in_axis, 1)
+    linked = (matrix.ne(0).any(2) if matrix is not None else flat.ne(0)).cpu()
+    usable = inputs.known & (uniform | (inputs.value == 0))
+    known = ~linked[:, ~usable].any(1)
+    gain = (matrix.sum(2, dtype=torch.float64) if matrix is not None else flat.double()).cpu()
+    value = gain @ inputs.value.where(usable, 0)
+    if bias is not None:
+        value = value + bias.tensor.double().cpu()
+    walk.reads.append(
+        Read(
+            told(node), inputs, weight, in_axis, 1 - in_axis, bias, linked, uniform and _takes(walk, weight, bias)
+        )
+    )
+    return Channels(axis, out, known, value.where(known, 0))
+
+
+def _unknown(walk: Walk, axis: int, size: int) -> Channels:
+    return Channels(axis, walk.fresh(size), torch.zeros(size, dtype=torch.bool), torch.zeros(size).double())
+
+
+def _takes(walk: Walk, weight: Stored, bias: Stored | None) -> bool:
+    """Whether a number for each output can be added here and nowhere else: to the bias, or to a new one."""
+    if bias is not None:
+        return bias.uses == 1
+    owner, _, attribute = weight.names[0].rpartition(".")
+    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+    return weight.uses == 1 and attribute == "weight" and isinstance(walk.model.get_submodule(owner), kinds)
+
+
+def _linear(walk: Walk, node: Node) -> Value:
+    x, w, b = _arguments(node, "input", "weight", "bias")
+    return _mixed(walk, node, x, w, b, axis=len(_shape(x)) - 1, in_axis=1, uniform=True)
+
+
+def _addmm(walk: Walk, node: Node) -> Value:
+    b, x, w, alpha, beta = _arguments(node, "self", "mat1", "mat2", "alpha", "beta")
+    if alpha != 1 or beta != 1 or len(_shape(b)) != 1:
+        return walk.stop(node)
+    return _mixed(walk, node, x, w, b, axis=1, in_axis=0, uniform=True)
+
+
+def _matmul(walk: Walk, node: Node) -> Value:
+    x, w = node.args[:2]
+    if len(_shape(w)) != 2 or len(_shape(x)) < 2:
+        return walk.stop(node)
+    return _mixed(walk, node, x, w, None, axis=len(_shape(x)) - 1, in_axis=0, uniform=True)
+
+
+def _conv(walk: Walk, node: Node) -> Value:
+    x, w, b, padding, groups = _arguments(node, "input", "weight", "bias", "padding", "groups")
+    if len(_shape(x)) != len(_shape(w)):
+        return walk.stop(node)
+    kernel = list(_shape(w)[2:])
+    uniform = padding == "valid" or all(k == 1 for k in kernel) if isinstance(padding, str) else not any(padding)
+    if groups == 1:
+        return _mixed(walk, node, x, w, b, axis=1, in_axis=1, uniform=uniform)
+    return _grouped(walk, node, x, w, b, groups, uniform)
+
+
+def _grouped(walk: Walk, node: Node, x: Any, w: Any, b: Any, groups: int, uniform: bool) -> Value:
+    """A convolution in groups: all inputs and outputs of a group go together."""
+    inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
+    if not isinstance(weight, Stored) or not isinstance(inputs, Channels) or inputs.axis != 1 or weight.uses > 1:
+        return walk.stop(node)
+    out = walk.axis(weight, 0)
+    by_group = inputs.atoms.reshape(groups, -1)
+    for atoms in (by_group, out.reshape(groups, -1)):
+        walk.join(atoms.flatten(), by_group[:, :1].expand_as(atoms).flatten())
+    walk.groups.append((weight, by_group[:, 0]))
+    kernels = weight.tensor.cpu().reshape(groups, len(out) // groups, by_group.shape[1], -1)
+    usable = (inputs.known & (uniform | (inputs.value == 0))).reshape(groups, 1, -1)
+    known = ~(kernels.ne(0).any(3) & ~usable).any(2).flatten()
+    given = inputs.value.reshape(groups, 1, -1).where(usable, 0)
+    value = (kernels.sum(3, dtype=torch.float64) * given).sum(2).flatten()
+    if isinstance(bias, Stored):
+        walk.join(walk.axis(bias, 0), out)
+        value = value + bias.tensor.double().cpu()
+    return Channels(1, out, known, value.where(known, 0))
+
+
+def _conv_transpose(walk: Walk, node: Node) -> Value:
+    x, w, b, groups = _arguments(node, "input", "weight", "bias", "groups")
+    if groups != 1 or len(_shape(x)) != len(_shape(w)):
+        return walk.stop(node)
+    return _mixed(walk, node, x, w, b, axis=1, in_axis=0, uniform=False)
+
+
+def _batch_norm(walk: Walk, node: Node) -> Value:
+    names = ("input", "weight", "bias", "running_mean", "running_var")
+    x, *rest = (walk.value(a) for a in _arguments(node, *names))
+    training, eps = _arguments(node, "training", "eps")
+    if training or not isinstance(x, Channels) or x.axis != 1 or rest[2] is None or rest[3] is None:
+        return walk.stop(node)
+    for stored in rest:
+        if stored is not None:
+            walk.join(walk.axis(stored, 0), x.atoms)
+    w, b, mean, var = (torch.zeros(1).double() if s is None else s.tensor.double().cpu() for s in rest)
+    scale = (var + eps).rsqrt() * (1 if rest[0] is None else w)
+    known = x.known | (scale == 0)
+    out = Channels(1, x.atoms, known, ((x.value - mean) * scale + b).where(known, 0))
+    return (out, None, None) if node.target._schema.name != "aten::batch_norm" else out  # type: ignore[union-attr]
+
+
+def _pointwise(walk: Walk, node: Node) -> Value:
+    """A function of each entry alone: run on what is known."""
+    x = walk.value(node.args[0])
+    if not isinstance(x, Channels) or len(node.all_input_nodes) > 1:
+        return walk.stop(node)
+    value = node.target(x.value, *node.args[1:], **node.kwargs)  # type: ignore[operator]
+    known = x.known & value.isfinite()
+    return Channels(x.axis, x.atoms, known, value.double().where(known, 0))
+
+
+def _same(walk: Walk, node: Node) -> Value:
+    """Nothing happens to the values."""
+    x = walk.value(node.args[0])
+    real = node.meta["val"].dtype.is_floating_point
+    return x if isinstance(x, Channels) and real else walk.stop(node)
+
+
+def _binary(walk: Walk, node: Node) -> Value:
+    """Two tensors entry by entry, or a tensor and a number; the channel axes must meet."""
+    if len(node.all_input_nodes) == 1 and not isinstance(node.args[1], Node):
+        return _pointwise(walk, node)
+    pair = [walk.value(a) for a in node.args[:2]]
+    channels = [v for v in pair if isinstance(v, Channels)]
+    out = _shape(node)
+    places = {v.axis - len(_shape(a)) for v, a in zip(pair, node.args, strict=False) if isinstance(v, Channels)}
+    if not channels or len(places) != 1 or len({len(c.atoms) for c in channels}) != 1:
+        return walk.stop(node)
+    place, size = places.pop(), len(channels[0].atoms)
+    if out[place] != size:
+        return walk.stop(node)
+    walk.join(channels[0].atoms, channels[-1].atoms)
+    sides = []
+    for argument, value in zip(node.args[:2], pair, strict=True):
+        if isinstance(value, Channels):
+            sides.append((value.known, value.value))
+            continue
+        side = _beside(walk, argument, value, place, channels[0].atoms) if isinstance(argument, Node) else None
+        if side is None:
+            return walk.stop(node)
+        sides.append(side)
+    (known_a, a), (known_b, b) = sides
+    known = known_a & known_b
+    value = node.target(a, b, **node.kwargs)  # type: ignore[operator]
+    if node.target._schema.name == "aten::mul":  # type: ignore[union-attr]
+        known = known | (known_a & (a == 0)) | (known_b & (b == 0))
+        value = value.where(known_a & known_b, 0)
+    known = known & value.isfinite()
+    return Channels(place + len(out), channels[0].atoms, known, value.double().where(known, 0))
+
+
+def _beside(walk: Walk, argument: Node, value: Value, place: int, atoms: Tensor) -> tuple[Tensor, Tensor] | None:
+    """What is known of a tensor without channels that meets some; None if it cannot be cut with them."""
+    shape, size = _shape(argument), len(atoms)
+    unknown = torch.zeros(size, dtype=torch.bool), torch.zeros(size).double()
+    spread = len(shape) < -place or shape[place] == 1
+    if spread and not (isinstance(value, Stored) and value.tensor.numel() == 1):
+        return unknown  # one number for all channels, but not known
+    if not isinstance(value, Stored):
+        return None
+    if spread:
+        return ~unknown[0], value.tensor.double().cpu().reshape(1).expand(size)
+    walk.join(walk.axis(value, place + len(shape)), atoms)
+    if value.tensor.numel() != size:
+        return unknown
+    return ~unknown[0], value.tensor.double().cpu().reshape(size)
+
+
+def _layout(walk: Walk, node: Node) -> Value:
+    """Entries go elsewhere and stay what they are: where each channel goes is found by moving their numbers."""
+    x = walk.value(node.args[0])
+    if not isinstance(x, Channels) or len(node.all_input_nodes) > 1:
+        return walk.stop(node)
+    shape = _shape(node.args[0])
+    count = torch.arange(shape[x.axis]).reshape([-1 if a == x.axis else 1 for a in range(len(shape))])
+    moved = node.target(count.expand(shape).contiguous(), *node.args[1:], **node.kwargs)  # type: ignore[operator]
+    if not isinstance(moved, Tensor):
+        return walk.stop(node)
+    for axis in range(moved.dim()):
+        line = moved[tuple(slice(None) if a == axis else 0 for a in range(moved.dim()))]
+        spread = line.reshape([-1 if a == axis else 1 for a in range(moved.dim())])
+        if len(line.unique()) == shape[x.axis] and bool((moved == spread).all()):
+            return x.at(axis, line)
+    return walk.stop(node)
+
+
+def _pool(walk: Walk, node: Node) -> Value:
+    """Spatial places are put together: a channel that is the same everywhere stays so, unless zeros come in."""
+    x = walk.value(node.args[0])
+    if not isinstance(x, Channels) or x.axis != 1:
+        return walk.stop(node)
+    padding, counted = _arguments(node, "padding", "count_include_pad")
+    if counted and any(padding or []):
+        return x.only(x.value == 0)
+    return x
+
+
+def _reduced(walk: Walk, node: Node) -> Value:
+    """The mean, largest or smallest over axes other than that of the channels."""
+    x = walk.value(node.args[0])
+    dims: Any = node.args[1] if len(node.args) > 1 else None
+    if not isinstance(x, Channels) or dims is None:
+        return walk.stop(node)
+    over = {d % len(_shape(node.args[0])) for d in (dims if isinstance(dims, Sequence) else [dims])}
+    if x.axis in over or not over:
+        return walk.stop(node)
+    keep = bool(_arguments(node, "keepdim")[0])
+    axis = x.axis if keep else x.axis - sum(d < x.axis for d in over)
+    return Channels(axis, x.atoms, x.known, x.value)
+
+
+def _pad(walk: Walk, node: Node) -> Value:
+    x = walk.value(node.args[0])
+    pad, mode, value = _arguments(node, "pad", "mode", "value")
+    if not isinstance(x, Channels):
+        return walk.stop(node)
+    from_last = len(_shape(node.args[0])) - 1 - x.axis
+    if any(pad[2 * from_last : 2 * from_last + 2]):
+        return walk.stop(node)
+    constant = mode in ("constant", None) and any(pad)
+    return x.only(x.value == (value or 0)) if constant else x
+
+
+def _cat(walk: Walk, node: Node) -> Value:
+    nodes = list(node.args[0])  # type: ignore[arg-type]
+    dim = _arguments(node, "dim")[0] % len(_shape(node))
+    parts = [walk.value(n) for n in nodes]
+    labelled = [p for p in parts if isinstance(p, Channels)]
+    if not labelled or any(p.axis != labelled[0].axis for p in labelled):
+        return walk.stop(node)
+    if dim == labelled[0].axis:
+        whole = []
+        for source, part in zip(nodes, parts, strict=True):
+            if not isinstance(part, Channels):
+                walk.pin(part, told(node))
+                walk.pin(part := _unknown(walk, dim, _shape(source)[dim]), told(node))
+            whole.append(part)
+        return Channels(dim, *(torch.cat([getattr(p, f) for p in whole]) for f in ("atoms", "known", "value")))
+    if len(labelled) != len(parts):
+        return walk.stop(node)
+    first = labelled[0]
+    for other in labelled[1:]:
+        walk.join(first.atoms, other.atoms)
+        first = first.only(other.known & (other.value == first.value))
+    return first
+
+
+def _embedding(walk: Walk, node: Node) -> Value:
+    table = walk.value(node.args[0])
+    if not isinstance(table, Stored):
+        return walk.stop(node)
+    zero = ~table.tensor.ne(0).any(0).cpu()
+    return Channels(len(_shape(node)) - 1, walk.axis(table, 1), zero, torch.zeros(len(zero)).double())
+
+
+def _getitem(walk: Walk, node: Node) -> Value:
+    index: Any = node.args[1]
+    whole = walk.value(node.args[0])
+    return whole[index] if isinstance(whole, tuple) else walk.stop(node)
+
+
+_POINTWISE = """relu gelu silu sigmoid tanh hardtanh hardswish hardsigmoid relu6 leaky_relu elu selu celu mish
+    softplus softsign log_sigmoid abs neg exp expm1 log log1p sqrt rsqrt square pow clamp clamp_min clamp_max erf
+    sin cos reciprocal sign floor round rsub threshold hardshrink softshrink dropout alpha_dropout"""
+_LAYOUT = """view reshape _unsafe_view flatten unflatten permute transpose t movedim unsqueeze squeeze expand slice
+    select index_select repeat flip narrow"""
+_POOLS = """max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
+    adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d upsample_nearest1d upsample_nearest2d
+    upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d"""
+_OTHERS: list[tuple[str, Handler]] = [
+    ("alias clone contiguous detach to _to_copy", _same),
+    ("add sub mul div maximum minimum", _binary),
+    ("linear", _linear),
+    ("addmm", _addmm),
+    ("matmul mm", _matmul),
+    ("conv1d conv2d conv3d", _conv),
+    ("conv_transpose1d conv_transpose2d conv_transpose3d", _conv_transpose),
+    ("batch_norm _native_batch_norm_legit_no_training", _batch_norm),
+    ("mean amax amin", _reduced),
+    ("pad constant_pad_nd", _pad),
+    ("cat", _cat),
+    ("embedding", _embedding),
+    ("getitem", _getitem),
+]
+
+HANDLERS: dict[str, Handler] = {
+    name: handler
+    for names, handler in [(_POINTWISE, _pointwise), (_LAYOUT, _layout), (_POOLS, _pool), *_OTHERS]
+    for name in names.split()
+}
+"""Name of an operation of PyTorch's -> what it does to channels. What is not here is not followed."""

@@ -1,0 +1,463 @@
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import palmette as pm
+from palmette.pruning.compact import compact
+from palmette.training.models import build
+
+LARGER = [pytest.param(name, marks=pytest.mark.slow) for name in ("resnet18", "resnet50", "wresnet28x8")]
+X = torch.randn(3, 4, 9, 9, generator=torch.Generator().manual_seed(0))
+
+
+def settle_(model, seed=0):
+    """Norms as after training: no shift, scale or statistic that is 0 or 1 by chance of initialisation."""
+    generator = torch.Generator().manual_seed(seed)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.running_mean.copy_(torch.randn(module.num_features, generator=generator))
+            module.running_var.copy_(torch.rand(module.num_features, generator=generator) + 0.5)
+            module.weight.data.copy_(torch.randn(module.num_features, generator=generator))
+            module.bias.data.copy_(torch.randn(module.num_features, generator=generator))
+    return model
+
+
+@torch.no_grad()
+def same_outputs(model, small, *inputs):
+    model, small = copy.deepcopy(model).eval(), copy.deepcopy(small).eval()
+    a, b = model(*inputs), small(*inputs)
+    return bool((a - b).abs().max() <= 1e-5 * max(1, a.abs().max()))
+
+
+def compacted(model, *inputs, notes=()):
+    """The smaller model, after what holds for all of them."""
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    small, report = compact(model, inputs)
+    assert report.notes == notes
+    assert type(small) is type(model)
+    assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+    for _ in range(2):
+        others = [torch.randn_like(x) if x.is_floating_point() else x for x in inputs]
+        assert same_outputs(model, small, *others)
+    assert report.flops[1] <= report.flops[0]
+    assert report.parameters[1] == sum(t.numel() for t in small.state_dict().values())
+    return small, {n: after for n, (_, after) in report.layers.items()}
+
+
+def test_dead_neurons_go_and_their_constants_are_added_to_the_next_bias():
+    model = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2, bias=False))
+    model[0].weight.data[1:] = 0
+    model[0].bias.data[:] = torch.tensor([0.0, 5.0, -5.0])  # relu: the second is always 5, the third always 0
+    model[2].weight.data[:] = torch.tensor([[1.0, 2.0, 3.0], [1.0, 0.0, 0.0]])
+    small, layers = compacted(model, torch.randn(2, 4))
+    assert layers == {"0.weight": (1, 4), "2.weight": (2, 1)}
+    assert small[2].bias.tolist() == [10.0, 0.0]
+    assert (small[0].out_features, small[2].in_features) == (1, 1)
+
+
+def test_neurons_that_nobody_reads_go_and_so_do_those_that_only_they_read():
+    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+    model[4].weight.data[:, 3:] = 0  # of the five, two are not read
+    model[2].weight.data[:3, 1:4] = 0  # and of the six, three are read by these two only
+    _, layers = compacted(model, torch.randn(2, 4))
+    assert layers == {"0.weight": (3, 4), "2.weight": (3, 3), "4.weight": (2, 3)}
+
+
+def test_a_neuron_behind_dead_neurons_is_dead():
+    model = nn.Sequential(nn.Linear(4, 6), nn.GELU(), nn.Linear(6, 5), nn.GELU(), nn.Linear(5, 2))
+    model[0].weight.data[:3] = 0
+    model[2].weight.data[0, 3:] = 0  # it reads only constants
+    _, layers = compacted(model, torch.randn(2, 4))
+    assert layers == {"0.weight": (3, 4), "2.weight": (4, 3), "4.weight": (2, 4)}
+
+
+def test_one_neuron_stays_where_all_are_dead():
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    model[0].weight.data.zero_()
+    _, layers = compacted(model, torch.randn(2, 4), notes=("2 dead channels stay: they reach the output",))
+    assert layers == {"0.weight": (1, 4), "2.weight": (2, 1)}
+
+
+def test_a_batch_norm_whose_scale_is_zero_makes_its_channel_dead():
+    model = settle_(
+        nn.Sequential(nn.Conv2d(4, 6, 3), nn.BatchNorm2d(6), nn.ReLU(), nn.Conv2d(6, 5, 3, bias=False))
+    )
+    model[1].weight.data[2:4] = 0
+    model[1].bias.data[2:4] = torch.tensor([1.0, -1.0])
+    small, layers = compacted(model, X)
+    assert layers == {"0.weight": (4, 4, 3, 3), "3.weight": (5, 4, 3, 3)}
+    assert small[1].num_features == 4
+    assert small[1].running_var.shape == (4,)
+    assert small[3].bias is not None  # the constant of a ReLU of 1, which the layer had no bias for
+
+
+@pytest.mark.parametrize(("padding", "left"), [(0, 3), (1, 4)])
+def test_a_constant_that_meets_padding_with_zeros_stays(padding, left):
+    model = nn.Sequential(nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Conv2d(5, 2, 3, padding=padding))
+    model[0].weight.data[:2] = 0
+    model[0].bias.data[:2] = torch.tensor([1.0, -1.0])  # at the edges the first is not the same everywhere
+    _, layers = compacted(model, X)
+    assert layers["0.weight"] == (left, 4, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("between", "left"),
+    [
+        (nn.MaxPool2d(3, 2, padding=1), 3),
+        (nn.AvgPool2d(3, 2), 3),
+        (nn.AvgPool2d(3, 2, padding=1), 4),
+        (nn.AvgPool2d(3, 2, padding=1, count_include_pad=False), 3),
+        (nn.AdaptiveAvgPool2d(2), 3),
+        (nn.Upsample(scale_factor=2), 3),
+        (nn.Upsample(scale_factor=2, mode="bilinear"), 3),
+        (nn.ZeroPad2d(1), 4),
+        (nn.ReflectionPad2d(1), 3),
+        (nn.ConstantPad2d(1, 1.0), 4),  # 1 is what the constant is, but the other channel is 0
+        (nn.Dropout2d(), 3),
+        (nn.Sequential(nn.Hardswish(), nn.SiLU(), nn.Sigmoid(), nn.ELU(), nn.LeakyReLU(), nn.Softplus()), 3),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, nn.Module) else str(v),
+)
+def test_constants_are_followed_through(between, left):
+    model = nn.Sequential(nn.Conv2d(4, 5, 3), nn.ReLU(), between, nn.Conv2d(5, 2, 2))
+    model[0].weight.data[:2] = 0
+    model[0].bias.data[:2] = torch.tensor([1.0, -1.0])
+    _, layers = compacted(model, X)
+    assert layers["0.weight"] == (left, 4, 3, 3)
+
+
+def test_a_channel_takes_all_its_places_along_when_flattened():
+    model = nn.Sequential(nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Flatten(), nn.Linear(5 * 49, 2))
+    model[0].weight.data[[0, 3]] = 0
+    _, layers = compacted(model, X)
+    assert layers == {"0.weight": (3, 4, 3, 3), "3.weight": (2, 3 * 49)}
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(4, 6, 3, padding=1)
+        self.conv1 = nn.Conv2d(6, 8, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 6, 3, padding=1)
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        x = self.stem(x)
+        x = F.relu(x + self.conv2(F.relu(self.norm(self.conv1(x)))))
+        return self.head(x.mean((2, 3)))
+
+
+def test_through_a_residual_sum_a_channel_goes_only_if_both_sides_are_dead():
+    model = settle_(Residual())
+    model.conv1.weight.data[:3] = 0
+    model.norm.bias.data[:3], model.norm.weight.data[:3] = -9.0, 0.1  # dead at 0 after the ReLU
+    model.stem.weight.data[:3] = 0  # dead on one side: 0, 1, 2; on the other: 1, 2, 3
+    model.conv2.weight.data[1:4] = 0
+    model.stem.bias.data[:3] = 0  # or conv1, which pads, reads constants that are not zero
+    _, layers = compacted(model, X)
+    assert layers == {
+        "stem.weight": (4, 4, 3, 3),
+        "conv1.weight": (5, 4, 3, 3),
+        "conv2.weight": (4, 5, 3, 3),
+        "head.weight": (3, 4),
+    }
+
+
+class Concatenated(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Conv2d(4, 5, 3)
+        self.b = nn.Conv2d(4, 6, 3)
+        self.c = nn.Conv2d(5 + 6 + 4, 3, 1)
+
+    def forward(self, x):
+        return self.c(torch.cat([self.a(x).relu(), self.b(x).tanh(), x[:, :, 1:-1, 1:-1]], 1))
+
+
+def test_through_a_concatenation_each_side_loses_its_own():
+    model = Concatenated()
+    model.a.weight.data[:2] = 0
+    model.b.weight.data[3:] = 0
+    model.c.weight.data[:, 12] = 0  # a channel of the images: they stay as they are
+    _, layers = compacted(model, X)
+    assert layers == {"a.weight": (3, 4, 3, 3), "b.weight": (3, 4, 3, 3), "c.weight": (3, 10, 1, 1)}
+
+
+@pytest.mark.parametrize("multiplier", [1, 2])
+def test_depthwise_convolutions_lose_channels_with_what_comes_before(multiplier):
+    model = settle_(
+        nn.Sequential(
+            nn.Conv2d(4, 6, 1),
+            nn.ReLU(),
+            nn.Conv2d(6, 6 * multiplier, 3, padding=1, groups=6),
+            nn.BatchNorm2d(6 * multiplier),
+            nn.ReLU(),
+            nn.Conv2d(6 * multiplier, 3, 1, bias=False),
+        )
+    )
+    model[0].weight.data[0] = 0
+    model[0].bias.data[0] = -1  # dead before
+    model[2].weight.data[multiplier : 2 * multiplier] = 0  # dead in the depthwise layer itself
+    small, layers = compacted(model, X)
+    m = multiplier
+    assert layers == {"0.weight": (4, 4, 1, 1), "2.weight": (4 * m, 1, 3, 3), "5.weight": (3, 4 * m, 1, 1)}
+    assert small[2].groups == 4
+
+
+def test_grouped_convolutions_lose_whole_groups():
+    model = nn.Sequential(
+        nn.Conv2d(4, 8, 1), nn.ReLU(), nn.Conv2d(8, 12, 3, groups=4), nn.ReLU(), nn.Conv2d(12, 2, 1)
+    )
+    model[2].weight.data[3:6] = 0  # the second of four groups
+    model[2].weight.data[7] = 0  # and one channel of the third
+    small, layers = compacted(model, X)
+    assert layers == {"0.weight": (6, 4, 1, 1), "2.weight": (9, 2, 3, 3), "4.weight": (2, 9, 1, 1)}
+    assert small[2].groups == 3
+
+
+def test_transposed_convolutions():
+    model = nn.Sequential(
+        nn.Conv2d(4, 5, 1), nn.ReLU(), nn.ConvTranspose2d(5, 6, 3, stride=2), nn.ReLU(), nn.Conv2d(6, 2, 1)
+    )
+    model[0].weight.data[0], model[0].bias.data[0] = 0, -1
+    model[2].weight.data[:, 4:] = 0
+    small, layers = compacted(model, X)
+    assert layers == {"0.weight": (4, 4, 1, 1), "2.weight": (4, 4, 3, 3), "4.weight": (2, 4, 1, 1)}
+    assert (small[2].in_channels, small[2].out_channels) == (4, 4)
+
+
+class Gated(nn.Module):
+    """Squeeze and excitation, then a gated pair of layers as in Llama."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 6, 3)
+        self.squeeze = nn.Conv2d(6, 3, 1)
+        self.excite = nn.Conv2d(3, 6, 1)
+        self.gate, self.up, self.down = nn.Linear(6, 7, bias=False), nn.Linear(6, 7), nn.Linear(7, 2)
+
+    def forward(self, x):
+        x = self.conv(x).relu()
+        x = x * self.excite(self.squeeze(x.mean((2, 3), keepdim=True)).relu()).sigmoid()
+        x = x.permute(0, 2, 3, 1)
+        return self.down(F.silu(self.gate(x)) * self.up(x)).mean((1, 2))
+
+
+def test_a_gate_of_zero_makes_a_channel_dead_whatever_it_is_multiplied_with():
+    model = Gated()
+    model.conv.weight.data[:2], model.conv.bias.data[:2] = 0, -1
+    model.gate.weight.data[3:] = 0
+    _, layers = compacted(model, X)
+    assert layers["conv.weight"] == (4, 4, 3, 3)
+    assert layers["excite.weight"] == (4, 3, 1, 1)
+    assert layers["gate.weight"] == layers["up.weight"] == (3, 4)
+    assert layers["down.weight"] == (2, 3)
+
+
+class Shared(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.twice, self.head = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.scale = nn.Parameter(torch.randn(6))
+
+    def forward(self, x):
+        x = (self.one(x) * self.scale).relu()
+        return self.head(self.twice(self.twice(x).relu()).relu())
+
+
+def test_a_layer_that_is_called_twice_loses_what_is_dead_both_times():
+    model = Shared()
+    model.one.weight.data[:3] = model.one.bias.data[:3] = 0
+    model.twice.weight.data[1:4] = 0
+    model.twice.bias.data[1:4] = -1
+    small, layers = compacted(model, torch.randn(2, 4))
+    assert layers == {"one.weight": (4, 4), "twice.weight": (4, 4), "head.weight": (2, 4)}
+    assert small.scale.shape == (4,)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.up, self.down = nn.Linear(6, 9), nn.Linear(9, 6)
+        self.norm = nn.LayerNorm(6)
+        self.head = nn.Linear(6, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        return self.head(self.norm(x + self.down(F.gelu(self.up(x)))))
+
+
+def test_a_tied_weight_stays_tied_and_what_a_layer_norm_reads_stays():
+    model = Tied()
+    model.up.weight.data[5:] = 0
+    model.embed.weight.data[:, 0] = 0
+    model.down.weight.data[0], model.down.bias.data[0] = 0, 0
+    small, layers = compacted(model, torch.randint(11, (2, 5)))
+    assert layers == {"up.weight": (5, 6), "down.weight": (6, 5)}
+    assert small.head.weight is small.embed.weight
+    small.head.weight = nn.Parameter(model.head.weight.detach().clone())
+    note = "1 dead channel stays: it reaches layer_norm (layer_norm in norm)"
+    assert compacted(small, torch.randint(11, (2, 5)), notes=(note,))[1] == {}
+
+
+class Fixed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Conv2d(4, 6, 3), nn.Conv2d(6, 5, 3), nn.Linear(5 * 25, 2)
+
+    def forward(self, x):
+        return self.c(self.b(self.a(x).relu()).relu().view(-1, 125))
+
+
+def test_code_that_fixes_the_number_of_channels_keeps_them_and_the_rest_goes():
+    model = Fixed()
+    model.a.weight.data[:2] = 0
+    model.b.weight.data[:2] = 0
+    small, report = compact(model, X)
+    assert {n: after for n, (_, after) in report.layers.items()} == {
+        "a.weight": (4, 4, 3, 3),
+        "b.weight": (5, 4, 3, 3),
+    }
+    assert len(report.notes) == 1
+    assert report.notes[0].startswith("Left alone: b.weight, b.bias, c.weight: RuntimeError: ")
+    assert same_outputs(model, small, X)
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.layer(x) if float(x.sum()) > 0 else x
+
+
+def test_a_model_that_cannot_be_traced_is_left_alone_and_the_reason_is_told(capfd):
+    model = Branching()
+    model.layer.weight.data[0] = 0
+    small, report = compact(model, torch.ones(2, 4))
+    (note,) = report.notes
+    assert note.startswith("Nothing was taken out: torch.export cannot trace the model: ")
+    assert report.layers == {}
+    assert torch.equal(small.layer.weight, model.layer.weight)
+    assert capfd.readouterr() == ("", "")
+
+
+class Sorting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 5), nn.Linear(5, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.c(self.b(self.a(x).sort(1).values).relu())
+
+
+def test_a_node_that_is_not_followed_is_named_and_the_rest_goes():
+    model = Sorting()
+    model.a.weight.data[0] = 0
+    model.b.weight.data[:2] = 0
+    note = "1 dead channel stays: it reaches sort (sort)"
+    _, layers = compacted(model, torch.randn(2, 4), notes=(note,))
+    assert layers == {"b.weight": (3, 5), "c.weight": (2, 3)}
+
+
+@pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20", "transformer", *LARGER])
+def test_our_models_with_half_of_their_neurons_dead(name):
+    model = settle_(build(name, shape=(3, 8, 8), classes=10))
+    generator = torch.Generator().manual_seed(1)
+    for parameter in pm.prunable(model, exclude=["head*", "linear*"]).values():
+        parameter.tensor.data[torch.rand(len(parameter.tensor), generator=generator) < 0.5] = 0
+    images = torch.randn(2, 3, 8, 8)
+    small, report = compact(model, images)
+    assert not any(note.startswith(("Left alone", "Nothing")) for note in report.notes)
+    assert same_outputs(model, small, images)
+    assert report.flops[1] < 0.9 * report.flops[0]
+    assert report.parameters[1] < 0.9 * report.parameters[0]
+
+
+def test_neurons_that_pruning_killed_go():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3))
+    model[0].weight.data[10:] *= 1e-3
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="global")
+    pruner.step()
+    assert int((model[0].weight == 0).all(1).sum()) == 30
+    _, layers = compacted(model, torch.randn(4, 20))
+    assert layers["0.weight"] == (10, 20)
+    assert layers["2.weight"][1] == 10
+
+
+def test_what_is_compact_stays_as_it_is():
+    model = settle_(Residual())
+    model.conv1.weight.data[:3] = 0
+    small, _ = compact(model, X)
+    again, report = compact(small, X)
+    assert report.layers == {}
+    assert report.flops[0] == report.flops[1]
+    assert same_outputs(small, again, X)
+
+
+def test_training_goes_on_and_the_mode_of_each_module_is_kept():
+    model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
+    model[1].eval()
+    model[3].weight.requires_grad_(False)
+    model[0].weight.data[:2] = 0
+    small, _ = compact(model, torch.randn(4, 4))
+    assert (
+        [m.training for m in small.modules()]
+        == [m.training for m in model.modules()]
+        == [True, True, False, True, True]
+    )
+    assert [p.requires_grad for p in small.parameters()] == [p.requires_grad for p in model.parameters()]
+    small(torch.randn(4, 4)).sum().backward()
+    assert small[0].weight.grad.shape == (4, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions(dtype):
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to(dtype)
+    model[0].weight.data[3:] = 0
+    small, report = compact(model, torch.randn(5, 8, dtype=dtype))
+    assert report.layers["0.weight"] == ((16, 8), (3, 8))
+    assert small[2].bias.dtype == dtype
+
+
+def test_an_encoder_layer_of_pytorch_keeps_its_heads_and_loses_neurons():
+    model = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    model.linear1.weight.data[:10] = 0
+    _, layers = compacted(model, torch.randn(2, 5, 8))
+    assert layers == {"linear1.weight": (6, 8), "linear2.weight": (8, 6)}
+
+
+@pytest.mark.slow
+def test_inputs_by_name_and_a_model_of_transformers():
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+
+    sizes = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": 30, "use_cache": False}
+    gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=16, **sizes))
+    gpt2.transformer.h[0].mlp.c_fc.weight.data[:, :20] = 0
+    llama = LlamaForCausalLM(
+        LlamaConfig(num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=32, **sizes)
+    )
+    llama.model.layers[0].mlp.gate_proj.weight.data[:20] = 0
+    inputs = {"input_ids": torch.arange(5)[None]}
+    for model, weight in ((gpt2, "c_fc"), (llama, "gate_proj")):
+        small, report = compact(model, inputs)
+        (name,) = [n for n in report.layers if weight in n]
+        assert sorted(report.layers[name][1]) == [8, 12]
+        with torch.no_grad():
+            a, b = (m.eval()(**inputs).logits for m in (model, small))
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_a_model_that_is_not_one_and_inputs_that_do_not_fit_are_refused():
+    with pytest.raises(TypeError, match=r"compact takes a torch.nn.Module, got dict"):
+        compact({}, X)
+    with pytest.raises(ValueError, match="the model fails on the example inputs: RuntimeError: "):
+        compact(nn.Linear(3, 2), torch.ones(2, 4))
