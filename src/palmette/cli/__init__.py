@@ -10,6 +10,8 @@ from palmette import __version__
 from palmette.cli.axioms import axioms
 from palmette.cli.data import data
 from palmette.cli.measure import measure
+from palmette.cli.paper import paper
+from palmette.cli.prune import prune
 from palmette.cli.report import report
 from palmette.cli.run import run
 from palmette.cli.show import show
@@ -53,9 +55,11 @@ def main() -> None:
 main.add_command(run)
 main.add_command(show)
 main.add_command(measure)
+main.add_command(prune)
 main.add_command(data)
 main.add_command(axioms)
 main.add_command(sweep)
 main.add_command(table)
 main.add_command(report)
+main.add_command(paper)
 main.add_command(unpack)

@@ -1,4 +1,4 @@
-"""The flags of `palmette run`: one for each setting of `Experiment`, and what a command line makes of them."""
+"""The flags of `palmette run` and its kin: one for each setting of `Experiment`, and what is made of them."""
 
 from __future__ import annotations
 
@@ -78,13 +78,17 @@ _DEFAULTS = {
 }
 
 
-class GroupedCommand(click.Command):
-    """A command whose help lists its options in groups, and which keeps the arguments it was given."""
+class RememberingCommand(click.Command):
+    """A command that keeps the arguments it was given, for the message that says how to go on."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, after a copy of `args` for the message that says how to go on."""
+        """As click does, after a copy of `args`."""
         ctx.meta["palmette.arguments"] = list(args)
         return super().parse_args(ctx, args)
+
+
+class GroupedCommand(RememberingCommand):
+    """A command whose help lists its options in groups."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, group by group."""
@@ -145,6 +149,31 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
         pairs = PAIRS if both and method == "sap" else ()
         made += [Experiment(**own, p=p, q=q) for p, q in pairs] or [Experiment(**own)]
     return [replace(experiment, seed=seed) for seed in _seeds(seed_text) for experiment in made]
+
+
+def fleet_size(text: str | None) -> int | None:
+    """The size of a fleet; None is as large as the memory allows."""
+    if text is None or text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--fleet must be a number from 1, or auto, got {text!r}")
+    return int(text)
+
+
+def device_named(name: str | None) -> str:
+    """A device that is really here."""
+    import torch
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        if name.partition(":")[0] not in ("cpu", "cuda", "mps", "xpu"):
+            raise ValueError("networks are trained on cpu, cuda, mps or xpu")
+        torch.empty(1, device=name)
+    except Exception as error:  # torch raises whatever it likes
+        why = str(error).split("\n")[0]
+        raise ValueError(f"--device {name!r} cannot be used: {why}") from error
+    return name
 
 
 def _seeds(text: str) -> list[int]:

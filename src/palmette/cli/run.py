@@ -13,13 +13,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.flags import GroupedCommand, experiments, setting_options
+from palmette.cli.flags import GroupedCommand, device_named, experiments, fleet_size, setting_options
 from palmette.cli.live import Display, Lines, Live, size
 from palmette.cli.plan import show_plan
+from palmette.errors import PalmetteError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,6 +90,7 @@ def run(
 class Command:
     """One call of `palmette run`."""
 
+    word: ClassVar = "run"
     planned: Sequence[Experiment]
     out: Path
     data_dir: str | None
@@ -129,18 +131,7 @@ class Command:
 
     def standings(self) -> list[Standing]:
         """Where each run stands; one whose folder is damaged counts as not begun."""
-        return [self._standing(experiment) for experiment in self.planned]
-
-    def _standing(self, experiment: Experiment) -> Standing:
-        from palmette.errors import RunDamaged
-        from palmette.studies.rundir import RunDir
-        from palmette.studies.standing import Standing, experiment_of, standing
-
-        rundir = RunDir(self.out / experiment.id)
-        with suppress(RunDamaged):  # which is said when its turn comes
-            if not rundir.experiment.exists() or experiment_of(rundir) == experiment:
-                return standing(rundir, experiment)
-        return Standing(experiment)
+        return [standing_in(self.out, experiment) for experiment in self.planned]
 
     def timed(self, fleet: Sequence[Experiment]) -> int:
         """How many networks of a fleet are trained a little to learn what it costs."""
@@ -247,7 +238,7 @@ class Command:
 
     def again(self, *more: str) -> str:
         """The command, and more."""
-        return shlex.join(["palmette", "run", *self.arguments, *more])
+        return shlex.join(["palmette", self.word, *self.arguments, *more])
 
     def _greet(self, console: Console) -> None:
         first = self.planned[0]
@@ -258,34 +249,47 @@ class Command:
         console.print(f"{what}: {runs} on {self.device} into {self.out}\n", soft_wrap=True)
 
     def _conclude(self, console: Console, live: bool) -> None:
-        """Table and figure of the finished runs, on disk and on the screen."""
+        """What came out, on disk and on the screen, and what is not finished."""
         from palmette.errors import RunBusy
-        from palmette.reports.tables import NOTES, as_table, as_text, summary, why_stopped
-        from palmette.studies.rundir import RunDir, write_whole
+        from palmette.reports.tables import NOTES, as_table, summary, why_stopped
+        from palmette.studies.rundir import RunDir
 
-        rundirs = {e.id: RunDir(self.out / e.id) for e in self.planned}
         states = {s.experiment.id: s.state for s in self.standings()}
-        runs: list[Run] = [(e, rundirs[e.id].records()) for e in self.planned if states[e.id] == "finished"]
-        rows, table, figure = summary(runs), None, None
-        if runs:
-            table = write_whole(self._name(".txt"), as_text(rows, runs).encode())
-            figure = self._draw(runs)
-        kept = sum(rundirs[e.id].size() for e, _ in runs)
+        named = [(n, e) for n, e in zip(self.names(), self.planned, strict=True) if states[e.id] == "finished"]
+        runs: list[Run] = [(e, RunDir(self.out / e.id).records()) for _, e in named]
+        rows = summary(runs, names=[name for name, _ in named])
+        files = self.files(rows, runs)
+        kept = sum(RunDir(self.out / e.id).size() for e, _ in runs)
         if not live:
-            files = {"table": table and str(table), "figure": figure and str(figure)}
-            problems = {name: str(error) for name, error in self.problems.items()}
-            last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept, **files}
+            problems = {name: _said(name, why) for name, why in self.problems.items()}
+            last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
+            last |= {name: file and str(file) for name, file in files.items()}
             click.echo(json.dumps(last | {"summary": rows}, allow_nan=False))
             return
         if runs:
             console.print(as_table(rows))
             console.print(f"\n{why_stopped(rows)}\n{NOTES}\n", style="dim")
-            console.print(f"table   {table}\nfigure  {figure or 'none'}", soft_wrap=True)
+        for name, file in files.items() if runs else ():
+            console.print(f"{name:7} {file or 'none'}", soft_wrap=True)
+        if runs:
             console.print(f"runs    {self.out}{os.sep}, {size(kept)} in {len(runs)} folders\n", soft_wrap=True)
             self._suggest(console)
-        for name, why in self.problems.items():
-            if not isinstance(why, RunBusy):  # said once, for all of them
-                click.echo(f"not finished: {name}: {why}", err=True)
+        # Those that others have are named already, once for all of them.
+        failed = {name: why for name, why in self.problems.items() if not isinstance(why, RunBusy)}
+        if failed:
+            click.echo(f"{len(failed)} of {len(self.planned)} runs are not finished:", err=True)
+        for name, why in failed.items():
+            click.echo(f"  {name}: {_said(name, why)}", err=True)
+
+    def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
+        """Write what is made of all finished runs, and say where."""
+        return {"table": self._write_table(rows, runs), "figure": self._draw(runs)}
+
+    def _write_table(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> Path | None:
+        from palmette.reports.tables import as_text
+        from palmette.studies.rundir import write_whole
+
+        return write_whole(self._name(".txt"), as_text(rows, runs).encode()) if runs else None
 
     def _name(self, suffix: str) -> Path:
         """A name that other commands in the same folder do not have."""
@@ -299,6 +303,8 @@ class Command:
         from palmette.reports.figures import draw, png
         from palmette.studies.rundir import write_whole
 
+        if not runs:
+            return None
         first, seeds = self.planned[0], len({e.seed for e, _ in runs})
         over = f"mean of {seeds} seeds, band of one standard deviation" if seeds > 1 else f"seed {first.seed}"
         try:
@@ -322,26 +328,20 @@ class Command:
             console.print(f"  {command:{width}}  {why}" if beside else f"  {command}\n      {why}", soft_wrap=True)
 
 
-def fleet_size(text: str | None) -> int | None:
-    """The size of a fleet; None is as large as the memory allows."""
-    if text is None or text == "auto":
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"--fleet must be a number from 1, or auto, got {text!r}")
-    return int(text)
+def standing_in(folder: Path, experiment: Experiment) -> Standing:
+    """Where the run of `folder` / id stands; one whose folder is damaged counts as not begun."""
+    from palmette.errors import RunDamaged
+    from palmette.studies.rundir import RunDir
+    from palmette.studies.standing import Standing, experiment_of, standing
+
+    rundir = RunDir(folder / experiment.id)
+    with suppress(RunDamaged):  # which is said when its turn comes
+        if not rundir.experiment.exists() or experiment_of(rundir) == experiment:
+            return standing(rundir, experiment)
+    return Standing(experiment)
 
 
-def device_named(name: str | None) -> str:
-    """A device that is really here."""
-    import torch
-
-    if name is None:
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        if name.partition(":")[0] not in ("cpu", "cuda", "mps", "xpu"):
-            raise ValueError("networks are trained on cpu, cuda, mps or xpu")
-        torch.empty(1, device=name)
-    except Exception as error:  # torch raises whatever it likes
-        why = str(error).split("\n")[0]
-        raise ValueError(f"--device {name!r} cannot be used: {why}") from error
-    return name
+def _said(name: str, why: Exception) -> str:
+    """Why a run is not finished; what is not said for people, such as a KeyError, by its kind too."""
+    text = str(why).removeprefix(name).lstrip(" :")
+    return text if isinstance(why, PalmetteError) else f"{type(why).__name__}: {text}"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.live import duration, size
-from palmette.cli.run import Command, device_named, fleet_size
-from palmette.errors import PalmetteError
+from palmette.cli.flags import RememberingCommand, device_named, fleet_size
+from palmette.cli.live import duration
+from palmette.cli.run import Command
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from palmette.studies.rounds import Outcomes
 
 
-@click.command()
+@click.command(cls=RememberingCommand)
 @click.argument("file", type=click.Path(path_type=Path), metavar="GRID.toml")
 @click.option("--out", default="runs", metavar="FOLDER", help="Where run folders go. [default: runs]")
 @click.option("--data-dir", metavar="FOLDER", help="Where data sets are looked for first.")
@@ -62,9 +61,10 @@ def sweep(
 
     if not out:
         raise ValueError("--out must be the name of a folder, got ''")
-    given = {"--out": out if out != "runs" else None, "--data-dir": data_dir, "--device": device, "--fleet": fleet}
-    arguments = [str(file), *(part for flag, value in given.items() if value for part in (flag, value))]
-    command = Sweep(read(file), Path(out), data_dir, device_named(device), False, fleet_size(fleet), arguments)
+    planned, arguments = read(file), ctx.meta["palmette.arguments"]
+    command = Sweep(
+        planned, Path(out), data_dir, device_named(device), False, fleet_size(fleet), arguments, stem=file.stem
+    )
     command.check_all()
     if dry_run:
         command.show_plans()
@@ -75,6 +75,9 @@ def sweep(
 @dataclass
 class Sweep(Command):
     """One call of `palmette sweep`: as `palmette run`, for runs that need not have data and model in common."""
+
+    word: ClassVar = "sweep"
+    stem: str = ""
 
     def check_all(self) -> None:
         """Whatever would stop a run is said before the first begins."""
@@ -142,10 +145,6 @@ class Sweep(Command):
             observer=watch,
         )
 
-    def again(self, *more: str) -> str:
-        """The command, and more."""
-        return shlex.join(["palmette", "sweep", *self.arguments, *more])
-
     def _greet(self, console: Console) -> None:
         from palmette.studies.rounds import fleets
 
@@ -153,53 +152,16 @@ class Sweep(Command):
         fleet = "one fleet" if count == 1 else f"{count} fleets"
         console.print(f"{len(self.planned)} runs in {fleet} on {self.device} into {self.out}\n", soft_wrap=True)
 
-    def _conclude(self, console: Console, live: bool) -> None:
-        """The finished runs as a table, and those that are not with the reason."""
-        from palmette.reports.tables import NOTES, as_table, as_text, why_stopped
-        from palmette.studies.rundir import RunDir, write_whole
+    def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
+        """The table; a figure has no room for any grid."""
+        return {"table": self._write_table(rows, runs)}
 
-        states = {s.experiment.id: s.state for s in self.standings()}
-        named = [(n, e) for n, e in zip(self.names(), self.planned, strict=True) if states[e.id] == "finished"]
-        runs: list[Run] = [(e, RunDir(self.out / e.id).records()) for _, e in named]
-        rows, table = _summaries([name for name, _ in named], runs), None
-        if runs:
-            table = write_whole(self._name(".txt"), as_text(rows, runs).encode())
-        kept = sum(RunDir(self.out / e.id).size() for e, _ in runs)
-        if not live:
-            problems = {name: _said(name, why) for name, why in self.problems.items()}
-            last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
-            click.echo(json.dumps(last | {"table": table and str(table), "summary": rows}, allow_nan=False))
-            return
-        if runs:
-            console.print(as_table(rows))
-            console.print(f"\n{why_stopped(rows)}\n{NOTES}\n", style="dim")
-            console.print(f"table   {table}", soft_wrap=True)
-            console.print(f"runs    {self.out}{os.sep}, {size(kept)} in {len(runs)} folders\n", soft_wrap=True)
-            console.print("What next?", style="bold")
-            console.print(f"  palmette table {shlex.quote(str(self.out))} --at 0.5,0.2,0.1", soft_wrap=True)
-        if self.problems:
-            click.echo(f"{len(self.problems)} of {len(self.planned)} runs are not finished:", err=True)
-        for name, why in self.problems.items():
-            click.echo(f"  {name}: {_said(name, why)}", err=True)
+    def _suggest(self, console: Console) -> None:
+        console.print("What next?", style="bold")
+        console.print(f"  palmette table {shlex.quote(str(self.out))} --at 0.5,0.2,0.1", soft_wrap=True)
 
     def _name(self, suffix: str) -> Path:
         """Named as the file of the grid, so that another grid in the same folder has another."""
         from palmette.studies.config import slug
 
-        return self.out / f"{slug(Path(self.arguments[0]).stem)}-{super()._name(suffix).stem[-8:]}{suffix}"
-
-
-def _said(name: str, why: Exception) -> str:
-    """Why a run is not finished; what is not said for people, such as a KeyError, by its kind too."""
-    text = str(why).removeprefix(name).lstrip(" :")
-    return text if isinstance(why, PalmetteError) else f"{type(why).__name__}: {text}"
-
-
-def _summaries(names: Sequence[str], runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """The rows of `summary`, one for each name."""
-    from palmette.reports.tables import summary
-
-    groups: dict[str, list[Run]] = {}
-    for name, run in zip(names, runs, strict=True):
-        groups.setdefault(name, []).append(run)
-    return [summary(group)[0] | {"method": name} for name, group in groups.items()]
+        return self.out / f"{slug(self.stem)}-{super()._name(suffix).stem[-8:]}{suffix}"

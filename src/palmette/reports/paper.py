@@ -16,7 +16,7 @@ from palmette.reports.page_looks import PHASE_COLOURS
 from palmette.reports.paper_page import INK, WIDTH, Curve, Row, draw_curve, furnish, furnish_page, page
 from palmette.reports.paper_published import Published, name_in_file
 from palmette.reports.paper_runs import Picture
-from palmette.reports.phases import PHASES, mean, phases_of_mean
+from palmette.reports.phases import COLLAPSE, PHASES, mean, phases_of_mean
 from palmette.reports.tables import Record, Run, label
 from palmette.studies.config import Experiment
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 ROUND = "round $t$"
 FAINT = {"color": "#c4c4c4", "linestyle": "-", "linewidth": 0.8, "zorder": 1.2}
+_SIGNS = {"η_r": r"$\eta_r$", "γ": r"$\gamma$", "p and q": "$p$ and $q$"}
 SCOPES = {"neuron": "Neuron-wise pruning", "layer": "Layer-wise pruning", "global": "Global pruning"}
 
 
@@ -138,18 +139,18 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
     others = [name for i, name in enumerate(layers) if i not in places]
     sap = Experiment()
 
-    def of_layers(heading: str, name: str, scale: float) -> Row:
+    def of_layers(heading: str, name: str, scale: float, *, legend: bool) -> Row:
         cells = []
         for scope, title in SCOPES.items():
             many = [records for _, records in picture.only(scope=scope, method="sap", p=sap.p, q=sap.q).runs]
-            marked = {f"{place} ({layers[i]})": layers[i] for i, place in places.items()}
+            marked = {f"{place} ({layers[i].removesuffix('.weight')})": layers[i] for i, place in places.items()}
             curves = [Curve("", FAINT, many, _of_layer(layer, name, scale)) for layer in others]
             curves += [
                 Curve(said, look, many, _of_layer(layer, name, scale))
                 for (said, layer), look in zip(marked.items(), LINES[4:], strict=False)
             ]
             cells.append((Panel(title, _round, _density, ROUND), curves))
-        return Row(f"{heading}, {label(sap)}", cells, alike=True)
+        return Row(f"{heading}, {label(sap)}", cells, alike=True, legend=legend)
 
     trade = [
         (replace(TRADE_OFF, title=title), _curves(_groups(picture.only(scope=scope), label), LINES))
@@ -157,8 +158,8 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
     ]
     return [
         Row("(a) Accuracy, %", trade, alike=True),
-        of_layers("(b) Remaining weights, %", "density", 100),
-        of_layers("(c) PQ Index", "pq_index", 1),
+        of_layers("(b) Remaining weights, %", "density", 100, legend=True),
+        of_layers("(c) PQ Index", "pq_index", 1, legend=False),
     ]
 
 
@@ -167,7 +168,7 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
     from matplotlib.figure import Figure
 
     name, many = label(picture.runs[0][0]), [records for _, records in picture.runs]
-    figure = Figure(figsize=(2.4 * WIDTH, 5.6), layout="constrained")
+    figure = Figure(figsize=(0.6 * WIDTH, 5.7), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
     for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
         draw_curve(axis, RETRAINED[key], Curve(name, look, many))
@@ -176,7 +177,8 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
     bottom, top = axes[0].get_ylim()
     axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # for the names of the phases
     found = phases_of_mean(many)
-    said = ("regularised\nindex falls", "compressed\nindex rises", "collapsed")
+    axes[0].set_yticks([tick for tick in axes[0].get_yticks() if bottom <= tick <= min(100, top)])
+    said = ("regularised\nindex falls", "compressed\nindex rises", "collapsed\naccuracy is lost")
     for phase, colour, words in zip(PHASES, PHASE_COLOURS, said, strict=True):
         rounds = [t for t, p in enumerate(found) if p == phase]
         if not rounds:
@@ -197,7 +199,11 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
             fontsize=9,
             color=INK,
         )
-    furnish_page(figure, title, f"{name}. {picture.caption}")
+    rule = (
+        "The index has turned up after its lowest value; the network has collapsed when its accuracy is "
+        f"more than {100 * COLLAPSE:g} points below that of round 0 for good."
+    )
+    furnish_page(figure, title, f"{name}. {picture.caption} {rule}")
     return figure
 
 

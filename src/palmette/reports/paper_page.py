@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-WIDTH = 3.2
-"""Of a panel, in inches."""
+WIDTH = 12.8
+"""Of a figure, in inches."""
 PUBLISHED = "published (Diao et al. 2023)"
 INK = "#444444"
 
@@ -51,9 +51,7 @@ def page(rows: Sequence[Row], *, title: str, caption: str) -> Figure:
     """The rows below each other."""
     from matplotlib.figure import Figure
 
-    columns = max(len(row.cells) for row in rows)
-    width = WIDTH * columns
-    figure = Figure(figsize=(width, 0.75 + sum(2.75 + 0.3 * row.legend for row in rows)), layout="constrained")
+    figure = Figure(figsize=(WIDTH, 0.75 + sum(2.75 + 0.3 * row.legend for row in rows)), layout="constrained")
     parts = figure.subfigures(len(rows), 1, squeeze=False, hspace=0.03).flatten()
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)  # type: ignore[union-attr,call-arg]
     grid = []

@@ -42,18 +42,24 @@ def label(experiment: Experiment) -> str:
     return {"lottery-ticket": "Lottery Ticket", "one-shot": "One Shot"}[experiment.method]
 
 
-def by_method(runs: Iterable[Run]) -> dict[str, list[Sequence[Record]]]:
-    """The records of the runs of each method, in the order in which methods first come."""
+def by_method(runs: Iterable[Run], names: Iterable[str] | None = None) -> dict[str, list[Sequence[Record]]]:
+    """The records of the runs of each method, or each name, in the order in which they first come."""
+    runs = list(runs)
     groups: dict[str, list[Sequence[Record]]] = {}
-    for experiment, records in runs:
-        groups.setdefault(label(experiment), []).append(records)
+    for name, (_, records) in zip(names or [label(e) for e, _ in runs], runs, strict=True):
+        groups.setdefault(name, []).append(records)
     return groups
 
 
-def summary(runs: Iterable[Run]) -> list[dict[str, Any]]:
-    """A row for each method, as plain numbers: [mean, standard deviation], the latter None of a single run."""
+def summary(runs: Iterable[Run], names: Iterable[str] | None = None) -> list[dict[str, Any]]:
+    """A row for each method, as plain numbers: [mean, standard deviation], the latter None of a single run.
+
+    Args:
+        runs: what was run.
+        names: of each, if runs of one method are to be told apart.
+    """
     rows = []
-    for method, many in by_method(runs).items():
+    for method, many in by_method(runs, names).items():
         moments: dict[str, list[int | None]] = {
             "dense": [0 for _ in many],
             "kept": [last_kept(records) for records in many],

@@ -35,7 +35,7 @@ MODEL_NAMES = {
 """Models as the paper writes them."""
 
 _SAID = {
-    "hypothesis": "the index falls, rises, and falls again",
+    "hypothesis": "PQ Index falls, rises and falls again",
     "rounds": "retrained and pruned models, pruned globally",
     "scopes": "pruning scopes",
     "p and q": "effects of p and q",
@@ -157,9 +157,9 @@ def _figures() -> Iterable[PaperFigure]:
     ]
     for number, (kind, data, model) in enumerate(appendix, start=7):
         yield PaperFigure(f"fig{number}", kind, data, model)
-    yield PaperFigure("table1", "table", said="The layers of the MLP")
-    yield PaperFigure("table2", "table", said="The layers of the CNN")
-    yield PaperFigure("table3", "table", said="Sizes of models, FLOPs and settings")
+    yield PaperFigure("table1", "table", said="Layers of the MLP")
+    yield PaperFigure("table2", "table", said="Layers of the CNN")
+    yield PaperFigure("table3", "table", said="Models and settings")
 
 
 FIGURES = {figure.name: figure for figure in _figures()}

@@ -1,0 +1,237 @@
+"""`palmette paper`: the figures and tables of the paper, listed, run and drawn."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import click
+
+from palmette.cli.flags import RememberingCommand, device_named, fleet_size
+from palmette.cli.paper_list import Asked, as_json, listed, print_list
+from palmette.cli.sweep import Sweep
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from palmette.reports.paper_runs import Picture
+    from palmette.reports.tables import Run
+    from palmette.studies.config import Experiment
+    from palmette.studies.paper import PaperFigure
+
+ENDS = ("png", "svg", "pdf")
+
+
+@click.command(cls=RememberingCommand)
+@click.argument("names", nargs=-1, metavar="[FIGURE]...")
+@click.option("--epochs", type=int, metavar="N", help="Of each round. [default: the paper's 200]")
+@click.option("--rounds", type=int, metavar="N", help="How often to prune. [default: the paper's 30 or 15]")
+@click.option("--seeds", metavar="TEXT", help="As 0..3,7. [default: the paper's number, 0..3]")
+@click.option("--models", metavar="NAME,…", help="In place of the paper's; a picture for each.")
+@click.option("--from", "sources", multiple=True, metavar="FOLDER", help="Draw what is there; run nothing.")
+@click.option("--beside", metavar="FILE.csv", help="Published values to lay beside ours. Figure 3 has its own.")
+@click.option("--out", default="runs", metavar="FOLDER", help="Where runs and pictures go. [default: runs]")
+@click.option("--data-dir", metavar="FOLDER", help="Where data sets are looked for first.")
+@click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
+@click.option("--precision", metavar="TEXT", help="float32, tf32 or bfloat16. [default: float32]")
+@click.option("--compile", is_flag=True, help="torch.compile, which pays from minutes of training on.")
+@click.option("--fleet", metavar="N|auto", help="How many networks train at once. [default: auto, what fits]")
+@click.option("--dry-run", is_flag=True, help="Say what would be run and how long it takes; write nothing.")
+@click.option("--json", "for_program", is_flag=True, help="Print the list for a program.")
+@click.pass_context
+def paper(
+    ctx: click.Context,
+    /,
+    names: tuple[str, ...],
+    sources: tuple[str, ...],
+    beside: str | None,
+    out: str,
+    data_dir: str | None,
+    device: str | None,
+    fleet: str | None,
+    dry_run: bool,
+    for_program: bool,
+    **scaled: Any,
+) -> None:
+    """Reproduce the figures and tables of the paper (Diao et al. 2023), whole or scaled down.
+
+    Without a name: a list of all, with what each costs here and how much of it is done.
+
+    \b
+      palmette paper
+      palmette paper fig2 --dry-run
+      palmette paper fig2 fig11 --epochs 10 --rounds 12 --seeds 0
+      palmette paper fig3 --models cnn
+      palmette paper all --from results
+      palmette paper table3
+
+    What is missing is run, what was begun goes on, and a run that fails does not stop the others; figures share
+    runs. Each figure is written as PNG, SVG and PDF, a table as Markdown, CSV and LaTeX. A figure that is not made
+    by the paper's protocol says so below.
+    """
+    from palmette.studies.paper import FIGURES, chosen
+
+    asked = _asked(**scaled)
+    if not out:
+        raise ValueError("--out must be the name of a folder, got ''")
+    figures = chosen(names) if names else list(FIGURES.values())
+    if sources:
+        if not names:
+            raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
+        _draw_from(sources, figures, asked, beside, Path(out), everything="all" in names)
+        return
+    where = device_named(device)
+    if not names or dry_run:
+        entries = listed(figures, asked, Path(out), where, fleet_size(fleet))
+        if for_program or (names and not sys.stdout.isatty()):
+            click.echo(json.dumps(as_json(entries, where), indent=None if names else 1))
+        else:
+            print_list(entries, where, asked, whole=not names)
+        return
+    pictures = [(figure, asked.experiments(figure)) for figure in asked.variants(figures)]
+    planned = list(dict.fromkeys(e for _, experiments in pictures for e in experiments))
+    command = Paper(
+        planned, Path(out), data_dir, where, False, fleet_size(fleet), ctx.meta["palmette.arguments"],
+        stem="paper", pictures=pictures, beside=beside,
+    )  # fmt: skip
+    command.tables = [figure.name for figure in figures if figure.kind == "table"]
+    if planned:
+        command.check_all()
+        ctx.exit(command.run())
+    command.print_tables()
+
+
+def _asked(
+    epochs: int | None,
+    rounds: int | None,
+    seeds: str | None,
+    models: str | None,
+    precision: str | None,
+    compile: bool,
+) -> Asked:
+    from palmette.studies.config import Experiment
+    from palmette.studies.config import seeds as read_seeds
+
+    named = tuple(dict.fromkeys(m.strip() for m in models.split(","))) if models is not None else ()
+    asked = Asked(epochs, rounds, None if seeds is None else tuple(read_seeds(seeds)), named, precision, compile)
+    for model in named or ("mlp",):  # whatever cannot be run is said at once
+        known: dict[str, Any] = {"epochs": epochs, "rounds": rounds, "precision": precision}
+        Experiment(model=model, **{name: value for name, value in known.items() if value is not None})
+    return asked
+
+
+@dataclass
+class Paper(Sweep):
+    """One call of `palmette paper`: as `palmette sweep`, with the figures that the runs are for."""
+
+    word: ClassVar = "paper"
+    pictures: Sequence[tuple[PaperFigure, Sequence[Experiment]]] = ()
+    beside: str | None = None
+    tables: Sequence[str] = ()
+
+    def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
+        """All figures, also from runs that are not finished, and all tables."""
+        from palmette.reports.paper_runs import in_folder
+        from palmette.studies.paper import FIGURES
+
+        found: dict[str, Path | None] = {"table": self._write_table(rows, runs)}
+        for figure, planned in self.pictures:
+            model = FIGURES[figure.name].model
+            picture = in_folder(figure, planned, self.out, paper_model=model)
+            key = figure.name if figure.model == model else f"{figure.name}-{figure.model}"
+            found[key] = _write(picture, self.beside, self.out) if picture.runs else None
+        for name in self.tables:
+            found[name] = write_table(name, self.out)
+        return found
+
+    def print_tables(self) -> None:
+        """Tables alone, which take no runs."""
+        from rich.console import Console
+
+        from palmette.reports.paper_tables import table
+
+        console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
+        for name in self.tables:
+            found = table(name)
+            file = write_table(name, self.out)
+            console.print(found.as_rich())
+            console.print(f"\n{found.note}\n", style="dim")
+            console.print(f"{name}  {file}, .csv, .tex\n", soft_wrap=True)
+
+    def _suggest(self, console: Console) -> None:
+        console.print("Each figure is also there as .svg and .pdf.", style="dim")
+        super()._suggest(console)
+
+
+def _draw_from(
+    sources: Sequence[str],
+    figures: Sequence[PaperFigure],
+    asked: Asked,
+    beside: str | None,
+    out: Path,
+    *,
+    everything: bool,
+) -> None:
+    """Figures from runs that are there; of `everything`, what no run is there for is passed over."""
+    from palmette.reports.paper_runs import Shelf
+    from palmette.studies.paper import FIGURES
+
+    shelf = Shelf.of(sources, say=lambda text: click.echo(f"palmette: {text}", err=True))
+    absent, troubles = [], []
+    for figure in asked.variants(figures):
+        try:
+            picture = shelf.picture(
+                figure,
+                paper_model=FIGURES[figure.name].model,
+                seeds=asked.seeds,
+                rounds=asked.rounds,
+                epochs=asked.epochs,
+                precision=asked.precision,
+            )
+        except ValueError as error:
+            if not everything:
+                raise
+            troubles.append(str(error))
+            continue
+        if picture is None:
+            absent.append(f"{figure.name} ({figure.model} on {figure.data})")
+            continue
+        seeds = picture.seeds
+        count = f"{seeds[0]} to {seeds[-1]}" if seeds[0] != seeds[-1] else str(seeds[-1])
+        file = _write(picture, beside, out)
+        click.echo(f"{file}, .svg, .pdf: {len(picture.runs)} runs, {count} of each line")
+    for figure in figures:
+        if figure.kind == "table":
+            click.echo(f"{write_table(figure.name, out)}, .csv, .tex")
+    if absent and (not everything or len(absent) == len(list(asked.variants(figures)))):
+        where = ", ".join(repr(source) for source in sources)
+        raise ValueError(f"no run below {where} is one for {', '.join(absent)}")
+    for text in troubles:
+        click.echo(f"palmette: {text}", err=True)
+
+
+def write_table(name: str, out: Path) -> Path:
+    """One of the paper's tables as files; the one for eyes is named."""
+    from palmette.reports.paper_tables import table
+    from palmette.studies.rundir import write_whole
+
+    for end, text in table(name).files().items():
+        write_whole(out / f"{name}{end}", text.encode())
+    return out / f"{name}.md"
+
+
+def _write(picture: Picture, beside: str | None, out: Path) -> Path:
+    """The picture as files; the PNG is named."""
+    from palmette.reports.figures import as_file
+    from palmette.reports.paper import draw
+    from palmette.reports.paper_published import published, read
+    from palmette.studies.rundir import write_whole
+
+    figure = draw(picture, beside=published(picture.figure) if beside is None else read(beside))
+    for end in ENDS:
+        write_whole(out / f"{picture.name}.{end}", as_file(figure, end))  # type: ignore[arg-type]
+    return out / f"{picture.name}.png"

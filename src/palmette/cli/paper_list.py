@@ -1,0 +1,164 @@
+"""The list of the paper's figures: what each takes, how long that is here, and how much of it is done."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palmette.cli.run import standing_in
+
+if TYPE_CHECKING:
+    from palmette.studies.config import Experiment
+    from palmette.studies.paper import PaperFigure
+    from palmette.studies.standing import Standing
+
+_SHOWS = {
+    "hypothesis": "hypothesis",
+    "rounds": "retrained, pruned",
+    "scopes": "scopes",
+    "p and q": "p and q",
+    "eta and gamma": "η_r and γ",
+    "p-q map": "p–q map",
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """How the paper's protocol is scaled. None: as the paper has it, or as the runs have it."""
+
+    epochs: int | None
+    rounds: int | None
+    seeds: tuple[int, ...] | None
+    models: tuple[str, ...]
+    precision: str | None
+    compile: bool
+
+    @property
+    def scaled(self) -> bool:
+        """Whether anything is as it is not in the paper."""
+        return any(value is not None for value in (self.epochs, self.rounds, self.seeds)) or bool(self.models)
+
+    def variants(self, figures: Iterable[PaperFigure]) -> Iterator[PaperFigure]:
+        """The figures, tables left out, once for each model that is asked for."""
+        for figure in figures:
+            if figure.kind != "table":
+                yield from (replace(figure, model=model) for model in self.models or (figure.model,))
+
+    def experiments(self, figure: PaperFigure) -> list[Experiment]:
+        """The runs behind a figure."""
+        from palmette.studies.paper import SEEDS
+
+        precision: Any = self.precision or "float32"
+        return figure.experiments(
+            seeds=SEEDS if self.seeds is None else self.seeds,
+            epochs=self.epochs,
+            rounds=self.rounds,
+            precision=precision,
+            compile=self.compile,
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A figure, where its runs stand, and how many seconds are left to run."""
+
+    figure: PaperFigure
+    standings: tuple[Standing, ...]
+    seconds: float
+
+    @property
+    def done(self) -> int:
+        """How many of its runs are finished."""
+        return sum(s.state == "finished" for s in self.standings)
+
+
+def listed(figures: Sequence[PaperFigure], asked: Asked, out: Path, device: str, fleet: int | None) -> list[Entry]:
+    """An entry for each figure and table, then one for all of them, in which a run that they share counts once."""
+    from rich.console import Console
+
+    from palmette.studies.paper import PaperFigure
+    from palmette.studies.paper_cost import Clock
+
+    clock = Clock(device, fleet)
+    entries: list[Entry] = []
+    everyone: dict[Experiment, Standing] = {}
+    with Console(stderr=True).status("timing a few networks …"):
+        for figure in figures:
+            if figure.kind == "table":
+                entries.append(Entry(figure, (), 0.0))
+            for one in asked.variants([figure]):
+                found = {e: everyone.get(e) or standing_in(out, e) for e in asked.experiments(one)}
+                everyone |= found
+                entries.append(Entry(one, tuple(found.values()), clock.seconds(found.values())))
+        together = PaperFigure("all", "table", said="each run once")
+        entries.append(Entry(together, tuple(everyone.values()), clock.seconds(everyone.values())))
+    return entries
+
+
+def as_json(entries: Sequence[Entry], device: str) -> dict[str, Any]:
+    """The entries for a program; the last, of all, has each run by its id."""
+    from palmette.studies.paper import model_epochs
+
+    *single, whole = entries
+    states = {s.experiment.id: s.state for s in whole.standings}
+    return {
+        "figures": [
+            {"name": e.figure.name, "title": e.figure.title, "data": e.figure.data, "model": e.figure.model}
+            | {"runs": [s.experiment.id for s in e.standings], "finished": e.done, "seconds": e.seconds}
+            | {"model_epochs": model_epochs(s.experiment for s in e.standings)}
+            for e in single
+        ],
+        "device": device,
+        "runs": states,
+        "model_epochs": sum(s.epochs_left for s in whole.standings),
+        "seconds": whole.seconds,
+    }
+
+
+def print_list(entries: Sequence[Entry], device: str, asked: Asked, *, whole: bool) -> None:
+    """The entries for eyes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from palmette.studies.paper import MODEL_NAMES, model_epochs
+
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 100)
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
+    for title in ("", "shows", "data set", "model", "runs", "epochs", "to wait", "done"):
+        left = title in ("", "shows", "data set", "model")
+        table.add_column(title, justify="left" if left else "right", no_wrap=title != "shows")
+    for entry in entries if len(entries) > 2 else entries[:1]:
+        figure, count = entry.figure, len(entry.standings)
+        what = (_SHOWS.get(figure.kind, figure.said), figure.data, MODEL_NAMES.get(figure.model, figure.model))
+        if not count:
+            table.add_row(figure.name, *what, *("", "", "", ""))
+            continue
+        numbers = (f"{count}", f"{model_epochs(s.experiment for s in entry.standings):,}")
+        table.add_row(figure.name, *what, *numbers, roughly(entry.seconds), f"{entry.done}/{count}")
+    console.print(table)
+    scaled = (
+        "Scaled as asked; without flags it is the paper's protocol." if asked.scaled else "The paper's protocol."
+    )
+    console.print(
+        f"\n{scaled} epochs: of all networks together. to wait: for what is not done, on {device}, from a few "
+        "steps of small networks. Figures share runs. Nothing was written.",
+        style="dim",
+    )
+    if whole:
+        console.print("palmette paper fig2 --epochs 10 --seeds 0 runs and draws one, scaled down.", style="dim")
+
+
+def roughly(seconds: float) -> str:
+    """A length of time in one word.
+
+    >>> roughly(0), roughly(8), roughly(200), roughly(5400), roughly(90 * 3600), roughly(1e8)
+    ('0 s', '8 s', '3 min', '1.5 h', '3.8 d', '3.2 y')
+    """
+    for unit, size in {"y": 365.25 * 86400, "d": 86400, "h": 3600, "min": 60}.items():
+        if seconds >= size:
+            value = seconds / size
+            return f"{value:,.0f} {unit}" if value >= 10 or unit == "min" else f"{value:.1f} {unit}"
+    return f"{seconds:.0f} s"
