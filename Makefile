@@ -1,6 +1,6 @@
 # make run    installs into .venv; then SAP, Lottery Ticket and One Shot prune a network, in about 1.5 minutes
 # make test   installs into .venv, lints, type-checks and tests
-# make docs   installs into .venv, makes the documentation in build/docs
+# make docs   installs into .venv, makes the documentation in build/site
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
@@ -35,8 +35,8 @@ bench: $(READY)
 	$(BIN)/python -m benchmarks
 
 docs: $(READY)
-	$(BIN)/python -m sphinx -aEW --keep-going -q docs build/docs
-	@echo build/docs/index.html
+	$(BIN)/python -m sphinx -aEW --keep-going -q -c docs . build/site
+	@echo build/site/index.html
 
 pages: $(READY)
 	$(BIN)/python docs/make.py

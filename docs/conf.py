@@ -1,6 +1,9 @@
-"""The site: `make docs` makes it of the pages here and of the docstrings, in build/docs. It opens from disk."""
+"""The site: `make docs` makes it of the pages, here and of results/, and of the docstrings. It opens from disk."""
 
 from __future__ import annotations
+
+import logging as standard_logging
+from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
@@ -17,7 +20,20 @@ project_copyright = author
 version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
-exclude_patterns = ["weights-*.md", "training-*.md"]  # parts of benchmarks.md, as they were measured
+root_doc = "docs/index"
+include_patterns = ["docs/*.md", "results/**/README.md", "CHANGELOG.md"]
+exclude_patterns = [
+    ".*",
+    "build",
+    "runs",
+    "src",
+    "docs/weights-*.md",
+    "docs/training-*.md",
+]  # parts of benchmarks.md
+# A list of pages may still be empty. Sphinx gives this warning no type by which it could be suppressed.
+standard_logging.getLogger("sphinx.sphinx.directives.other").addFilter(
+    lambda record: getattr(record, "subtype", "") != "empty_glob"
+)
 
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 4  # as readers of Markdown elsewhere have them
@@ -36,7 +52,7 @@ pygments_style, pygments_dark_style = "friendly", "github-dark"
 html_title = "palmette"
 html_static_path = ["site.css"]
 html_css_files = ["site.css"]
-html_extra_path = ["example-report.html"]
+html_extra_path = ["example-report.html"]  # beside docs/ in the site
 html_copy_source = False
 html_show_search_summary = False  # it would be read from other pages, which browsers refuse on disk
 html_math_renderer = "mathml"
@@ -65,14 +81,29 @@ def _mathml(node: nodes.Element, *, block: bool) -> str:
     return mathml
 
 
-def _open_pages(app: Sphinx, tree: nodes.document) -> None:
-    """A link to a page that is part of the site as it is opens it; other files are downloads."""
+def _open_what_is_here(app: Sphinx, tree: nodes.document) -> None:
+    """A link to the report opens it, one to a folder opens its README; other files than pages are downloads."""
     for link in list(tree.findall(addnodes.download_reference)):
-        if link["reftarget"] in html_extra_path:
-            page = nodes.reference("", "", *link.children, refuri=link["reftarget"], internal=True)
-            link.replace_self(page)
+        name = Path(link["reftarget"]).name
+        if name in html_extra_path:
+            address = "../" * app.env.docname.count("/") + name
+            link.replace_self(nodes.reference("", "", *link.children, refuri=address, internal=True))
+    here = Path(app.env.doc2path(app.env.docname)).parent
+    for link in list(tree.findall(addnodes.pending_xref)):
+        if link["reftype"] == "myst" and (folder := (here / link["reftarget"]).resolve()).is_dir():
+            readme = app.env.path2doc(folder / "README.md")
+            if readme in app.env.found_docs:
+                link.attributes |= {"refdomain": "doc", "reftarget": readme, "reftargetid": None}
+            else:
+                link.replace_self(link.children)
+
+
+def _start(app: Sphinx, error: Exception | None) -> None:
+    start = '<!doctype html><title>palmette</title><meta http-equiv="refresh" content="0; url=docs/index.html">'
+    (Path(app.outdir) / "index.html").write_text(start + '<a href="docs/index.html">palmette</a>')
 
 
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
-    app.connect("doctree-read", _open_pages)
+    app.connect("doctree-read", _open_what_is_here, priority=100)  # before files are collected
+    app.connect("build-finished", _start)

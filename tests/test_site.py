@@ -40,17 +40,18 @@ class Parsed(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", ROOT / "docs", folder]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-c", "docs", ".", folder]
     offline = os.environ | dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), NOWHERE)
-    done = subprocess.run(command, env=offline, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, env=offline, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return folder
 
 
 @pytest.fixture(scope="module")
 def pages(site):
-    """The pages by name, but for the report, which is a page of its own."""
-    return {page.stem: page for page in sorted(site.glob("*.html")) if page.stem != "example-report"}
+    """The pages by name, but for the report, which is a page of its own, and the one that leads to the first."""
+    named = {str(page.relative_to(site).with_suffix("")): page for page in sorted(site.rglob("*.html"))}
+    return {name: page for name, page in named.items() if name != "index" and "example-report" not in name}
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,9 @@ def opened(browser, page, *, width=1600, query="", scheme="light"):
 
 
 def test_there_is_a_page_for_each_page(pages):
-    parts = {"weights-cpu", "weights-cuda", "training-cpu", "training-cuda"}
-    assert {page.stem for page in (ROOT / "docs").glob("*.md")} - parts <= pages.keys()
+    parts = {f"docs/{what}-{where}" for what in ("weights", "training") for where in ("cpu", "cuda")}
+    sources = [*(ROOT / "docs").glob("*.md"), *(ROOT / "results").rglob("README.md"), ROOT / "CHANGELOG.md"]
+    assert {str(page.relative_to(ROOT).with_suffix("")) for page in sources} - parts <= pages.keys()
 
 
 def test_every_link_and_every_file_that_is_loaded_is_part_of_the_site(site, pages):
@@ -108,7 +110,7 @@ def test_every_page_opens_from_disk_without_a_complaint(browser, pages, width):
 @needs_browser
 @pytest.mark.parametrize("name", ["measure", "algorithm", "axioms", "api-measures", "api-pruning"])
 def test_equations_are_drawn(browser, pages, name):
-    opened(browser, pages[name])
+    opened(browser, pages[f"docs/{name}"])
     assert browser.js("document.querySelectorAll('math').length") > 4
     empty = "[...document.querySelectorAll('math')].filter(m => m.getBoundingClientRect().height < 5).length"
     assert browser.js(empty) == 0
@@ -122,7 +124,7 @@ def test_equations_are_drawn(browser, pages, name):
 
 @needs_browser
 def test_a_fraction_has_its_parts_one_above_the_other(browser, pages):
-    opened(browser, pages["measure"])
+    opened(browser, pages["docs/measure"])
     place = "(e => [e.getBoundingClientRect().top, e.getBoundingClientRect().bottom])"
     fraction = "document.querySelector('math[display=block] mfrac')"
     (_, upper), (lower, _) = (browser.js(f"{place}({fraction}.children[{i}])") for i in (0, 1))
@@ -134,7 +136,7 @@ def test_the_search_finds_a_name_from_disk(browser, pages):
     opened(browser, pages["search"], query="?q=tail_mass_count")
     browser.until("document.querySelectorAll('#search-results li').length > 0")
     found = browser.js("[...document.querySelectorAll('#search-results li a')].map(a => a.getAttribute('href'))")
-    assert any(address.startswith("api-measures.html") for address in found)
+    assert any(address.startswith("docs/api-measures.html") for address in found)
     assert browser.complaints() == []
 
 
@@ -142,7 +144,7 @@ def test_the_search_finds_a_name_from_disk(browser, pages):
 def test_the_site_is_light_or_dark_as_the_reader_wants(browser, pages):
     shades = []
     for scheme in ("light", "dark"):
-        opened(browser, pages["index"], scheme=scheme)
+        opened(browser, pages["docs/index"], scheme=scheme)
         colour = browser.js("getComputedStyle(document.body).backgroundColor")
         shades.append(sum(map(int, colour[4:-1].split(",")[:3])))
     assert shades[0] > 600
@@ -150,9 +152,15 @@ def test_the_site_is_light_or_dark_as_the_reader_wants(browser, pages):
 
 
 @needs_browser
+def test_the_top_of_the_site_leads_to_the_first_page(browser, site):
+    browser("Page.navigate", url=(site / "index.html").as_uri())
+    browser.until("location.pathname.endsWith('/docs/index.html') && document.querySelector('h1') !== null")
+
+
+@needs_browser
 def test_the_example_report_is_one_click_away(browser, pages):
-    opened(browser, pages["index"])
-    browser.click("document.querySelector('article a[href=\"example-report.html\"]')")
+    opened(browser, pages["docs/index"])
+    browser.click("document.querySelector('article a[href=\"../example-report.html\"]')")
     browser.until("document.documentElement?.dataset.drawn === 'yes'")
     assert browser.complaints() == []
     assert browser.js("document.querySelectorAll('figure').length") == 10
