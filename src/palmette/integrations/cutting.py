@@ -1,0 +1,148 @@
+"""What the callbacks for training libraries share: cuts at given steps or epochs, and a state to go on from."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palmette.errors import MaskMismatch
+from palmette.measures.rows import is_number
+from palmette.pruning.budgets import Budget
+from palmette.pruning.pruner import Pruner
+from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.scopes import Scope
+from palmette.pruning.stopping import StopRule
+
+
+class Cutting:
+    """Cuts a model at given steps or epochs of a training that somebody else runs; made to be inherited from.
+
+    Args:
+        steps: the optimizer steps after which to cut, such as ``range(500, 3001, 500)``.
+        epochs: in place of `steps`, the epochs after which to cut, such as ``[1, 2, 3]``.
+        budget: how many weights go in a cut; `Sap()` by default.
+        scope, saliency, include, exclude, masks: as for `Pruner`.
+        stop: rules that end the cutting, such as `AtDensity(0.1)`; training goes on. A cut that takes nothing ends
+            it too.
+        say: is told a line per cut; None for silence.
+    """
+
+    def __init__(
+        self,
+        *,
+        steps: Iterable[int] | None = None,
+        epochs: Iterable[int] | None = None,
+        budget: Budget | None = None,
+        scope: Scope = "global",
+        saliency: Saliency = magnitude,
+        include: Iterable[str] | None = None,
+        exclude: Iterable[str] = (),
+        masks: Mapping[str, Tensor] | None = None,
+        stop: StopRule | Sequence[StopRule] = (),
+        say: Callable[[str], None] | None = print,
+    ) -> None:
+        if (steps is None) == (epochs is None):
+            raise ValueError(
+                "say either after which steps to cut, such as steps=range(500, 3001, 500), or after which epochs, "
+                f"such as epochs=[1, 2, 3]; got steps={steps!r}, epochs={epochs!r}"
+            )
+        self._steps = frozenset() if steps is None else _numbers("steps", steps)
+        self._epochs = frozenset() if epochs is None else _numbers("epochs", epochs)
+        self._settings: dict[str, Any] = {
+            "budget": budget,
+            "scope": scope,
+            "saliency": saliency,
+            "include": include if include is None or isinstance(include, str) else list(include),
+            "exclude": exclude if isinstance(exclude, str) else list(exclude),
+            "stop": stop,
+        }
+        # What is wrong with them is better known now than when training begins.
+        Pruner(nn.Linear(1, 1), **self._settings | {"include": None, "exclude": ()})
+        self._masks, self._say = masks, say or (lambda _: None)
+        self._made: Pruner | None = None
+        self._cut_at: dict[int, str] = {}  # step -> "step 500" or "epoch 2"
+
+    @property
+    def pruner(self) -> Pruner:
+        """What holds the masks; its `decisions` say what was cut and why."""
+        if self._made is None:
+            raise RuntimeError("there is no Pruner before training has begun")
+        return self._made
+
+    def _begin(self, model: nn.Module, state: Mapping[str, Any] | None, where: str) -> None:
+        """Prune this model from here on; `state` is what `_state` gave when a checkpoint was written."""
+        if self._made is None or self._made.model is not model:
+            self._made = Pruner(model, masks=self._masks, **self._settings)
+            self._cut_at = {}
+        if state is None:
+            return
+        try:
+            self._made.load_state_dict(state["pruner"])
+        except MaskMismatch as error:
+            raise MaskMismatch(
+                f"{where} cannot go on: {error}. Resume with the model, include and exclude that it was saved "
+                "with, or start afresh without resuming"
+            ) from None
+        self._cut_at = {int(step): str(name) for step, name in state["cut_at"].items()}
+
+    def _hold(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
+        """Hold those that update a pruned weight."""
+        pruned = {id(weight.tensor) for weight in self.pruner.weights.values()}
+        held = 0
+        for optimizer in optimizers:
+            if any(id(p) in pruned for group in optimizer.param_groups for p in group["params"]):
+                self.pruner.hold(optimizer)
+                held += 1
+        if not held:
+            warnings.warn(
+                "no optimizer updates a weight that is pruned: all of them are frozen, or the optimizer was made "
+                "for another model, or before the model's parameters were replaced",
+                stacklevel=3,
+            )
+
+    def _cut_if_due(self, step: int, epoch: int | None, *, tell: bool = True) -> bool:
+        """Cut if it is time, after so many steps, and at the end of an epoch, so many epochs; whether it was."""
+        due = step in self._steps or (epoch is not None and epoch in self._epochs)
+        if not due or step in self._cut_at or self.pruner.stopped != "":
+            return False
+        decision = self.pruner.step()
+        self._cut_at[step] = name = f"epoch {epoch}" if self._epochs else f"step {step}"
+        if tell:
+            share = decision.cut / max(1, decision.kept_before)
+            self._say(
+                f"palmette: after {name} the cut takes {share:.1%} of what was kept, {decision.density_after:.1%} "
+                f"of the weights remain (PQ Index before: {decision.index:.4f})"
+            )
+            if why := self.pruner.stopped:
+                self._say(f"palmette: no more cuts, because {why}")
+        return True
+
+    def _state(self) -> dict[str, Any]:
+        """Tensors and plain values."""
+        return {"pruner": self.pruner.state_dict(), "cut_at": {str(k): v for k, v in self._cut_at.items()}}
+
+    def _end(self) -> None:
+        """Say which cuts were not made, unless a rule ended them."""
+        wanted = [f"epoch {n}" for n in sorted(self._epochs)] + [f"step {n}" for n in sorted(self._steps)]
+        missed = [name for name in wanted if name not in self._cut_at.values()]
+        if missed and not self.pruner.stopped:
+            names = f"{', '.join(missed[:6])}{', …' if len(missed) > 6 else ''}"
+            warnings.warn(
+                f"training ended without the cuts after {names}: it did not come so far, or began after them. "
+                "Train longer, or cut earlier",
+                stacklevel=3,
+            )
+
+
+def _numbers(name: str, given: Any) -> frozenset[int]:
+    numbers = [given] if is_number(given) else given
+    if isinstance(numbers, str) or not isinstance(numbers, Iterable):
+        raise TypeError(f"{name} must be whole numbers such as [1, 2, 3], got {given!r}")
+    found = frozenset(numbers)
+    if not found or not all(is_number(n, whole=True) and n >= 1 for n in found):
+        raise ValueError(f"{name} must be whole numbers of at least 1, such as [1, 2, 3], got {given!r}")
+    return found

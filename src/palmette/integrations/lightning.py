@@ -1,0 +1,61 @@
+"""Pruning in the `Trainer` of Lightning: a callback that cuts at given steps or epochs and holds the masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from palmette.integrations.cutting import Cutting
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError:
+    try:
+        from pytorch_lightning import Callback, LightningModule, Trainer
+    except ImportError as error:
+        raise ImportError("PalmetteCallback needs Lightning: pip install 'palmette[lightning]'") from error
+
+_SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
+
+
+class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
+    """Prunes the module of a Lightning `Trainer` at given steps or epochs; what is pruned stays exactly zero.
+
+    ``Trainer(..., callbacks=[PalmetteCallback(epochs=[1, 2, 3])])`` is all. It works with the module's optimizers,
+    manual optimization, mixed precision, clipping and gradient accumulation. Masks and decisions are in every
+    checkpoint, so that ``trainer.fit(module, ckpt_path="last")`` goes on exactly. The `state_dict` of the module
+    stays its own, and loads without palmette.
+
+    A cut is made when the step that it comes after is over, before the Trainer validates and saves.
+
+    Args: as for `palmette.integrations.cutting.Cutting`.
+    """
+
+    _saved: dict[str, Any] | None = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Masks are there before the first step, those of the checkpoint if one is resumed."""
+        if (strategy := type(trainer.strategy).__name__) in _SHARDED:
+            raise ValueError(
+                f"PalmetteCallback holds masks of whole parameters, and {strategy} cuts them in pieces; train "
+                "with one process or DDP"
+            )
+        self._begin(pl_module, self._saved, f"the checkpoint of step {trainer.global_step}")
+        self._saved = None
+        self._hold(trainer.optimizers)
+
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
+        """Cut if it is time. The end of an epoch is that of its last batch, which a checkpoint may come after."""
+        epoch = trainer.current_epoch + 1 if trainer.is_last_batch else None
+        self._cut_if_due(trainer.global_step, epoch, tell=trainer.is_global_zero)
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Say what was not cut."""
+        self._end()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        return {} if self._made is None else self._state()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """What a checkpoint kept; it is taken up when training starts, and the weights are there."""
+        self._saved = state_dict or None

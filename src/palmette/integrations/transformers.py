@@ -1,0 +1,114 @@
+"""Pruning in the `Trainer` of Transformers: a callback that cuts at given steps or epochs and holds the masks."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from palmette.errors import RunDamaged
+from palmette.integrations.cutting import Cutting
+
+try:
+    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+except ImportError as error:
+    raise ImportError("PalmetteCallback needs Transformers: pip install 'palmette[transformers]'") from error
+
+_KEY = "palmette"  # in the trainer_state.json of a checkpoint
+
+
+class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
+    """Prunes the model of a `Trainer` at given steps or epochs; what is pruned stays exactly zero.
+
+    ``Trainer(..., callbacks=[PalmetteCallback(epochs=[1, 2, 3])])`` is all. It works with the optimizers of the
+    Trainer, mixed precision, clipping and gradient accumulation. Masks and decisions are in `trainer_state.json`
+    of every checkpoint, so that ``trainer.train(resume_from_checkpoint=True)`` goes on exactly. Names and shapes
+    of the weights stay the model's own: what `save_pretrained` writes, plain `from_pretrained` loads.
+
+    A cut is made when the step that it comes after is over, before the Trainer evaluates and saves.
+
+    Args: as for `palmette.integrations.cutting.Cutting`.
+    """
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Masks are there before the first step, those of the checkpoint if one is resumed."""
+        for name in ("fsdp", "deepspeed"):
+            if getattr(args, name, None):
+                raise ValueError(
+                    f"PalmetteCallback holds masks of whole parameters, and this Trainer cuts them in pieces "
+                    f"({name}={getattr(args, name)!r}); train with one process or DDP"
+                )
+        model: nn.Module = kwargs["model"]
+        saved = state.stateful_callbacks.get(_KEY)
+        resumed = state.global_step > 0
+        if resumed and saved is None:
+            warnings.warn(
+                f"the checkpoint of step {state.global_step} was saved without PalmetteCallback: pruning begins "
+                "now",
+                stacklevel=2,
+            )
+        self._begin(
+            model, None if saved is None else _decoded(saved), f"the checkpoint of step {state.global_step}"
+        )
+        self._hold([_inner(kwargs["optimizer"])])
+        state.stateful_callbacks[_KEY] = _encoded(self._state())
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Cut if it is time. The end of an epoch is that of its last step, which a checkpoint may come after."""
+        epoch = None if state.epoch is None or state.epoch % 1 else int(state.epoch)
+        if self._cut_if_due(state.global_step, epoch, tell=state.is_world_process_zero):
+            state.stateful_callbacks[_KEY] = _encoded(self._state())
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Masks are those of the model, also where the Trainer has brought back an earlier one as the best."""
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            now = self.pruner.density
+            file = Path(state.best_model_checkpoint) / "trainer_state.json"
+            best = json.loads(file.read_text(encoding="utf-8"))["stateful_callbacks"].get(_KEY)
+            if best is not None:
+                self.pruner.load_state_dict(_decoded(best)["pruner"])
+            if self.pruner.density > now:
+                warnings.warn(
+                    f"load_best_model_at_end has brought back {state.best_model_checkpoint}, from before the last "
+                    f"cut: {self.pruner.density:.1%} of its weights remain, not {now:.1%}. To keep the last, "
+                    "leave load_best_model_at_end out",
+                    stacklevel=2,
+                )
+        self._end()
+
+
+def _inner(optimizer: Any) -> torch.optim.Optimizer:
+    """What Accelerate has wrapped: hooks on the wrapper would see no step."""
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    return optimizer  # type: ignore[no-any-return]
+
+
+def _encoded(state: dict[str, Any]) -> str:
+    """In letters, because the Trainer keeps the state of callbacks as JSON."""
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return base64.b64encode(zlib.compress(buffer.getvalue(), level=1)).decode()
+
+
+def _decoded(text: str) -> dict[str, Any]:
+    try:
+        content = zlib.decompress(base64.b64decode(text, validate=True))
+        return dict(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    except (ValueError, TypeError, zlib.error, RuntimeError) as error:
+        raise RunDamaged(
+            f"the masks in trainer_state.json are damaged ({error}); resume from an older checkpoint"
+        ) from error
