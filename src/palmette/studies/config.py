@@ -164,7 +164,7 @@ class Experiment:
 
     @functools.cached_property
     def id(self) -> str:
-        """A prefix for eyes and a hash of the differences: short, and a safe file name everywhere."""
+        """A prefix for eyes and a hash of the differences. It is short, and a safe file name everywhere."""
         numbers = f"p{self.p:g}-q{self.q:g}" if self.method == "sap" else f"r{self.ratio:g}"
         prefix = f"{slug(self.data)}-{slug(self.model)}-{self.method}-{numbers}-s{self.seed}"
         # A whole number is one, whether its field is an int or a float: a field may come to take fractions.
