@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from palmette.pruning.stopping import AtDensity as AtDensity
     from palmette.pruning.stopping import IndexTurnsUp as IndexTurnsUp
     from palmette.pruning.stopping import SmallCut as SmallCut
+    from palmette.pruning.torch_prune import from_torch_prune as from_torch_prune
     from palmette.pruning.weights import prunable as prunable
     from palmette.studies.config import Experiment as Experiment
     from palmette.studies.own_training import prune_and_retrain as prune_and_retrain
@@ -61,6 +62,7 @@ _HOME = {
     "AtDensity": "pruning.stopping",
     "IndexTurnsUp": "pruning.stopping",
     "SmallCut": "pruning.stopping",
+    "from_torch_prune": "pruning.torch_prune",
     "prunable": "pruning.weights",
     "how_compressible": "integrations.compressible",
     "MEASURES": "measures.classic",

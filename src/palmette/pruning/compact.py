@@ -79,6 +79,8 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"compact takes a torch.nn.Module, got {type(model).__name__}")
+    if any(name.endswith("weight_orig") for name, _ in model.named_parameters()):
+        raise ValueError("torch.nn.utils.prune has pruned this model; call pm.from_torch_prune(model) first")
     inner = uncompiled(model)
     args, kwargs = _called_with(example_inputs)
     with _evaluating(inner), torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,7 @@ from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope, check_scope, groups_of
 from palmette.pruning.selection import select
 from palmette.pruning.stopping import DEFAULT_RULES, StopRule
+from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import Weight, check_values, parameters_by_name, prunable, tensors_of, uncompiled
 
 
@@ -116,7 +118,8 @@ class Pruner:
 
     Args:
         model: any module. It is used in place: its pruned weights are zeros from the first step on, its
-            `state_dict` keys stay its own, its forward pass is untouched.
+            `state_dict` keys stay its own, its forward pass is untouched. One that `torch.nn.utils.prune` has
+            pruned is converted (`from_torch_prune`), and pruned further from there.
         budget: how many weights go in a step; `Sap()` by default.
         scope: "neuron" (default), "layer" or "global": the unit inside which weights are compared.
         saliency: how much each weight matters, by default its magnitude.
@@ -163,11 +166,20 @@ class Pruner:
             raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
         self.rules: tuple[StopRule, ...] = tuple(rules)
         self.decisions: list[Decision] = []
+        found = from_torch_prune(model)
         chosen = prunable(model, include=include, exclude=exclude)
         self._layouts = {n: (w.transposed, w.groups) for n, w in chosen.items()}
         self._masks = Masks.ones_like(self._tensors())
+        if found:
+            self._set(self._fitted(Masks({n: found.get(n, m) for n, m in self._masks.items()}), "the masks"))
+            if others := [n for n in found if n not in self._masks]:
+                warnings.warn(
+                    f"torch.nn.utils.prune had pruned {', '.join(others)} too; their zeros are not held, since "
+                    "this Pruner does not prune them",
+                    stacklevel=2,
+                )
         if masks is not None:
-            self._set(self._fitted(Masks(masks), "the masks"))
+            self._set(self._masks & self._fitted(Masks(masks), "the masks"))
 
     @property
     def masks(self) -> Masks:
