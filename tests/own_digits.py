@@ -1,8 +1,6 @@
 """A network and a training loop as users write them, on real digits; for tests of pruning around one's own."""
 
-import os
 import random
-import signal
 
 import numpy as np
 import torch
@@ -57,17 +55,3 @@ def states_are_equal(one, other):
 
 
 OPTIONS = {"budget": pm.FixedRatio(0.5), "rounds": 3, "tolerance": 1.0, "say": None}
-
-
-def run_and_be_killed(folder, call, **options):
-    """Killed in the middle of the `call`th training."""
-    calls = iter(range(100))
-
-    def dies(model):
-        if next(calls) < call:
-            train(model)
-        else:
-            train(model, epochs=1)
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    pm.prune_and_retrain(network(), dies, evaluate, folder=folder, **OPTIONS | options)

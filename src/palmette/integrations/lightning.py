@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from palmette.integrations.cutting import Cutting
+from palmette.studies.randomness import random_state, set_random_state
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -23,7 +24,10 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
     ``Trainer(..., callbacks=[PalmetteCallback(epochs=[1, 2, 3])])`` is all. It works with the module's optimizers,
     manual optimization, mixed precision, clipping and gradient accumulation. Masks and decisions are in every
     checkpoint, so that ``trainer.fit(module, ckpt_path="last")`` goes on exactly. The `state_dict` of the module
-    stays its own, and loads without palmette.
+    stays its own, and loads without palmette. Lightning keeps no random numbers in its checkpoints: in a training
+    by one process, the state of their generators is kept here too, so that one that is resumed from the end of an
+    epoch has the same weights, bit for bit, as one that was never interrupted. In the middle of an epoch Lightning
+    itself begins the data anew, unless the data loader has a state of its own.
 
     A cut is made when the step that it comes after is over, before the Trainer validates and saves.
 
@@ -31,6 +35,11 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
     """
 
     _saved: dict[str, Any] | None = None
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """The random numbers are those of the checkpoint, before the data loader draws the first of them."""
+        if self._saved is not None and trainer.world_size == 1:  # a checkpoint has those of one process
+            set_random_state(self._saved["random"])
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Masks are there before the first step, those of the checkpoint if one is resumed."""
@@ -54,7 +63,7 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps."""
-        return {} if self._made is None else self._state()
+        return {} if self._made is None else {**self._state(), "random": random_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """What a checkpoint kept; it is taken up when training starts, and the weights are there."""
