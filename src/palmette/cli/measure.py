@@ -2,164 +2,196 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
-import math
-import re
 import textwrap
-import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from palmette.cli.live import size
 
-    from palmette.pruning.budgets import Sap
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from palmette.pruning.compressible import Compressibility, Measurement
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
-_SUFFIXES = (".safetensors", ".pt", ".pth", ".th", ".bin", ".npy", ".csv")
+_NARROW = 100  # columns; below, the table leaves out what else there is
+
+
+def sap_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The settings of SAP, and which tensors of a file are weights: for all commands that read one."""
+    options = (
+        click.option("--p", default=0.5, show_default=True, help="The smaller norm of the index, 0 < p <= 1."),
+        click.option("--q", default=1.0, show_default=True, help="The larger norm of the index, q >= 1."),
+        click.option("--eta", default=0.0, show_default=True, help="Slack of SAP's bound: larger cuts more."),
+        click.option("--gamma", default=1.0, show_default=True, help="Factor on what SAP cuts."),
+        click.option("--beta", default=0.9, show_default=True, help="The largest fraction that SAP cuts."),
+        click.option(
+            "--include",
+            multiple=True,
+            metavar="PATTERN",
+            help="Take the tensors of these names, as 'encoder.*.weight', whatever they look like.",
+        ),
+        click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out the tensors of these names."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.command()
 @click.argument("path")
-@click.option("--p", default=0.5, show_default=True, help="The smaller norm of the index, 0 < p <= 1.")
-@click.option("--q", default=1.0, show_default=True, help="The larger norm of the index, q >= 1.")
-@click.option("--json", "as_json", is_flag=True, help="Print numbers for a program.")
-def measure(path: str, p: float, q: float, as_json: bool) -> None:
+@sap_options
+@click.option("--json", "as_json", is_flag=True, help="Print all of it for a program.")
+@click.option(
+    "--csv", "as_csv", is_flag=True, help="Print a line of figures for each layer, and one for the whole."
+)
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a page with all of it, which opens from disk and needs no network.",
+)
+def measure(
+    path: str,
+    p: float,
+    q: float,
+    eta: float,
+    gamma: float,
+    beta: float,
+    include: tuple[str, ...],
+    exclude: tuple[str, ...],
+    as_json: bool,
+    as_csv: bool,
+    html: Path | None,
+) -> None:
     """How compressible are the weights in PATH?
 
-    PATH is a .safetensors, .pt, .pth, .th, .bin, .npy or .csv file; `example` is a small network that comes along.
-    Every floating-point tensor of two or more dimensions is a layer; a file of plain numbers is one vector.
+    PATH is a checkpoint, whose model's code is not needed: .safetensors, .pt, .pth, .th, .bin, .ckpt, .onnx,
+    .gguf, an index of shards or a folder of Transformers. Or plain numbers: .npy, .npz, .csv. `example` is a small
+    network that comes along. Files are read in parts, and may be larger than memory.
+
+    \b
+      palmette measure example
+      palmette measure model.safetensors --exclude 'lm_head*'
+      palmette measure folder --html report.html
     """
+    from palmette.integrations.compressible import how_compressible
     from palmette.pruning.budgets import Sap
 
-    budget = Sap(p=p, q=q)
+    if as_json and as_csv:
+        raise ValueError("--json and --csv both print; give one of them")
+    budget = Sap(p=p, q=q, eta=eta, gamma=gamma, beta=beta)
     file = EXAMPLE if path == "example" else Path(path)
-    rows = _measured(_read(file), budget)
+    report = how_compressible(file, budget=budget, include=include or None, exclude=exclude)
+    if html is not None:
+        from palmette.reports.compressible_page import page
+        from palmette.studies.rundir import write_whole
+
+        content = page(report).encode()
+        write_whole(html, content)
     if as_json:
-        data = {"path": str(file), "p": p, "q": q, "tensors": rows}
-        click.echo(json.dumps(data, indent=1, allow_nan=False))
+        click.echo(json.dumps({"path": str(file)} | report.to_dict(), indent=1, allow_nan=False))
+    elif as_csv:
+        click.echo(_csv(report), nl=False)
+    elif html is not None:
+        click.echo(f"{html}: {len(report.layers)} layers, {size(len(content))}")
     else:
-        _show(f"{file.name}, PQ Index at p={p:g}, q={q:g}", rows)
+        _show(report)
 
 
-def _read(file: Path) -> list[tuple[str, Tensor]]:
-    """The layers of a file by name, each as one row of finite numbers."""
-    from palmette.errors import NotFinite
-    from palmette.measures.rows import Rows, as_tensor
-
-    if file.is_dir():
-        raise IsADirectoryError(f"{str(file)!r} is a directory; name one file in it")
-    if not file.is_file():
-        raise FileNotFoundError(f"no file at {str(file)!r}; `palmette measure example` shows what comes out")
-    if file.suffix.lower() not in _SUFFIXES:
-        raise ValueError(f"palmette reads {', '.join(_SUFFIXES)}, got {str(file)!r}")
-    if file.stat().st_size == 0:
-        raise ValueError(f"{str(file)!r} is empty")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what matters is said below, with the name of the file
-            found = [(name, as_tensor(values, repr(name))) for name, values in _layers(file)]
-            rows = [(name, t.reshape(1, -1)) for name, t in found if t.numel()]
-            largest = [float(Rows.of(row).largest()) for _, row in rows]
-    except Exception as error:  # a broken file can break its reader anywhere
-        raise ValueError(f"{str(file)!r} could not be read: {_why(error, file.suffix)}") from error
-    if not rows:
-        what = "numbers" if found else "floating-point tensor of two or more dimensions by name"
-        raise ValueError(f"{str(file)!r} holds no {what}")
-    for (name, _), top in zip(rows, largest, strict=True):
-        if not math.isfinite(top):
-            raise NotFinite(f"{str(file)!r} has NaN or infinite numbers in {name!r}")
-    return rows
+def _csv(report: Compressibility) -> str:
+    rows = [_flat(m) for m in (*report.layers, report.whole)]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
-def _layers(file: Path) -> list[tuple[str, Any]]:
-    """What is to be measured: the layers of a checkpoint, or all numbers of a file of numbers."""
-    import numpy as np
-    import torch
-    from safetensors.torch import load_file
-
-    suffix = file.suffix.lower()
-    if suffix == ".npy":
-        with file.open("rb") as handle:
-            return [(file.name, np.lib.format.read_array(handle, allow_pickle=False))]
-    if suffix == ".csv":
-        return [(file.name, np.loadtxt(file, delimiter=",", ndmin=1, encoding="utf-8-sig"))]
-    if suffix == ".safetensors":
-        found: Any = load_file(file)
-    else:
-        found = torch.load(file, map_location="cpu", weights_only=True)
-    if isinstance(found, torch.Tensor):
-        return [(file.name, found)]
-    for key in ("state_dict", "model", "module"):
-        if isinstance(found, dict) and isinstance(found.get(key), dict):
-            found = found[key]
-    if not isinstance(found, dict):
-        raise TypeError(f"it holds a {type(found).__name__}, not weights by name")
-    tensors = [(str(name), t) for name, t in found.items() if isinstance(t, torch.Tensor)]
-    return [(name, t) for name, t in tensors if t.is_floating_point() and t.dim() >= 2]
+def _flat(measurement: Measurement) -> dict[str, Any]:
+    """One level of plain values: `sap_cut_neuron` and so on."""
+    row: dict[str, Any] = {}
+    for key, value in vars(measurement).items():
+        if isinstance(value, dict):
+            row |= {f"{key}_{scope}": v for scope, v in value.items()}
+        else:
+            row[key] = "x".join(map(str, value)) if isinstance(value, tuple) else value
+    return row
 
 
-def _why(error: Exception, suffix: str) -> str:
-    """What a reader raised, as the end of a sentence."""
-    from safetensors import SafetensorError
-
-    if pickled := re.search(r"Unsupported global: GLOBAL (\S+)", str(error)):
-        return f"it needs {pickled[1]}, and only tensors are loaded; save model.state_dict() in its place"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    # Torch goes on for paragraphs; a KeyError or a struct.error says nothing to a person.
-    first = re.split(r"\n|; |(?<=\S)\. ", str(error).strip())[0].rstrip(".")
-    if first and isinstance(error, ValueError | TypeError | RuntimeError | MemoryError | SafetensorError):
-        return first
-    return f"its contents are not weights in the {suffix} format"
-
-
-def _measured(layers: list[tuple[str, Tensor]], budget: Sap) -> list[dict[str, Any]]:
-    from palmette.measures.gini import gini_of_rows
-    from palmette.measures.rows import Rows
-
-    units = [(name, Rows.of(row)) for name, row in layers]
-    if len(units) > 1:
-        units.append(("all together", Rows(tuple(row for _, row in layers), (None,) * len(layers))))
-    measured = []
-    for name, rows in units:
-        plan = budget.plan(rows)
-        real = {"pq_index": plan.index, "gini_index": gini_of_rows(rows), "retained_lower_bound": plan.retained}
-        measured.append(
-            {"name": name, "entries": int(plan.sums.d[0])}
-            | {key: float(value) if bool(value.isfinite()) else None for key, value in real.items()}
-            | {"sap_cut": int(plan.cut[0])}
-        )
-    return measured
-
-
-def _show(title: str, rows: list[dict[str, Any]]) -> None:
+def _show(report: Compressibility) -> None:
     from rich.console import Console
     from rich.table import Table
 
     console = Console(highlight=False, markup=False, emoji=False)
-
-    def printable(name: str) -> str:
-        return repr(name)[1:-1].encode(console.encoding, "backslashreplace").decode(console.encoding)
-
-    def index(value: float | None) -> str:
-        return "none" if value is None else f"{value:.4f}"
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    budget = report.budget
+    head = f"{report.title}, PQ Index at p={budget.p:g}, q={budget.q:g}; SAP's next cut in three scopes"
+    console.print(printable(head, console), soft_wrap=True)
+    wide = console.width >= _NARROW
+    gap = 2 if wide else 1
+    rows = [(m, _cells(m, wide)) for m in (*report.layers, *([report.whole] if len(report.layers) > 1 else []))]
+    headings = ["weights", "PQ Index", "Gini", "Hoyer", "neuron", "layer", "global", "dead"]
+    headings += ["tail", "size", "after"] if wide else []
+    taken = sum(
+        gap + max(map(len, column)) for column in zip(headings, *(cells for _, cells in rows), strict=True)
+    )
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     table.add_column("", overflow="fold")
-    for heading in ("entries", "PQ Index", "Gini", "SAP cuts", "of it"):
+    for heading in headings:
         table.add_column(heading, justify="right", no_wrap=True)
-    for row in rows:
-        d, cut, indices = row["entries"], row["sap_cut"], (index(row["pq_index"]), index(row["gini_index"]))
-        table.add_row(printable(row["name"]), f"{d:,}", *indices, f"{cut:,}", f"{cut / d:.1%}")
-    console.print(printable(title), soft_wrap=True)
+    ending = ".weight" if all(m.name.endswith(".weight") for m in report.layers) else ""
+    for m, cells in rows:
+        name = printable(m.name.removesuffix(ending), console)
+        table.add_row(broken(name, console.width - taken), *cells, style="bold" if m is report.whole else "")
     console.print(table)
-    last = rows[-1]
-    said = "Zeros alone have no index, and SAP cuts none of them."
-    if last["pq_index"] is not None:
-        share = f"{last['sap_cut'] / last['entries']:.0%} of these {last['entries']:,} numbers"
-        said = f"SAP would cut {share} in its next step; then retrain, and measure again. "
-        said += "The bound says how many may go at most, not how many must."
-    console.print("\n" + textwrap.fill(said, console.width), soft_wrap=True)
+    console.print()
+    for text in (*report.verdict, *_sizes(report), *(f"Mind: {text}" for text in report.warnings)):
+        console.print(textwrap.fill(printable(text, console), min(console.width, 100)), soft_wrap=True)
+
+
+def broken(name: str, width: int) -> str:
+    """A name in lines of at most `width`, broken at its dots where that can be."""
+    lines = [""]
+    for part in name.replace(".", ".\n").split("\n"):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
+
+
+def _cells(m: Measurement, wide: bool) -> list[str]:
+    cells = [f"{m.d:,}" if m.d < 10**8 else f"{m.d / 1e6:,.0f}M"]
+    cells += ["none" if x is None else f"{x:.4f}" for x in (m.pq_index, m.gini_index, m.hoyer)]
+    cells += [f"{m.share_cut(scope):.1%}" for scope in ("neuron", "layer", "global")]
+    cells.append(f"{m.dead_neurons:,}")
+    if wide:
+        tail = "none" if m.tail_mass is None else f"{m.tail_mass:.4f}"
+        cells += [tail, size(m.bytes), size(m.bytes_after["neuron"])]
+    return cells
+
+
+def _sizes(report: Compressibility) -> list[str]:
+    whole = report.whole
+    said = []
+    if report.left_out:
+        kinds: dict[str, int] = {}
+        for tensor in report.left_out:
+            kinds[tensor.why] = kinds.get(tensor.why, 0) + 1
+        parts = ", ".join(f"{n} × {why}" for why, n in sorted(kinds.items(), key=lambda item: -item[1])[:4])
+        said.append(f"Left out: {len(report.left_out)} tensors ({parts}).")
+    after = sorted(whole.bytes_after.values())
+    smaller = size(after[0]) if size(after[0]) == size(after[-1]) else f"{size(after[0])} to {size(after[-1])}"
+    if after[-1] < whole.bytes:
+        said.append(f"Size: {size(whole.bytes)}, after that step {smaller} with zeros packed away.")
+    return said
+
+
+def printable(text: str, console: Console) -> str:
+    """Text with escapes for what cannot be shown."""
+    return repr(text)[1:-1].encode(console.encoding, "backslashreplace").decode(console.encoding)

@@ -20,7 +20,7 @@ _Array = np.ndarray[Any, Any]
 
 def read_npy(file: Path) -> list[Stored]:
     """The array of a .npy file, mapped into memory."""
-    return [_whole(file.name, np.load(file, mmap_mode="r", allow_pickle=False))]
+    return [_whole(file.name, np.lib.format.open_memmap(file, mode="r"))]
 
 
 def read_npz(file: Path) -> list[Stored]:

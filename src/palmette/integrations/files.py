@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from palmette.errors import NotFinite
+from palmette.errors import NotFinite, PalmetteError
 from palmette.integrations import arrays, pickles, shards
 from palmette.integrations.naming import sort_out
 from palmette.pruning.compressible import LeftOut
@@ -110,6 +110,8 @@ def readable(path: Path) -> Iterator[None]:
             yield
     except NotFinite as error:
         raise NotFinite(f"{str(path)!r} has {error}") from error
+    except PalmetteError:  # says all of it itself
+        raise
     except ImportError as error:  # of an extra that is not installed
         raise ImportError(f"{str(path)!r} could not be read: {error}") from error
     except Exception as error:  # a broken file can break its reader anywhere

@@ -83,7 +83,7 @@ def sort_out(
 def _cannot(tensor: Stored) -> str:
     """Why a tensor cannot be pruned, whatever its name."""
     if not tensor.dtype.is_floating_point:
-        return "no floating-point numbers"
+        return "no dense floating-point numbers"
     if not math.prod(tensor.shape):
         return "empty"
     return "" if len(tensor.shape) > 1 else "a vector: bias, norm or statistics"
@@ -111,6 +111,6 @@ def _nothing(what: str, left_out: Sequence[LeftOut], include: list[str] | None, 
         return f"nothing is left of {what} with include={include}, exclude={exclude}; the names are {shown}"
     able = [t for t in left_out if t.why in ("embedding", "norm", "a bias", "not the weight of a layer")]
     if not able:
-        return f"{what} holds no floating-point tensor of two or more dimensions by name"
+        return f"{what} holds no dense floating-point tensor of two or more dimensions by name"
     shown = ", ".join(f"{t.name} ({t.why})" for t in able[:4]) + (", …" if len(able) > 4 else "")
     return f"{what} holds no weight of a layer; name others with --include (include=), such as {shown}"

@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from palmette.integrations.pickles import stored
 from palmette.integrations.shards import part_of
 from palmette.measures.rows import as_tensor
-from palmette.pruning.stored import Stored
+from palmette.pruning.stored import Stored, in_memory
 
 _RAW = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}  # TensorProto.DataType
 
@@ -71,5 +70,5 @@ def _stored(file: Path, tensor: Any, transposed: bool, groups: int, _: bool) -> 
         values = as_tensor(onnx.numpy_helper.to_array(tensor), repr(name))
     else:
         values = torch.zeros(shape, dtype=torch.bool)  # integers: left out
-    one = stored(name, values)
+    one = in_memory(name, values)
     return Stored(name, shape, one.dtype, one.read, one.nbytes, transposed, groups)

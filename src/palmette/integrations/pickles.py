@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from palmette.measures.rows import as_tensor
-from palmette.pruning.stored import Stored
+from palmette.pruning.stored import Stored, in_memory
 
 # Where training scripts keep the weights, the likeliest first.
 _KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params", "generator")
@@ -22,7 +22,7 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str], bool]:
     found = _load(file)
     if isinstance(found, Tensor):
         flat = as_tensor(found, repr(file.name)).reshape(-1)
-        return [stored(file.name, flat)], {}, True
+        return [in_memory(file.name, flat)], {}, True
     tensors: list[Stored] = []
     seen: dict[Any, str] = {}
     aliases: dict[str, str] = {}
@@ -30,7 +30,7 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str], bool]:
         if tensor.is_quantized or tensor.is_meta or tensor.layout != torch.strided:
             tensors.append(_unreadable(name, tensor))
             continue
-        tensors.append(stored(name, tensor.detach()))
+        tensors.append(in_memory(name, tensor.detach()))
         if tensor.numel():
             place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
             first = seen.setdefault(place, name)
@@ -42,17 +42,6 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str], bool]:
 def read_plain(file: Path) -> list[Stored]:
     """The tensors of a shard."""
     return read(file)[0]
-
-
-def stored(name: str, tensor: Tensor) -> Stored:
-    """A tensor that is at hand, or mapped into memory."""
-    return Stored(
-        name,
-        tuple(tensor.shape),
-        tensor.dtype,
-        lambda first, last: tensor[first:last] if tensor.dim() else tensor,
-        tensor.numel() * tensor.element_size(),
-    )
 
 
 def _unreadable(name: str, tensor: Tensor) -> Stored:

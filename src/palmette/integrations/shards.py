@@ -17,7 +17,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from palmette.pruning.stored import Stored
+from palmette.pruning.packed import load
+from palmette.pruning.stored import Stored, in_memory
 
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -39,11 +40,18 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 """The names of dtypes in a header."""
 
-_MASKS = "palmette-masks-1"
+MASKS = "palmette-masks-1"
+"""What `Masks.save` calls its format."""
 
 
 def read(file: Path) -> list[Stored]:
     """The tensors of one file, with the masks that `palmette prune` left beside it."""
+    with safe_open(file, "np") as opened:  # which checks the header
+        metadata = opened.metadata() or {}
+    if metadata.get("format", "").startswith("palmette-packed"):
+        return [in_memory(name, tensor) for name, tensor in load(file).items()]
+    if metadata.get("format") == MASKS:
+        raise ValueError("it holds masks; name the file of the weights")
     header, start = header_of(file)
     masks = masks_file(file)
     kept = _kept(masks) if masks.is_file() and masks != file else {}
@@ -74,9 +82,7 @@ def read_sharded(index: Path, other: Callable[[Path], Sequence[Stored]]) -> list
 
 
 def header_of(file: Path) -> tuple[dict[str, Any], int]:
-    """The header, without metadata, and where the data begins. The safetensors package checks it."""
-    with safe_open(file, "np"):
-        pass
+    """The header, without metadata, and where the data begins."""
     with file.open("rb") as handle:
         length = int.from_bytes(handle.read(8), "little")
         header = json.loads(handle.read(length))
@@ -109,7 +115,7 @@ def _kept(masks: Path) -> dict[str, Callable[[tuple[int, ...]], Callable[[int, i
     """For each masked tensor: its shape -> what reads its mask in parts."""
     with safe_open(masks, "np") as file:
         metadata = file.metadata() or {}
-    if metadata.get("format") != _MASKS:
+    if metadata.get("format") != MASKS:
         return {}
     header, start = header_of(masks)
     shapes = json.loads(metadata.get("shapes", "{}"))

@@ -58,6 +58,7 @@ class Spectrum:
         self._narrow &= chosen.dtype in (torch.float16, torch.bfloat16)
         wide = torch.float32 if chosen.is_floating_point() and chosen.element_size() <= 4 else torch.float64
         flat = chosen.cpu().reshape(-1)
+        flat = flat if flat.is_floating_point() else flat.to(wide)
         self.d += flat.numel()
         self.zeros += flat.numel() - int(flat.count_nonzero())
         if self.d <= EXACT:

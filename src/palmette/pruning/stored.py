@@ -53,20 +53,28 @@ class Stored:
         return self.shape[1] * self.groups if self.transposed else self.shape[0]
 
     def parts(self, chunk: int = CHUNK) -> Iterator[Part]:
-        """All of it, in order, in parts of about `chunk` entries that are whole rows of the first axis.
+        """All of it, in order, in parts of about `chunk` finite entries that are whole rows of the first axis.
 
         A transposed convolution in groups is one part, as its neurons are found in the whole only.
         """
-        length, width = self.shape[0], math.prod(self.shape[1:])
-        # Multiples of 8 rows: the bits of a mask that is packed part by part then follow one another.
-        rows = length if self.groups > 1 else max(8, chunk // max(1, width) // 8 * 8)
-        for first in range(0, length, rows):
-            last = min(first + rows, length)
+        for first, last in self._slices(self.entries if self.groups > 1 else chunk):
             raw = self.read(first, last)
             # Bytes are no floats to torch: few of its functions take them.
             values = raw.to(torch.float32) if raw.is_floating_point() and raw.element_size() == 1 else raw
             _check_finite(self, values)
             yield Part(self, raw, values, None if self.kept is None else self.kept(first, last))
+
+    def raw_parts(self, chunk: int = CHUNK) -> Iterator[Tensor]:
+        """All of it as it is stored, whatever it may be."""
+        for first, last in self._slices(chunk):
+            yield self.read(first, last)
+
+    def _slices(self, chunk: int) -> Iterator[tuple[int, int]]:
+        length, width = self.shape[0] if self.shape else 1, math.prod(self.shape[1:])
+        # Multiples of 8 rows: the bits of a mask that is packed part by part then follow one another.
+        rows = max(8, chunk // max(1, width) // 8 * 8)
+        for first in range(0, length, rows):
+            yield first, min(first + rows, length)
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,17 @@ def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | 
     return [_of_tensor(name, w, None if masks is None else masks[name]) for name, w in weights.items()]
 
 
+def in_memory(name: str, tensor: Tensor) -> Stored:
+    """A tensor that is at hand, or mapped into memory."""
+    return Stored(
+        name,
+        tuple(tensor.shape),
+        tensor.dtype,
+        lambda first, last: tensor[first:last] if tensor.dim() else tensor,
+        tensor.numel() * tensor.element_size(),
+    )
+
+
 def _of_tensor(name: str, weight: Weight, mask: Tensor | None) -> Stored:
     tensor = weight.tensor.detach()
 
@@ -115,6 +134,8 @@ def _of_tensor(name: str, weight: Weight, mask: Tensor | None) -> Stored:
 
 
 def _check_finite(stored: Stored, values: Tensor) -> None:
-    low, high = torch.aminmax(values) if values.numel() else (torch.zeros(()), torch.zeros(()))
+    if not (values.is_floating_point() and values.numel()):
+        return
+    low, high = torch.aminmax(values)
     if not bool(torch.isfinite(low) & torch.isfinite(high)):
         raise NotFinite(f"NaN or infinite numbers in {stored.name!r}")

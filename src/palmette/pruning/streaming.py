@@ -159,17 +159,20 @@ class Cut:
             yield part, ~gone
 
 
+def check_streamable(scope: str, budget: Budget) -> None:
+    """Raise unless there is such a scope, and sums are all that the budget asks for."""
+    check_scope(scope)
+    if not isinstance(budget, Sap | FixedRatio):
+        raise TypeError(f"weights that are read in parts need a budget of sums, Sap or FixedRatio, got {budget!r}")
+
+
 def decide(weights: Sequence[Stored], *, scope: Scope, budget: Budget, chunk: int = CHUNK) -> Cut:
     """Read the weights as often as it takes to know where to cut them: never, once, or twice.
 
     The cut is that of `palmette.prune`, but that the weights are never in memory as a whole. Ties between weights
     go in their order here.
     """
-    check_scope(scope)
-    if not isinstance(budget, Sap | FixedRatio):
-        raise TypeError(
-            f"a cut of a file needs a budget that asks for sums alone, Sap or FixedRatio, got {budget!r}"
-        )
+    check_streamable(scope, budget)
     if not weights:
         raise NothingToPrune("weights must hold at least one, got none")
     p, q = float(budget.p), float(budget.q)

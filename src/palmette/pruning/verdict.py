@@ -46,14 +46,15 @@ def verdict(layers: Sequence[Measurement], whole: Measurement, budget: Sap) -> t
         may_go = f"SAP would cut {_range(shares)} of these {whole.d:,} weights in its next step ({scopes})."
     noise = gaussian_index(float(budget.p), float(budget.q))
     if whole.pq_index < 0.9 * noise:
-        how = f"flatter than Gaussian noise ({noise:.3f}): few are small, and every cut will cost"
+        how = f"flatter than Gaussian noise ({noise:.3f}): there are few small ones"
     elif whole.pq_index < 1.1 * noise:
-        how = f"about that of Gaussian noise ({noise:.3f}): nothing tells small weights from large ones yet"
+        how = f"about that of Gaussian noise ({noise:.3f}): small ones do not stand out"
     else:
-        how = f"more unequal than Gaussian noise ({noise:.3f}): there are small ones to spare"
+        how = f"more unequal than Gaussian noise ({noise:.3f}): small ones stand out"
     tail = ""
     if whole.tail_mass is not None:
-        tail = f" The {whole.removable:.0%} that the bound lets go weigh {whole.tail_mass:.2g} of what stays."
+        share = f"The {whole.removable:.0%} that the bound lets go"
+        tail = f" {share} weigh {whole.tail_mass:.1%} of what stays, summed as |w|^{budget.p:g}."
     return (
         may_go,
         f"PQ Index {whole.pq_index:.3f}, {how}.{tail}",

@@ -1,0 +1,178 @@
+"""Wanda's score: how much a weight moves its layer's output, by the inputs that real sentences bring.
+
+:math:`|W_{ij}| \\cdot \\|X_j\\|_2`, of Sun et al. 2024, A Simple and Effective Pruning Approach for Large Language
+Models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palmette.integrations.checkpoints import CheckpointCut, LayerCut, place_for
+from palmette.integrations.shards import masks_file
+from palmette.measures.pq import pq_index
+from palmette.pruning.budgets import Budget, Sap
+from palmette.pruning.packed import save
+from palmette.pruning.pruner import Pruner
+from palmette.pruning.saliency import Saliency
+from palmette.pruning.scopes import Scope
+from palmette.pruning.weights import prunable, tensors_of
+
+MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
+
+
+def input_norms(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    r"""For each Linear, convolution and Conv1D of `model`, by the name of its weight: the norm of every input.
+
+    .. math:: \|X_j\|_2 = \sqrt{\textstyle\sum_t x_{tj}^2}
+
+    over all tokens (of a convolution: over all pixels) of all `batches`, which are keyword arguments of the model.
+    A layer that no batch reaches is not among them.
+    """
+    squares: dict[str, Tensor] = {}
+    with _watched(model, squares), torch.no_grad():
+        was_training = model.training
+        model.eval()
+        for batch in batches:
+            model(**batch)
+        model.train(was_training)
+    return {name: total.sqrt() for name, total in squares.items()}
+
+
+def weighted_by_inputs(norms: Mapping[str, Tensor], model: nn.Module) -> Saliency:
+    """Scores for `Pruner(model, saliency=…)`: magnitude times the norm of the input, where that is known."""
+    axes = {f"{n}.weight" if n else "weight": _input_axis(m) for n, m in model.named_modules()}
+
+    def saliency(name: str, weight: Tensor) -> Tensor:
+        norm, axis = norms.get(name), axes.get(name)
+        if norm is None or axis is None or norm.numel() != weight.shape[axis]:
+            return weight  # a layer that was not reached, or in groups, whose inputs are not all its own
+        shape = [1] * weight.dim()
+        shape[axis] = -1
+        return weight.detach().float() * norm.reshape(shape).float()
+
+    return saliency
+
+
+def prune_calibrated(
+    source: str | Path,
+    out: str | Path,
+    text: str | Path,
+    *,
+    scope: Scope = "neuron",
+    budget: Budget | None = None,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] = (),
+    pack: bool = False,
+) -> CheckpointCut:
+    """Cut a folder of Transformers once, ranking weights by Wanda's score on the sentences of `text`.
+
+    Arguments are those of `prune_checkpoint`; the model is loaded, in memory, with the tokenizer beside it.
+    """
+    source, out, text = Path(source), Path(out), Path(text)
+    if not (source / "config.json").is_file():
+        raise ValueError(f"--calibrate needs a folder of Transformers with a config.json, got {str(source)!r}")
+    if not text.is_file():
+        raise FileNotFoundError(f"no text at {str(text)!r} to calibrate with")
+    sentences = [line for line in text.read_text(encoding="utf-8").splitlines() if line.strip()]
+    if not sentences:
+        raise ValueError(f"{str(text)!r} has no sentence to calibrate with; one on each line is needed")
+    model, tokenizer = _loaded(source)
+    norms = input_norms(model, _batches(model, tokenizer, sentences))
+    budget = Sap() if budget is None else budget
+    before = tensors_of(prunable(model, include=include, exclude=exclude))
+    index_before = _index(before, None, budget)
+    saliency = weighted_by_inputs(norms, model)
+    pruner = Pruner(model, budget=budget, scope=scope, saliency=saliency, include=include, exclude=exclude)
+    pruner.step()
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    with place_for(source, out, folder=not pack) as file:
+        if pack:
+            save(file, model)
+        else:
+            model.save_pretrained(file.parent)
+            pruner.masks.save(masks_file(file))
+    layers = tuple(LayerCut(n, m.numel(), m.numel(), int(m.sum())) for n, m in pruner.masks.items())
+    whole = LayerCut("all", pruner.masks.total, pruner.masks.total, pruner.masks.kept)
+    written = out if pack else out / "model.safetensors"
+    return CheckpointCut(
+        layers,
+        whole,
+        index_before,
+        _index(before, pruner.masks, budget),
+        written,
+        None if pack else masks_file(written),
+        size,
+    )
+
+
+def _index(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None, budget: Budget) -> float:
+    flat = torch.cat([w.detach().reshape(-1) for w in weights.values()])
+    kept = None if masks is None else torch.cat([masks[n].reshape(-1) for n in weights])
+    return float(pq_index(flat, p=budget.p, q=budget.q, kept=kept))
+
+
+def _loaded(source: Path) -> tuple[Any, Any]:
+    try:
+        import transformers
+    except ImportError as error:
+        raise ImportError("--calibrate needs transformers: pip install 'palmette[transformers]'") from error
+    try:
+        config = transformers.AutoConfig.from_pretrained(source)
+        kind = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModel)
+        return kind.from_pretrained(source), transformers.AutoTokenizer.from_pretrained(source)
+    except Exception as error:  # whatever a library says about a folder that is not complete
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ValueError(f"the model in {str(source)!r} could not be loaded to calibrate it: {first}") from error
+
+
+def _batches(model: Any, tokenizer: Any, sentences: Iterable[str]) -> Iterator[dict[str, Tensor]]:
+    limit = getattr(model.config, "max_position_embeddings", None) or MOST_TOKENS
+    for sentence in sentences:
+        found = tokenizer(sentence, return_tensors="pt", truncation=True, max_length=min(limit, MOST_TOKENS))
+        if found["input_ids"].numel():
+            yield {name: values for name, values in found.items() if name in ("input_ids", "attention_mask")}
+
+
+@contextmanager
+def _watched(model: nn.Module, squares: dict[str, Tensor]) -> Iterator[None]:
+    """Adds up the squares of what comes into each layer, while it lasts."""
+    hooks = []
+    try:
+        for name, module in model.named_modules():
+            if _input_axis(module) is not None:
+                key = f"{name}.weight" if name else "weight"
+                hooks.append(module.register_forward_pre_hook(partial(_add_squares, squares, key)))
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _add_squares(squares: dict[str, Tensor], key: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    if not inputs:
+        return
+    x = inputs[0].detach().double()
+    feature = x.dim() - 1 if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) else _channel(module, x)
+    total = x.square().sum([d for d in range(x.dim()) if d != feature])
+    squares[key] = squares[key] + total if key in squares else total
+
+
+def _channel(module: nn.Module, x: Tensor) -> int:
+    """The channels come before the pixels, with or without a batch in front of them."""
+    pixels = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
+    return x.dim() - 1 - next(n for kind, n in pixels.items() if isinstance(module, kind))
+
+
+def _input_axis(module: nn.Module) -> int | None:
+    """The axis of the module's weight that counts its inputs; None for what is no such layer."""
+    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return 1
+    return 0 if type(module).__name__ == "Conv1D" else None

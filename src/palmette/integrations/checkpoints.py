@@ -1,0 +1,306 @@
+"""Cutting a checkpoint once, without the model's code: read in parts, written in parts, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palmette.errors import NotWritten
+from palmette.integrations.files import Checkpoint, open_checkpoint, readable
+from palmette.integrations.shards import DTYPES, MASKS, masks_file
+from palmette.measures.pq import PowerSums, power_sums
+from palmette.measures.rows import Rows
+from palmette.pruning.budgets import Budget, Sap
+from palmette.pruning.packed import save
+from palmette.pruning.scopes import Scope
+from palmette.pruning.stored import Part, Stored
+from palmette.pruning.streaming import Cut, check_streamable, decide
+
+_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+_WEIGHT_FILES = (
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".ckpt",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".gguf",
+    ".index.json",
+)
+
+
+@dataclass(frozen=True)
+class LayerCut:
+    """What a cut left of one weight, or of all: entries, how many counted before, how many do now, and zeros."""
+
+    name: str
+    entries: int
+    before: int
+    after: int
+
+    @property
+    def density_before(self) -> float:
+        """Fraction that was kept before."""
+        return self.before / self.entries
+
+    @property
+    def density_after(self) -> float:
+        """Fraction that is kept now."""
+        return self.after / self.entries
+
+
+@dataclass(frozen=True)
+class CheckpointCut:
+    """What `prune_checkpoint` did.
+
+    Args:
+        layers: weight by weight.
+        whole: all of them.
+        index_before, index_after: PQ Index of the kept weights, at the budget's p and q; NaN where there is none.
+        weights_file, masks: what was written.
+        bytes_before: what all tensors took where they came from.
+    """
+
+    layers: tuple[LayerCut, ...]
+    whole: LayerCut
+    index_before: float
+    index_after: float
+    weights_file: Path
+    masks: Path | None
+    bytes_before: int
+
+
+def prune_checkpoint(
+    source: str | Path,
+    out: str | Path,
+    *,
+    scope: Scope = "neuron",
+    budget: Budget | None = None,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] = (),
+    pack: bool = False,
+) -> CheckpointCut:
+    """Cut the checkpoint `source` once and write `out`: what `Pruner(model).step()` does, but for a file.
+
+    The file is read two or three times and never held in memory as a whole, unless `pack` is asked for.
+
+    Args:
+        source: a file or folder that `palmette.how_compressible` reads.
+        out: a .safetensors file; its masks are written beside it as ``….masks.safetensors``. For a folder a new
+            folder, with all that `source` has besides weights.
+        scope, budget: as for `Pruner`; a budget that needs sums alone, `Sap` or `FixedRatio`.
+        include, exclude: patterns of names.
+        pack: write one file in the small form that `palmette.load` reads, in place of dense tensors and masks.
+    """
+    source, out = Path(source), Path(out)
+    budget = Sap() if budget is None else budget
+    check_streamable(scope, budget)
+    checkpoint = open_checkpoint(source, include=include, exclude=exclude)
+    if checkpoint.vectors:
+        raise ValueError(
+            f"{str(source)!r} holds plain numbers, not the weights of a model; there is nothing to cut"
+        )
+    if source.suffix == ".onnx":
+        raise ValueError(
+            f"{str(source)!r} has a graph, and a file of tensors cannot hold one; prune in PyTorch, then export"
+        )
+    record = _Record(budget)
+    folder = source.is_dir() and not pack
+    with place_for(source, out, folder=folder) as file, readable(source):
+        cut = decide(checkpoint.weights, scope=scope, budget=budget)
+        if pack:
+            save(file, {name: _whole(parts) for name, parts in _written(checkpoint, cut, record, None)})
+        else:
+            _write(file, checkpoint, cut, record)
+    written = out / "model.safetensors" if folder else out
+    everything = sum(t.nbytes for t in (*checkpoint.weights, *checkpoint.others))
+    return record.outcome(written, None if pack else masks_file(written), everything)
+
+
+@contextmanager
+def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
+    """Where to write the weights: nothing is at `out` before all of it is there."""
+    if out.resolve() in (source.resolve(), masks_file(source).resolve()):
+        raise ValueError(f"the cut checkpoint needs a place of its own, got {str(out)!r}, which is the one to cut")
+    if folder:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise ValueError(f"{str(out)!r} is there already; for a folder name a new one")
+        partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
+        try:
+            with _explained(out):
+                partial.mkdir(parents=True)
+                for file in sorted(source.iterdir()):
+                    if file.is_file() and not file.name.endswith(_WEIGHT_FILES):
+                        shutil.copy2(file, partial / file.name)
+                yield partial / "model.safetensors"
+                if out.is_dir():
+                    out.rmdir()
+                partial.replace(out)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+        return
+    if out.suffix != ".safetensors":
+        raise ValueError(f"a cut checkpoint is written as .safetensors, got {str(out)!r}")
+    if out.is_dir():
+        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
+    partial = out.with_name(f"{out.stem}.{os.getpid()}.partial.safetensors")
+    try:
+        with _explained(out):
+            out.parent.mkdir(parents=True, exist_ok=True)
+            yield partial
+            if masks_file(partial).exists():
+                masks_file(partial).replace(masks_file(out))
+            else:
+                masks_file(out).unlink(missing_ok=True)  # of what was there before
+            partial.replace(out)
+    finally:
+        partial.unlink(missing_ok=True)
+        masks_file(partial).unlink(missing_ok=True)
+
+
+@contextmanager
+def _explained(out: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, NotWritten):
+            raise
+        raise NotWritten(
+            f"{str(out)!r} could not be written: {error.strerror or error}; what was there before is untouched"
+        ) from error
+
+
+def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record) -> None:
+    """Dense weights and bit-packed masks, part by part."""
+    # Wide ones first: every tensor then starts where its dtype may.
+    everything = sorted((*checkpoint.weights, *checkpoint.others), key=lambda t: -t.dtype.itemsize)
+    shapes = {t.name: list(t.shape) for t in everything if any(t is w for w in checkpoint.weights)}
+    bits = {name: (torch.uint8, ((int(np.prod(shape)) + 7) // 8,)) for name, shape in shapes.items()}
+    heads = {t.name: (t.dtype, t.shape) for t in everything}
+    with (
+        Writer(file, heads, {"format": "pt"}) as weights,
+        Writer(masks_file(file), bits, {"format": MASKS, "shapes": json.dumps(shapes)}) as masks,
+    ):
+        for _, parts in _written(checkpoint, cut, record, masks):
+            for part in parts:
+                weights.add(part)
+
+
+def _written(
+    checkpoint: Checkpoint, cut: Cut, record: _Record, masks: Writer | None
+) -> Iterator[tuple[str, Iterator[Tensor]]]:
+    """Every tensor of the new checkpoint by name, in the order in which `_write` announces them."""
+    weights = {w.name: w for w in checkpoint.weights}
+    for stored in sorted((*checkpoint.weights, *checkpoint.others), key=lambda t: -t.dtype.itemsize):
+        if stored.name in weights:
+            yield stored.name, _pruned(cut, stored, lambda part, mask: _note(record, masks, part, mask))
+        elif stored.name in checkpoint.aliases:
+            yield stored.name, _pruned(cut, weights[checkpoint.aliases[stored.name]], lambda part, mask: None)
+        else:
+            yield stored.name, stored.raw_parts()
+
+
+def _whole(parts: Iterator[Tensor]) -> Tensor:
+    found = list(parts)
+    return found[0] if len(found) == 1 else torch.cat(found)
+
+
+def _pruned(cut: Cut, stored: Stored, note: Callable[[Part, Tensor], None]) -> Iterator[Tensor]:
+    for part, mask in cut.masks(stored):
+        note(part, mask)
+        raw = part.raw.detach().cpu().clone(memory_format=torch.contiguous_format)
+        if raw.element_size() == 1:
+            raw.view(torch.uint8).masked_fill_(~mask, 0)
+        else:
+            raw.masked_fill_(~mask, 0)
+        yield raw
+
+
+def _note(record: _Record, masks: Writer | None, part: Part, mask: Tensor) -> None:
+    record.add(part, mask)
+    if masks is not None:
+        masks.add(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
+
+
+class _Record:
+    """What a cut did, gathered part by part."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.p, self.q = float(budget.p), float(budget.q)
+        self.layers: dict[str, LayerCut] = {}
+        self.before: PowerSums | None = None
+        self.after: PowerSums | None = None
+
+    def add(self, part: Part, mask: Tensor) -> None:
+        entries = part.values.numel()
+        before = entries if part.kept is None else int(part.kept.sum())
+        so_far = self.layers.get(part.of.name, LayerCut(part.of.name, 0, 0, 0))
+        self.layers[part.of.name] = LayerCut(
+            so_far.name, so_far.entries + entries, so_far.before + before, so_far.after + int(mask.sum())
+        )
+        self.before = self._sums(part.values, part.kept, self.before)
+        self.after = self._sums(part.values, mask, self.after)
+
+    def _sums(self, values: Tensor, kept: Tensor | None, so_far: PowerSums | None) -> PowerSums:
+        rows = Rows.of(values.reshape(1, -1), None if kept is None else kept.reshape(1, -1))
+        sums = power_sums(rows, p=self.p, q=self.q)
+        return sums if so_far is None else so_far + sums
+
+    def outcome(self, file: Path, masks: Path | None, bytes_before: int) -> CheckpointCut:
+        assert self.before is not None
+        assert self.after is not None
+        layers = tuple(self.layers.values())
+        whole = LayerCut("all", *(sum(getattr(x, key) for x in layers) for key in ("entries", "before", "after")))
+        return CheckpointCut(
+            layers, whole, float(self.before.index()), float(self.after.index()), file, masks, bytes_before
+        )
+
+
+class Writer:
+    """A safetensors file that is written part by part: the header says at once what will follow."""
+
+    def __init__(
+        self, file: Path, heads: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]
+    ) -> None:
+        header: dict[str, object] = {"__metadata__": dict(metadata)}
+        end = 0
+        for name, (dtype, shape) in heads.items():
+            start, end = end, end + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            header[name] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._file = file
+        with _explained(file):
+            self._handle: BinaryIO = file.open("wb")
+            self._handle.write(len(text).to_bytes(8, "little") + text)
+
+    def add(self, values: Tensor) -> None:
+        """Append the bytes of `values`."""
+        flat = values.detach().cpu().contiguous().reshape(-1)
+        with _explained(self._file):
+            self._handle.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with _explained(self._file):
+            if error is None:
+                self._handle.flush()
+                os.fsync(self._handle.fileno())
+            self._handle.close()

@@ -1,0 +1,172 @@
+"""One self-contained HTML file of what `how_compressible` found; it opens from disk and has no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from palmette import __version__
+from palmette.pruning.compressible import Compressibility, LeftOut, Measurement
+from palmette.pruning.scopes import SCOPES
+from palmette.reports.page_looks import LAYER_COLOURS
+
+_COLOURS = dict(zip(SCOPES, LAYER_COLOURS, strict=False))
+_STYLE = """
+td.bar { min-width: 5.5rem; }
+.scroll th, .scroll td { padding-right: .9rem; }
+td.bar span { display: block; height: .4rem; margin-top: .15rem; border-radius: 2px; }
+.scroll td.name { text-align: left; white-space: normal; }
+tr.whole td { font-weight: 650; border-top: 2px solid var(--quiet); }
+"""
+_MEANINGS = (
+    (
+        "PQ Index, Gini, Hoyer",
+        "measures of sparsity: 0 when all magnitudes are equal, larger when few carry the rest",
+    ),
+    ("bound", "the share that the PQI bound lets go at most (Theorem 2)"),
+    ("tail", "what that share, the smallest, weighs over what stays, counted: the bound's η"),
+    ("neuron, layer, global", "what SAP would cut in its next step, with weights compared inside that unit"),
+    ("dead", "neurons that have no weight but zeros"),
+    ("after", "with the values that stay and a bit for every weight, after the cut in scope neuron"),
+)
+
+
+def page(report: Compressibility) -> str:
+    """The page as text; the same report gives the same page."""
+    css = files("palmette.reports").joinpath("page.css").read_text(encoding="utf-8")
+    title = escape(report.title)
+    budget = report.budget
+    notices = "".join(f'<p class="notice">{escape(text)}</p>\n' for text in report.warnings)
+    verdict = "".join(f"<p>{escape(text)}</p>\n" for text in report.verdict)
+    meanings = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in _MEANINGS)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="palmette {__version__}">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}: how compressible?</title>
+<link rel="icon" href="data:,">
+<style>
+{css}{_STYLE}</style>
+</head>
+<body>
+<header>
+<p class="brand">palmette</p>
+<h1>How compressible is {title}?</h1>
+<p class="lead">{report.whole.d:,} weights in {_layers(len(report.layers))}, measured without data.
+Budget: {escape(str(budget))}.</p>
+</header>
+<main>
+<h2>Verdict</h2>
+<div class="verdict">
+{verdict}</div>
+{notices}<div class="cards">
+{_cards(report.whole)}</div>
+<h2>Layers</h2>
+<div class="scroll">{_table(report)}</div>
+<dl>{meanings}</dl>
+{_left_out(report.left_out)}
+</main>
+<footer><p>Made by palmette {__version__}. This file needs no network.</p></footer>
+</body>
+</html>
+"""
+
+
+def _layers(count: int) -> str:
+    return f"{count} layer{'s' if count != 1 else ''}"
+
+
+def _cards(whole: Measurement) -> str:
+    accent = "var(--accent)"
+    cards = [
+        (
+            "PQ Index",
+            _number(whole.pq_index),
+            f"Gini {_number(whole.gini_index)}, Hoyer {_number(whole.hoyer)}",
+            accent,
+        )
+    ]
+    for scope in SCOPES:
+        text = f"{whole.sap_cut[scope]:,} weights; {size(whole.bytes)} become {size(whole.bytes_after[scope])}"
+        cards.append((f"Next cut, scope {scope}", f"{whole.share_cut(scope):.1%}", text, _COLOURS[scope]))
+    return "".join(
+        f'<div class="card" style="border-top-color: {colour}"><h3>{escape(title)}</h3>'
+        f'<p class="big">{big}</p><p>{escape(text)}</p></div>\n'
+        for title, big, text, colour in cards
+    )
+
+
+def _table(report: Compressibility) -> str:
+    titles = (
+        "",
+        "shape",
+        "weights",
+        "PQ Index",
+        "Gini",
+        "Hoyer",
+        "bound",
+        "tail",
+        *SCOPES,
+        "dead",
+        "size",
+        "after",
+    )
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    most = max((m.share_cut(scope) for m in report.layers for scope in SCOPES), default=0.0) or 1.0
+    rows = "".join(f"<tr>{_row(m, most)}</tr>\n" for m in report.layers)
+    if len(report.layers) > 1:
+        rows += f'<tr class="whole">{_row(report.whole, most)}</tr>\n'
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
+
+
+def _row(m: Measurement, most: float) -> str:
+    plain = [
+        " × ".join(map(str, m.shape)),
+        f"{m.d:,}",
+        *(_number(x) for x in (m.pq_index, m.gini_index, m.hoyer)),
+        "none" if m.removable is None else f"{m.removable:.1%}",
+        _number(m.tail_mass),
+    ]
+    bars = []
+    for scope in SCOPES:
+        share = m.share_cut(scope)
+        width = max(0.0, min(100.0, 100 * share / most))
+        bar = f'<span style="width: {width:.1f}%; background: {_COLOURS[scope]}"></span>'
+        bars.append(f'<td class="bar">{share:.1%}{bar}</td>')
+    last = [f"{m.dead_neurons:,}", size(m.bytes), size(m.bytes_after["neuron"])]
+    return (
+        f'<td class="name">{escape(m.name).replace(".", ".<wbr>")}</td>'
+        + "".join(f"<td>{cell}</td>" for cell in plain)
+        + "".join(bars)
+        + "".join(f"<td>{cell}</td>" for cell in last)
+    )
+
+
+def _left_out(tensors: Sequence[LeftOut]) -> str:
+    if not tensors:
+        return ""
+    items = "".join(
+        f"<li><code>{escape(t.name)}</code> {' × '.join(map(str, t.shape))}: {escape(t.why)}</li>" for t in tensors
+    )
+    return f"<details><summary>{len(tensors)} tensors were left out</summary><ul>{items}</ul></details>"
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
+
+
+def size(count: int) -> str:
+    """Bytes as people say them.
+
+    >>> size(999), size(298_140), size(3_600_000)
+    ('999 bytes', '298 kB', '3.6 MB')
+    """
+    for least, unit, digits in ((1e9, "GB", 1), (1e6, "MB", 1), (1e3, "kB", 0)):
+        if count >= least:
+            return f"{count / least:.{digits}f} {unit}"
+    return f"{count} bytes"

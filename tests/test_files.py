@@ -1,0 +1,342 @@
+"""Checkpoints are read without the model's code, and the weights found are those that the model would prune."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import palmette as pm
+from palmette.integrations.files import open_checkpoint
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.conv = nn.Conv1d(8, 12, 3)
+        self.norm = nn.BatchNorm1d(12)
+        self.attention = nn.MultiheadAttention(12, 2)
+        self.head = nn.Linear(12, 5)
+
+
+def net(seed=0):
+    torch.manual_seed(seed)
+    return Net()
+
+
+def values(stored):
+    return torch.cat(list(stored.raw_parts()))
+
+
+def assert_holds(checkpoint, model):
+    """The weights in the file are those that `prunable` finds in the model, with the same values."""
+    wanted = pm.prunable(model)
+    assert sorted(w.name for w in checkpoint.weights) == sorted(wanted)
+    for stored in checkpoint.weights:
+        assert stored.shape == tuple(wanted[stored.name].shape)
+        assert torch.equal(values(stored), wanted[stored.name].tensor)
+    names = {w.name for w in checkpoint.weights} | {t.name for t in checkpoint.others}
+    assert names == set(model.state_dict())
+
+
+NESTINGS = {
+    "plain": lambda state: state,
+    "state_dict": lambda state: {"epoch": 3, "state_dict": state},
+    "model": lambda state: {"model": state, "optimizer": {"state": {0: {"exp_avg": torch.ones(3, 3)}}}},
+    "model_state_dict": lambda state: {"model_state_dict": state, "args": {"lr": 0.1}},
+    "DataParallel": lambda state: {"state_dict": {f"module.{n}": t for n, t in state.items()}, "best": 0.9},
+    "compiled": lambda state: {f"_orig_mod.{n}": t for n, t in state.items()},
+    "both": lambda state: {"model": {f"module._orig_mod.{n}": t for n, t in state.items()}},
+    "two levels": lambda state: {"checkpoint": {"network": state}},
+    "tree": lambda state: tree(state),
+}
+
+
+def tree(state):
+    """{"a.b": t} as {"a": {"b": t}}."""
+    root = {}
+    for name, tensor in state.items():
+        *parents, last = name.split(".")
+        place = root
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = tensor
+    return root
+
+
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_weights_are_found_in_any_nesting(tmp_path, nesting):
+    model = net()
+    torch.save(NESTINGS[nesting](model.state_dict()), tmp_path / "a.pt")
+    assert_holds(open_checkpoint(tmp_path / "a.pt"), model)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_old_and_new_files_of_torch_are_read(tmp_path, zipped):
+    model = net()
+    torch.save(model.state_dict(), tmp_path / "a.th", _use_new_zipfile_serialization=zipped)
+    assert_holds(open_checkpoint(tmp_path / "a.th"), model)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_safetensors_are_read_in_parts(tmp_path, dtype):
+    model = net().to(dtype)
+    save_file(model.state_dict(), tmp_path / "a.safetensors")
+    checkpoint = open_checkpoint(tmp_path / "a.safetensors")
+    assert_holds(checkpoint, model)
+    conv = next(w for w in checkpoint.weights if w.name == "conv.weight")
+    assert torch.equal(conv.read(3, 7), model.conv.weight[3:7])
+    assert [len(part.values) for part in conv.parts(chunk=1)] == [8, 4]
+
+
+def sharded(folder, model, kind):
+    """Two shards and an index, as Transformers writes them."""
+    state = list(model.state_dict().items())
+    base = "model" if kind == "safetensors" else "pytorch_model"
+    names = [f"{base}-0000{i}-of-00002.{kind}" for i in (1, 2)]
+    for name, part in zip(names, (dict(state[:5]), dict(state[5:])), strict=True):
+        save_file(part, folder / name) if kind == "safetensors" else torch.save(part, folder / name)
+    where = {n: names[int(i >= 5)] for i, (n, _) in enumerate(state)}
+    index = folder / f"{base}.{kind}.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
+    return index
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "bin"])
+def test_shards_are_one_checkpoint(tmp_path, kind):
+    model = net()
+    index = sharded(tmp_path, model, kind)
+    assert_holds(open_checkpoint(index), model)
+    assert_holds(open_checkpoint(tmp_path), model)
+    (tmp_path / sorted(set(json.loads(index.read_text())["weight_map"].values()))[1]).unlink()
+    with pytest.raises(ValueError, match="1 of 2 shards are missing"):
+        open_checkpoint(tmp_path)
+
+
+def test_what_torch_prune_left_is_one_weight_and_its_mask(tmp_path):
+    from torch.nn.utils import prune
+
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    prune.random_unstructured(model[2], "bias", amount=0.5)
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    first, second = open_checkpoint(tmp_path / "a.pt").weights
+    assert (first.name, second.name) == ("0.weight", "2.weight")
+    assert torch.equal(first.kept(0, 4), model[0].weight_mask.bool())
+    report = pm.how_compressible(tmp_path / "a.pt")
+    assert (report.layers[0].entries, report.layers[0].d) == (32, 16)
+    assert report.layers[0].pq_index == pytest.approx(
+        float(pm.pq_index(model[0].weight_orig, kept=model[0].weight_mask.bool())), rel=1e-12
+    )
+
+
+def test_a_tied_output_layer_is_left_out(tmp_path):
+    model = nn.ModuleDict({"embed_tokens": nn.Embedding(9, 4), "fc": nn.Linear(4, 4), "lm_head": nn.Linear(4, 9)})
+    model["lm_head"].weight = model["embed_tokens"].weight
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    assert [w.name for w in checkpoint.weights] == list(pm.prunable(model)) == ["fc.weight"]
+    assert {t.name: t.why for t in checkpoint.left_out}["lm_head.weight"] == "the same as embed_tokens.weight"
+
+
+def test_a_weight_under_two_names_counts_once(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    assert [w.name for w in checkpoint.weights] == list(pm.prunable(model)) == ["0.weight"]
+    assert checkpoint.aliases == {"2.weight": "0.weight"}
+
+
+CONFIGS = {
+    "bert": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "gpt2": {"n_embd": 16, "n_layer": 1, "n_head": 2},
+    "llama": {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    },
+    "t5": {"d_model": 16, "d_ff": 32, "num_layers": 1, "num_heads": 2, "d_kv": 8},
+    "opt": {
+        "hidden_size": 16,
+        "ffn_dim": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "word_embed_proj_dim": 16,
+    },
+    "gpt_neox": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "albert": {
+        "hidden_size": 16,
+        "intermediate_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "embedding_size": 8,
+    },
+    "vit": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+    "mamba": {"hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
+    "whisper": {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 32,
+        "decoder_ffn_dim": 32,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_of_real_models_the_names_alone_say_what_is_prunable(tmp_path, kind):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.AutoConfig.for_model(kind, **CONFIGS[kind])
+    if hasattr(config, "vocab_size"):
+        config.vocab_size = 1200 if kind == "whisper" else 64
+    for name in ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"):
+        if getattr(config, name, None) is not None:
+            setattr(config, name, 1)
+    causal = kind in ("gpt2", "llama", "opt", "gpt_neox", "mamba")
+    auto = transformers.AutoModelForCausalLM if causal else transformers.AutoModel
+    model = auto.from_config(config)
+    model.save_pretrained(tmp_path)
+    checkpoint = open_checkpoint(tmp_path)
+    # Transformers gives some weights another name in the file, so they are known by their values.
+    wanted = sorted(
+        (*w.shape, len(w.rows(w.tensor)), float(w.tensor.detach().sum())) for w in pm.prunable(model).values()
+    )
+    assert sorted((*w.shape, w.neurons, float(values(w).sum())) for w in checkpoint.weights) == wanted
+
+
+def test_patterns_decide_and_errors_name_what_is_there(tmp_path):
+    model = net()
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    for include, exclude in ((["*embedding*", "head.*"], []), (None, ["head*"]), (["*"], ["conv*"])):
+        found = open_checkpoint(tmp_path / "a.pt", include=include, exclude=exclude)
+        assert [w.name for w in found.weights] == list(pm.prunable(model, include=include, exclude=exclude))
+    with pytest.raises(ValueError, match=r"nothing is left of .* include=\['x'\].*embedding.weight"):
+        open_checkpoint(tmp_path / "a.pt", include=["x"])
+    with pytest.raises(TypeError, match="include must be a list of patterns"):
+        open_checkpoint(tmp_path / "a.pt", include="head.*")
+    torch.save(nn.Embedding(4, 4).state_dict() | {"embed_tokens.weight": torch.ones(2, 2)}, tmp_path / "b.pt")
+    assert [w.name for w in open_checkpoint(tmp_path / "b.pt").weights] == ["weight"]
+    torch.save({"embed_tokens.weight": torch.ones(2, 2)}, tmp_path / "b.pt")
+    with pytest.raises(ValueError, match=r"no weight of a layer; name others with --include.*\(embedding\)"):
+        open_checkpoint(tmp_path / "b.pt")
+
+
+def test_every_array_of_an_npz_is_one_vector_or_matrix(tmp_path):
+    arrays = {"a": np.arange(6.0), "b": np.eye(3, dtype="f4"), "c": np.array(2)}
+    np.savez_compressed(tmp_path / "a.npz", **arrays)
+    found = open_checkpoint(tmp_path / "a.npz").weights
+    assert [(w.name, w.shape) for w in found] == [("a", (6,)), ("b", (3, 3)), ("c", (1,))]
+    for stored in found:
+        np.testing.assert_array_equal(values(stored), np.atleast_1d(arrays[stored.name]))
+
+
+def test_the_columns_of_a_table_are_vectors(tmp_path):
+    (tmp_path / "a.csv").write_text("name,income,age\nann,0,30\nbob,7,31\n")
+    found = open_checkpoint(tmp_path / "a.csv").weights
+    assert [(w.name, values(w).tolist()) for w in found] == [("income", [0.0, 7.0]), ("age", [30.0, 31.0])]
+
+
+def test_folders_without_or_with_several_files_of_weights(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is a folder without weights"):
+        open_checkpoint(tmp_path)
+    for name in ("a", "b"):
+        save_file({"w": torch.eye(2)}, tmp_path / f"{name}.safetensors")
+    with pytest.raises(ValueError, match=r"folder of several files; name one of a.safetensors, b.safetensors"):
+        open_checkpoint(tmp_path)
+    (tmp_path / "b.safetensors").unlink()
+    assert [w.name for w in open_checkpoint(tmp_path).weights] == ["w"]
+
+
+def test_eight_bit_floats_are_measured_as_the_numbers_that_they_are(tmp_path):
+    w = torch.randn(16, 16)
+    save_file({"w": w.to(torch.float8_e4m3fn)}, tmp_path / "a.safetensors")
+    (layer,) = pm.how_compressible(tmp_path / "a.safetensors").layers
+    assert layer.pq_index == pytest.approx(float(pm.pq_index(w.to(torch.float8_e4m3fn).float())), rel=1e-12)
+    assert (layer.dtype, layer.bytes) == ("float8_e4m3fn", 256)
+
+
+def test_a_packed_file_is_read(tmp_path):
+    model = net()
+    pm.save(tmp_path / "a.safetensors", model)
+    assert_holds(open_checkpoint(tmp_path / "a.safetensors"), model)
+
+
+# ONNX
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_the_graph_of_onnx_says_where_the_neurons_are(tmp_path, external):
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+
+    def weight(name, *shape):
+        return numpy_helper.from_array(np.random.default_rng(0).standard_normal(shape, dtype="f4"), name)
+
+    given = [
+        weight("table", 20, 8),
+        weight("matmul", 8, 300),
+        weight("gemm", 5, 300),
+        weight("bias", 5),
+        weight("conv", 6, 4, 3),
+        weight("up", 6, 4, 3),
+    ]
+    nodes = [
+        helper.make_node("Gather", ["table", "ids"], ["e"]),
+        helper.make_node("MatMul", ["e", "matmul"], ["h"]),
+        helper.make_node("Gemm", ["h", "gemm", "bias"], ["y"], transB=1),
+        helper.make_node("Conv", ["picture", "conv"], ["c"]),
+        helper.make_node("ConvTranspose", ["c", "up"], ["u"]),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [3]),
+        helper.make_tensor_value_info("picture", onnx.TensorProto.FLOAT, [1, 4, 9]),
+    ]
+    outputs = [helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, None) for n in ("y", "u")]
+    model = helper.make_model(helper.make_graph(nodes, "g", inputs, outputs, given))
+    file = tmp_path / "a.onnx"
+    onnx.save(model, str(file), save_as_external_data=external, size_threshold=100)
+    checkpoint = open_checkpoint(file)
+    assert {w.name: w.neurons for w in checkpoint.weights} == {"matmul": 300, "gemm": 5, "conv": 6, "up": 4}
+    assert {t.name: t.why for t in checkpoint.left_out}["table"] == "embedding"
+    for stored, tensor in zip(checkpoint.weights, (given[i] for i in (1, 2, 4, 5)), strict=True):
+        np.testing.assert_array_equal(values(stored), numpy_helper.to_array(tensor))
+    if external:
+        next(p for p in tmp_path.iterdir() if p != file).unlink()
+        with pytest.raises(ValueError, match=r"with the data of '(matmul|table)' is not there"):
+            open_checkpoint(file)
+
+
+# GGUF
+
+
+def test_gguf_is_unpacked_and_says_so(tmp_path):
+    gguf = pytest.importorskip("gguf")
+    rng = np.random.default_rng(0)
+    weights = {n: rng.standard_normal((4, 64), dtype="f4") for n in ("blk.0.ffn_up", "token_embd", "output")}
+    writer = gguf.GGUFWriter(tmp_path / "a.gguf", "llama")
+    kinds = {"blk.0.ffn_up": gguf.GGMLQuantizationType.Q4_1, "output": gguf.GGMLQuantizationType.F16}
+    coded = {}
+    for name, values_ in weights.items():
+        kind = kinds.get(name, gguf.GGMLQuantizationType.F32)
+        coded[name] = gguf.quantize(values_, kind)
+        writer.add_tensor(f"{name}.weight", coded[name], raw_dtype=kind)
+    writer.add_tensor("blk.0.attn_norm.weight", np.ones(64, "f4"))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    up, output = open_checkpoint(tmp_path / "a.gguf").weights
+    assert (up.name, up.shape, up.coding) == ("blk.0.ffn_up.weight", (4, 64), "Q4_1")
+    assert (output.name, output.coding) == ("output.weight", "")
+    np.testing.assert_array_equal(values(up), gguf.dequantize(coded["blk.0.ffn_up"], kinds["blk.0.ffn_up"]))
+    np.testing.assert_array_equal(values(output), weights["output"].astype("f2").astype("f4"))
+    report = pm.how_compressible(tmp_path / "a.gguf")
+    assert any("unpacked from Q4_1" in text for text in report.warnings)
