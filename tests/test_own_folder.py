@@ -211,3 +211,24 @@ def test_damage_in_a_folder_is_named(tmp_path):
 def test_a_folder_in_use_is_refused(tmp_path):
     with RunDir(tmp_path).lock(), pytest.raises(RunBusy, match="in use by process"):
         pm.prune_and_retrain(network(), train, folder=tmp_path, **OPTIONS)
+
+
+def test_other_commands_say_what_they_need_of_a_run_of_ones_own(tmp_path):
+    from click.testing import CliRunner
+
+    from palmette.cli import main
+
+    with pytest.raises(ZeroDivisionError):
+        pm.prune_and_retrain(network(), lambda m: train(m) or 1 / 0, evaluate, folder=tmp_path / "new", **OPTIONS)
+    pm.prune_and_retrain(network(), train, evaluate, folder=tmp_path / "done", **OPTIONS | {"rounds": 1})
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "new")])
+    assert f"call prune_and_retrain again, as before, with folder='{tmp_path / 'new'}'" in shown.output
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "done")])
+    score = RunDir(tmp_path / "done").records()[-1]["validation"]["accuracy"]
+    assert f"    1    {score:.1%}  none  50.00%" in shown.output
+    refused = CliRunner().invoke(main, ["report", str(tmp_path / "done"), "-o", str(tmp_path / "page.html")])
+    assert refused.exit_code != 0
+    assert (
+        "has no test accuracy; prune_and_retrain takes a function `test`"
+        in str(refused.exception) + refused.output
+    )

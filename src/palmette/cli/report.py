@@ -61,7 +61,10 @@ def _read(found: Sequence[RunDir]) -> tuple[list[Run], list[str]]:
             records = rundir.records()
             for record in records:
                 flattened(record), flattened_layers(record), record["index_map"]["pq_index"]
-            if records:
+            if any(record["test"]["accuracy"] is None for record in records):
+                name = repr(str(rundir.path))
+                damage.append(f"left out: {name} has no test accuracy; prune_and_retrain takes a function `test`")
+            elif records:
                 runs.append((experiment_of(rundir), records))
         except RunDamaged as error:
             damage.append(f"left out: {error}")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from palmette.studies.config import Experiment
     from palmette.studies.rundir import RunDir
 
 _NUMBERS = ("round", "accuracy", "density", "PQ Index", "disk")
@@ -95,12 +96,15 @@ def _read(run: RunDir) -> dict[str, Any]:
         "epoch": now.epoch,
         "seconds": sum(timing["seconds"] for timing in run.timings()),
         "bytes": run.size(),
-        "go_on": None if now.stopped is not None else _how_to_go_on(run, experiment.id),
+        "go_on": None if now.stopped is not None else _how_to_go_on(run, experiment),
         "records": records,
     }
 
 
-def _how_to_go_on(run: RunDir, name: str) -> str:
+def _how_to_go_on(run: RunDir, experiment: Experiment) -> str:
+    if experiment.data == "own":
+        return f"call prune_and_retrain again, as before, with folder={str(run.path)!r}"
+    name = experiment.id
     file, parent = os.path.relpath(run.experiment), os.path.relpath(run.path.parent)
     command = shlex.join(["palmette", "run", file, *(["--out", parent] if parent != "runs" else [])])
     renamed = run.path.resolve().name != name
@@ -115,9 +119,9 @@ def _where(found: Mapping[str, Any]) -> str:
     """The state in words."""
     if found["state"] == "finished":
         return f"finished: {found['stopped']}"
-    place = (
-        f"round {found['rounds_done']} of {found['rounds']}, {found['epoch']} of {found['epochs']} epochs saved"
-    )
+    place = f"round {found['rounds_done']} of {found['rounds']}"
+    if found["epochs"]:  # none where training is the user's own
+        place += f", {found['epoch']} of {found['epochs']} epochs saved"
     if found["state"] == "running":
         return f"running, {place}, by {found['owner']}"
     return f"interrupted, {place}" if found["state"] == "interrupted" else "new: nothing is saved yet"
@@ -142,7 +146,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
         "round", "accuracy", "train", "density", "kept", "PQ Index", "Gini", "dead\nneurons", "cut\nnext"
     )
     for r in found["records"]:
-        accuracies = (_percent(r["test_accuracy"]), _percent(r["train_accuracy"]))
+        accuracies = (_percent(_accuracy(r)), _percent(r["train_accuracy"]))
         measures = (_index(r["pq_index"]), _index(r["gini_index"]))
         counts = (f"{r['dead_neurons']:,}", f"{r['cut_weights']:,}")
         table.add_row(
@@ -178,7 +182,7 @@ def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
     accuracy = density = index = ""
     if one["records"]:
         last = one["records"][-1]
-        accuracy, density = _percent(last["test_accuracy"]), _percent(last["density"], 2)
+        accuracy, density = _percent(_accuracy(last)), _percent(last["density"], 2)
         index = _index(last["pq_index"])
     rounds = "" if one["damage"] else f"{max(0, one['rounds_done'] - 1)}/{one['rounds']}"
     return rounds, accuracy, density, index, size(one["bytes"])
@@ -228,6 +232,12 @@ def _table(*titles: str, first: Sequence[str] = ()) -> Table:
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     return table
+
+
+def _accuracy(record: Mapping[str, Any]) -> float | None:
+    """On the test set; where training is the user's own, and nothing is known of it, on what was held out."""
+    accuracy: float | None = record["test_accuracy"]
+    return record["validation_accuracy"] if accuracy is None else accuracy
 
 
 def _percent(value: float | None, digits: int = 1) -> str:
