@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from palmette.pruning.pruner import prune as prune
     from palmette.pruning.saliency import magnitude as magnitude
     from palmette.pruning.saliency import magnitude_of as magnitude_of
+    from palmette.pruning.speed import speed as speed
     from palmette.pruning.stopping import AfterSteps as AfterSteps
     from palmette.pruning.stopping import AtDensity as AtDensity
     from palmette.pruning.stopping import IndexTurnsUp as IndexTurnsUp
@@ -58,6 +59,7 @@ _HOME = {
     "compact": "pruning.compact",
     "load": "pruning.packed",
     "save": "pruning.packed",
+    "speed": "pruning.speed",
     "AfterSteps": "pruning.stopping",
     "AtDensity": "pruning.stopping",
     "IndexTurnsUp": "pruning.stopping",

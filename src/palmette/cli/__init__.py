@@ -8,6 +8,7 @@ import click
 
 from palmette import __version__
 from palmette.cli.axioms import axioms
+from palmette.cli.bench import bench
 from palmette.cli.data import data
 from palmette.cli.measure import measure
 from palmette.cli.paper import paper
@@ -63,3 +64,4 @@ main.add_command(table)
 main.add_command(report)
 main.add_command(paper)
 main.add_command(unpack)
+main.add_command(bench)

@@ -7,7 +7,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -96,6 +96,12 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
     return small, report  # type: ignore[return-value]
 
 
+def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
+    """The tensors that `model` gives for `inputs`: a tensor, a tuple of arguments or a dict of them by name."""
+    args, kwargs = _called_with(inputs)
+    return [leaf for leaf in tree_leaves(model(*args, **kwargs)) if isinstance(leaf, Tensor)]
+
+
 def _called_with(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(inputs, Mapping):
         return (), dict(inputs)
@@ -113,11 +119,8 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         with _quiet():
             program = torch.export.export(model, args, kwargs).run_decompositions({})
     except Exception as error:  # whatever a model may do that cannot be traced
-        said = " ".join(str(error).split())
-        return (
-            None,
-            f"Nothing was taken out: torch.export cannot trace the model: {type(error).__name__}: {said[:400]}",
-        )
+        said = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+        return None, f"Nothing was taken out: torch.export cannot trace the model: {said}"
     return Walk(program, model), ""
 
 
@@ -125,8 +128,11 @@ def _cut_and_checked(
     model: nn.Module, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[nn.Module, list[str]]:
     """All that can go taken out at once; if that does not give the same outputs, part by part."""
-    inputs = [(args, kwargs), *(tree_map(_random, (args, kwargs)) for _ in range(2))]
-    wanted = [_outputs(model, *given) for given in inputs]
+    inputs, wanted = [(args, kwargs)], [_outputs(model, args, kwargs)]
+    with suppress(Exception):  # the model may take no random inputs
+        other = tree_map(_random, (args, kwargs))
+        wanted.append(_outputs(model, *other))
+        inputs.append(other)
 
     def trouble(small: nn.Module) -> str:
         try:

@@ -1,0 +1,109 @@
+"""`palmette bench`: which way to run a pruned model is the fastest here?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from palmette.cli.flags import device_named
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@click.command()
+@click.argument("model")
+@click.option(
+    "--weights", type=click.Path(path_type=Path), help="A checkpoint to fill it with; zeros in it count."
+)
+@click.option(
+    "--density",
+    type=float,
+    help="Prune to this density first, by magnitude.  [default: 0.1, or as the weights are]",
+)
+@click.option(
+    "--scope", type=click.Choice(["neuron", "layer", "global"]), default="layer", show_default=True,
+    help="Where weights compete when they are pruned.",
+)  # fmt: skip
+@click.option("--shape", default="3,32,32", show_default=True, help="Of an image: channels, height, width.")
+@click.option("--classes", default=10, show_default=True, help="How many the model tells apart.")
+@click.option("--batch", default=32, show_default=True, help="Images per pass.")
+@click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
+@click.option("--json", "as_json", is_flag=True, help="Print numbers for a program.")
+def bench(
+    model: str,
+    weights: Path | None,
+    density: float | None,
+    scope: str,
+    shape: str,
+    classes: int,
+    batch: int,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Measure the ways to run MODEL here: dense, without its dead neurons, with CSR weights, with 2:4 weights.
+
+    MODEL is one of those that `palmette run` knows, or your own as module:function. The answer may well be
+    "dense": zeros that are scattered save no time by themselves.
+    """
+    import torch
+
+    from palmette.pruning.speed import speed
+    from palmette.pruning.weights import prunable
+    from palmette.training.models import build
+
+    where = device_named(device)
+    if batch < 1:
+        raise ValueError(f"--batch must be a number from 1, got {batch}")
+    network = build(model, shape=_shape(shape), classes=classes)
+    if weights is not None:
+        _fill(network, weights)
+    if density is not None or weights is None:
+        _prune(network, 0.1 if density is None else density, scope)
+    tensors = [w.tensor for w in prunable(network).values()]
+    left = sum(int(t.count_nonzero()) for t in tensors) / sum(t.numel() for t in tensors)
+    found = speed(network.to(where), torch.randn(batch, *_shape(shape), device=where))
+    if as_json:
+        ways = [asdict(way) for way in found.ways]
+        data = {"model": model, "density": left, "batch": batch, "fastest": found.fastest, "where": found.where}
+        click.echo(json.dumps(data | {"ways": ways}, indent=1))
+    else:
+        click.echo(f"{model}, {left:.1%} of its weights not zero, {batch} images of {shape}\n\n{found}")
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    sizes = text.split(",")
+    if len(sizes) != 3 or not all(size.strip().isdecimal() for size in sizes):
+        raise ValueError(f"--shape must be channels,height,width, such as 3,32,32, got {text!r}")
+    channels, height, width = (int(size) for size in sizes)
+    return channels, height, width
+
+
+def _fill(network: nn.Module, path: Path) -> None:
+    import torch
+
+    from palmette.integrations.files import open_checkpoint
+    from palmette.pruning.masks import check_match
+
+    checkpoint = open_checkpoint(path)
+    stored = {t.name: t for t in (*checkpoint.weights, *checkpoint.others)}
+    state = {
+        name: torch.cat([p.reshape(-1) for p in t.raw_parts()]).reshape(t.shape) for name, t in stored.items()
+    }
+    own = {n: t for n, t in network.state_dict().items() if n in state or not n.endswith("num_batches_tracked")}
+    check_match(state, {n: t.shape for n, t in own.items()}, f"the weights in {str(path)!r}")
+    network.load_state_dict(state, strict=False)  # files of old have no num_batches_tracked
+
+
+def _prune(network: nn.Module, density: float, scope: str) -> None:
+    from palmette.pruning.budgets import FixedRatio
+    from palmette.pruning.pruner import Pruner
+
+    if not 0 < density <= 1:
+        raise ValueError(f"--density must be a fraction above 0, at most 1, got {density}")
+    if density < 1:
+        Pruner(network, budget=FixedRatio(1 - density), scope=scope).step()  # type: ignore[arg-type]
