@@ -18,6 +18,7 @@ from palmette.cli.sweep import Sweep
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from palmette.reports.paper_published import Published
     from palmette.reports.paper_runs import Picture
     from palmette.reports.tables import Run
     from palmette.studies.config import Experiment
@@ -73,16 +74,18 @@ def paper(
     runs. Each figure is written as PNG, SVG and PDF, a table as Markdown, CSV and LaTeX. A figure that is not made
     by the paper's protocol says so below.
     """
+    from palmette.reports.figures import check_matplotlib
     from palmette.studies.paper import FIGURES, chosen
 
     asked = _asked(**scaled)
     if not out:
         raise ValueError("--out must be the name of a folder, got ''")
     figures = chosen(names) if names else list(FIGURES.values())
+    published = _published(beside, list(asked.variants(figures)))
     if sources:
         if not names:
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
-        _draw_from(sources, figures, asked, beside, Path(out), everything="all" in names)
+        _draw_from(sources, figures, asked, published, Path(out), everything="all" in names)
         return
     where = device_named(device)
     if not names or dry_run:
@@ -96,10 +99,11 @@ def paper(
     planned = list(dict.fromkeys(e for _, experiments in pictures for e in experiments))
     command = Paper(
         planned, Path(out), data_dir, where, False, fleet_size(fleet), ctx.meta["palmette.arguments"],
-        stem="paper", pictures=pictures, beside=beside,
+        stem="paper", pictures=pictures, beside=published,
     )  # fmt: skip
     command.tables = [figure.name for figure in figures if figure.kind == "table"]
     if planned:
+        check_matplotlib()
         command.check_all()
         ctx.exit(command.run())
     command.print_tables()
@@ -124,13 +128,25 @@ def _asked(
     return asked
 
 
+def _published(file: str | None, figures: Sequence[PaperFigure]) -> Published | None:
+    """The values of a file, if they can be laid beside one of the figures."""
+    from palmette.reports.paper import check_beside
+    from palmette.reports.paper_published import read
+
+    if file is None:
+        return None
+    found = read(file)
+    check_beside(found, figures)
+    return found
+
+
 @dataclass
 class Paper(Sweep):
     """One call of `palmette paper`: as `palmette sweep`, with the figures that the runs are for."""
 
     word: ClassVar = "paper"
     pictures: Sequence[tuple[PaperFigure, Sequence[Experiment]]] = ()
-    beside: str | None = None
+    beside: Published | None = None
     tables: Sequence[str] = ()
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
@@ -171,7 +187,7 @@ def _draw_from(
     sources: Sequence[str],
     figures: Sequence[PaperFigure],
     asked: Asked,
-    beside: str | None,
+    beside: Published | None,
     out: Path,
     *,
     everything: bool,
@@ -224,14 +240,14 @@ def write_table(name: str, out: Path) -> Path:
     return out / f"{name}.md"
 
 
-def _write(picture: Picture, beside: str | None, out: Path) -> Path:
+def _write(picture: Picture, beside: Published | None, out: Path) -> Path:
     """The picture as files; the PNG is named."""
     from palmette.reports.figures import as_file
     from palmette.reports.paper import draw
-    from palmette.reports.paper_published import published, read
+    from palmette.reports.paper_published import published
     from palmette.studies.rundir import write_whole
 
-    figure = draw(picture, beside=published(picture.figure) if beside is None else read(beside))
+    figure = draw(picture, beside=beside or published(picture.figure))
     for end in ENDS:
         write_whole(out / f"{picture.name}.{end}", as_file(figure, end))  # type: ignore[arg-type]
     return out / f"{picture.name}.png"

@@ -88,11 +88,10 @@ PANELS = (
 
 def draw(runs: Iterable[Run], *, caption: str = "", panels: Sequence[Panel] = PANELS) -> Figure:
     """One figure with `panels`, two in a row, a common legend above them and a caption below."""
-    try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("a figure needs matplotlib: pip install 'palmette[report]'") from error
+    check_matplotlib()
+    import matplotlib
+    from matplotlib.figure import Figure
+
     groups = by_method(runs)
     with matplotlib.rc_context(STYLE):
         rows = (len(panels) + 1) // 2
@@ -109,6 +108,14 @@ def draw(runs: Iterable[Run], *, caption: str = "", panels: Sequence[Panel] = PA
         figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), handlelength=3.2)
         figure.supxlabel(caption, fontsize=10, color="#444444")
     return figure
+
+
+def check_matplotlib() -> None:
+    """Raise, with what to do, unless figures can be drawn."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise ImportError("a figure needs matplotlib: pip install 'palmette[report]'") from error
 
 
 def png(figure: Figure) -> bytes:

@@ -7,11 +7,11 @@ authors' figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.figures import LINES, STYLE, Panel
+from palmette.reports.figures import LINES, STYLE, Panel, check_matplotlib
 from palmette.reports.page_looks import PHASE_COLOURS
 from palmette.reports.paper_page import INK, WIDTH, Curve, Row, draw_curve, furnish, furnish_page, page
 from palmette.reports.paper_published import Published, name_in_file
@@ -19,6 +19,7 @@ from palmette.reports.paper_runs import Picture
 from palmette.reports.phases import COLLAPSE, PHASES, mean, phases_of_mean
 from palmette.reports.tables import Record, Run, label
 from palmette.studies.config import Experiment
+from palmette.studies.paper import PaperFigure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,10 +35,9 @@ def draw(picture: Picture, *, beside: Published | None = None) -> Figure:
 
     A run of which only some rounds are there is drawn as far as it goes.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ImportError("a figure needs matplotlib: pip install 'palmette[report]'") from error
+    check_matplotlib()
+    import matplotlib
+
     if not picture.runs:
         raise ValueError(f"{picture.figure.name} cannot be drawn: there is no run with a finished round")
     title = f"{picture.figure.number}.  {picture.figure.title}".replace("η_r", r"$\eta_r$").replace(
@@ -49,11 +49,24 @@ def draw(picture: Picture, *, beside: Published | None = None) -> Figure:
         if picture.figure.kind == "p-q map":
             return _maps(picture, title)
         rows = {"rounds": _rounds, "scopes": _scopes}.get(picture.figure.kind, _ablations)(picture, beside)
-        if beside is not None and not any(c.published for row in rows for _, curves in row.cells for c in curves):
-            raise ValueError(
-                f"{beside.source} has no value of a panel and method that {picture.figure.name} shows"
-            )
-        return page(rows, title=title, caption=picture.caption)
+        if beside is None:
+            return page(rows, title=title, caption=picture.caption)
+        caption = f"{picture.caption} Open marks: {beside.note}."
+        return page(rows, title=title, caption=caption, open_marks=beside.name)
+
+
+def check_beside(beside: Published, figures: Iterable[PaperFigure]) -> None:
+    """Raise unless a panel of one of the figures has a place for one of the values."""
+    figures = list(figures)
+    for figure in figures:
+        panels = {"rounds": RETRAINED | PRUNED, "p and q": RETRAINED, "eta and gamma": RETRAINED}.get(
+            figure.kind, {}
+        )
+        methods = {name_in_file(e) for e in figure.experiments(seeds=[0])}
+        if any(beside.of(panel, method) for panel in panels for method in methods):
+            return
+    names = ", ".join(figure.name for figure in figures)
+    raise ValueError(f"{beside.source} has no value of a panel and a method that {names} can show")
 
 
 def _reader(part: str, name: str, *, scale: float = 1) -> Callable[[Record], float | None]:
@@ -143,7 +156,7 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
         cells = []
         for scope, title in SCOPES.items():
             many = [records for _, records in picture.only(scope=scope, method="sap", p=sap.p, q=sap.q).runs]
-            marked = {f"{place} ({layers[i].removesuffix('.weight')})": layers[i] for i, place in places.items()}
+            marked = {f"{place} ({_short(layers[i])})": layers[i] for i, place in places.items()}
             curves = [Curve("", FAINT, many, _of_layer(layer, name, scale)) for layer in others]
             curves += [
                 Curve(said, look, many, _of_layer(layer, name, scale))
@@ -291,6 +304,16 @@ def _cells(
     beside: Published | None,
 ) -> list[tuple[Panel, list[Curve]]]:
     return [(panel, _curves(groups, looks, beside, key)) for key, panel in panels.items()]
+
+
+def _short(layer: str, most: int = 22) -> str:
+    """The name of a layer, or the end of it.
+
+    >>> _short("layer4.1.conv2.weight"), _short("encoder.layers.11.attention.output.dense.weight")
+    ('layer4.1.conv2', '…ttention.output.dense')
+    """
+    name = layer.removesuffix(".weight")
+    return name if len(name) <= most else f"…{name[1 - most :]}"
 
 
 def _shades(count: int) -> list[str]:

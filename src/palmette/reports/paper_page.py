@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 WIDTH = 12.8
 """Of a figure, in inches."""
-PUBLISHED = "published (Diao et al. 2023)"
 INK = "#444444"
 
 
@@ -47,8 +46,8 @@ class Row:
     legend: bool = True
 
 
-def page(rows: Sequence[Row], *, title: str, caption: str) -> Figure:
-    """The rows below each other."""
+def page(rows: Sequence[Row], *, title: str, caption: str, open_marks: str = "") -> Figure:
+    """The rows below each other; `open_marks` says what published points are."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 0.75 + sum(2.75 + 0.3 * row.legend for row in rows)), layout="constrained")
@@ -63,7 +62,7 @@ def page(rows: Sequence[Row], *, title: str, caption: str) -> Figure:
             furnish(axis, panel)
         part.suptitle(row.heading, x=0.006, ha="left", fontsize=11.5, fontweight="bold")
         if row.legend:
-            _legend(part, row)
+            _legend(part, row, open_marks)
         grid.append(axes)
     furnish_page(figure, title, caption)
     _align(figure, grid)
@@ -116,14 +115,14 @@ def draw_curve(axis: Axes, panel: Panel, curve: Curve, number: int = 0) -> None:
             *zip(*curve.published, strict=True),
             linestyle="none",
             marker=curve.look["marker"],
-            markersize=6.5,
+            markersize=5.5,
             label="_",
             zorder=1.5,
             **open_mark,
         )
 
 
-def _legend(part: SubFigure, row: Row) -> None:
+def _legend(part: SubFigure, row: Row, open_marks: str) -> None:
     from matplotlib.lines import Line2D
 
     named: dict[str, dict[str, Any]] = {c.name: c.look for _, curves in row.cells for c in curves if c.name}
@@ -135,7 +134,7 @@ def _legend(part: SubFigure, row: Row) -> None:
     ]
     if any(curve.published for _, curves in row.cells for curve in curves):
         keys.append(
-            Line2D([], [], label=PUBLISHED, color=INK, linestyle="none", marker="o", markerfacecolor="none")
+            Line2D([], [], label=open_marks, color=INK, linestyle="none", marker="o", markerfacecolor="none")
         )
     if any(not curve.name for _, curves in row.cells for curve in curves):
         faint = next(c.look for _, curves in row.cells for c in curves if not c.name)

@@ -17,9 +17,11 @@ _FILES = {("rounds", "CIFAR10", "resnet18"): "cifar10-resnet18-global.csv"}
 
 @dataclass(frozen=True)
 class Published:
-    """Values by panel, method and round; `source` says where they are from."""
+    """Values by panel, method and round, from the file `source`; `name` and `note` are for eyes."""
 
     source: str
+    name: str
+    note: str
     values: dict[tuple[str, str], list[tuple[float, float]]]
 
     def of(self, panel: str, method: str) -> list[tuple[float, float]]:
@@ -37,9 +39,9 @@ def published(figure: PaperFigure) -> Published | None:
     name = _FILES.get((figure.kind, figure.data, figure.model))
     if name is None:
         return None
-    return _parse(
-        (resources.files("palmette.reports") / "published_values" / name).read_text(encoding="utf-8"), name
-    )
+    text = (resources.files("palmette.reports") / "published_values" / name).read_text(encoding="utf-8")
+    note = f"{figure.number} of the paper, read off with a ruler where lines are not hidden"
+    return Published(name, "published (Diao et al. 2023)", note, _parse(text, name))
 
 
 def read(file: str | Path) -> Published:
@@ -53,9 +55,10 @@ def read(file: str | Path) -> Published:
     if not path.is_file():
         raise FileNotFoundError(f"no file of published values at {str(path)!r}: CSV with {', '.join(COLUMNS)}")
     try:
-        return _parse(path.read_text(encoding="utf-8-sig"), str(path))
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ValueError(f"{path}: not a text in UTF-8") from error
+    return Published(str(path), path.name, f"values of {path.name}", _parse(text, str(path)))
 
 
 def name_in_file(experiment: Experiment) -> str:
@@ -71,7 +74,7 @@ def name_in_file(experiment: Experiment) -> str:
     return "_".join(["sap", *(f"{n}{v:g}" for n, v in ({"p": experiment.p, "q": experiment.q} | named).items())])
 
 
-def _parse(text: str, source: str) -> Published:
+def _parse(text: str, source: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     table = csv.DictReader(io.StringIO("\n".join(lines)))
     if table.fieldnames is None or not set(COLUMNS) <= set(table.fieldnames):
@@ -85,4 +88,4 @@ def _parse(text: str, source: str) -> Published:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{source}: iteration and value must be numbers, got {dict(row)}") from error
         values.setdefault((row["panel"], row["method"]), []).append(point)
-    return Published(source, {key: sorted(points) for key, points in values.items()})
+    return {key: sorted(points) for key, points in values.items()}

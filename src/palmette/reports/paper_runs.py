@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -120,11 +121,12 @@ class Picture:
         count = f"{seeds[-1]} seed{'s' if seeds[-1] > 1 else ''}"
         if seeds[0] != seeds[-1]:
             count = f"{seeds[0]} to {count}"
-        rounds = max(e.rounds for e, _ in self.runs)
-        unfinished = any(records[-1]["stopped"] is None for _, records in self.runs)
-        last = rounds if not unfinished else self.last
+        rounds = max(e.rounds for e in self.planned)
+        under_way = any(records[-1]["stopped"] is None for _, records in self.runs)
+        last = min(self.last, rounds) if under_way else rounds
         so_far = f" (of {rounds}, so far)" if last < rounds else ""
-        text = f"{first.epochs} epochs in each of rounds 0 to {last}{so_far}, {count}"
+        epochs = f"{first.epochs} epoch{'s' if first.epochs != 1 else ''}"
+        text = f"{epochs} in each of rounds 0 to {last}{so_far}, {count}"
         usual = {e.batch for e in self.figure.experiments()}
         others = [
             f"{name.replace('_', ' ')} {getattr(first, name)}"
@@ -136,8 +138,12 @@ class Picture:
 
 
 def in_folder(figure: PaperFigure, planned: Sequence[Experiment], folder: Path, *, paper_model: str) -> Picture:
-    """The figure from the runs of `folder` / id, as far as they have got."""
-    runs = [(e, records) for e in planned if (records := _records(RunDir(folder / e.id)))]
+    """The figure from the runs of `folder` / id, as far as they have got; what is damaged is left out."""
+    runs: list[Run] = []
+    for experiment in planned:
+        with suppress(RunDamaged):  # which whoever ran it has been told
+            if records := _records(RunDir(folder / experiment.id)):
+                runs.append((experiment, records))
     return Picture(figure, tuple(runs), tuple(planned), paper_model)
 
 
@@ -146,17 +152,18 @@ class Shelf:
     """All runs below some folders, at any depth; what is in them is read when it is asked for."""
 
     runs: Mapping[Path, Experiment]
+    say: Callable[[str], None]
 
     @staticmethod
     def of(folders: Iterable[str | Path], *, say: Callable[[str], None]) -> Shelf:
-        """The runs below `folders`; `say` is told of those that cannot be read."""
+        """The runs below `folders`; `say` is told of those that cannot be read, and are left out."""
         found: dict[Path, Experiment] = {}
         for path in dict.fromkeys(run.path.resolve() for folder in folders for run in find_runs(folder)):
             try:
                 found[path] = experiment_of(RunDir(path))
             except RunDamaged as error:
                 say(f"left out: {error}")
-        return Shelf(found)
+        return Shelf(found, say)
 
     def picture(
         self,
@@ -186,7 +193,11 @@ class Shelf:
         }
         best: dict[Any, Run] = {}
         for path, e in fits.items():
-            records = _records(RunDir(path))[: None if rounds is None else rounds + 1]
+            try:
+                records = _records(RunDir(path))[: None if rounds is None else rounds + 1]
+            except RunDamaged as error:
+                self.say(f"left out: {error}")
+                continue
             key = (variant(e), e.seed, *(getattr(e, name) for name in _SHARED))
             if records and len(records) > len(best.get(key, (e, ()))[1]):
                 best[key] = (e, records)
