@@ -24,7 +24,7 @@ from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
 from palmette.pruning.packed import save
 from palmette.pruning.scopes import Scope
-from palmette.pruning.stored import Part, Stored
+from palmette.pruning.stored import CHUNK, Part, Stored
 from palmette.pruning.streaming import Cut, check_streamable, decide
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
@@ -92,6 +92,7 @@ def prune_checkpoint(
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
     pack: bool = False,
+    chunk: int = CHUNK,
 ) -> CheckpointCut:
     """Cut the checkpoint `source` once and write `out`: what `Pruner(model).step()` does, but for a file.
 
@@ -104,6 +105,7 @@ def prune_checkpoint(
         scope, budget: as for `Pruner`; a budget that needs sums alone, `Sap` or `FixedRatio`.
         include, exclude: patterns of names.
         pack: write one file in the small form that `palmette.load` reads, in place of dense tensors and masks.
+        chunk: entries to read at a time.
     """
     source, out = Path(source), Path(out)
     budget = Sap() if budget is None else budget
@@ -120,11 +122,11 @@ def prune_checkpoint(
     record = _Record(budget)
     folder = source.is_dir() and not pack
     with place_for(source, out, folder=folder) as file, readable(source):
-        cut = decide(checkpoint.weights, scope=scope, budget=budget)
+        cut = decide(checkpoint.weights, scope=scope, budget=budget, chunk=chunk)
         if pack:
-            save(file, {name: _whole(parts) for name, parts in _written(checkpoint, cut, record, None)})
+            save(file, {name: _whole(parts) for name, parts in _written(checkpoint, cut, record, None, chunk)})
         else:
-            _write(file, checkpoint, cut, record)
+            _write(file, checkpoint, cut, record, chunk)
     written = out / "model.safetensors" if folder else out
     everything = sum(t.nbytes for t in (*checkpoint.weights, *checkpoint.others))
     return record.outcome(written, None if pack else masks_file(written), everything)
@@ -183,7 +185,7 @@ def _explained(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record) -> None:
+def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record, chunk: int) -> None:
     """Dense weights and bit-packed masks, part by part."""
     # Wide ones first: every tensor then starts where its dtype may.
     everything = sorted((*checkpoint.weights, *checkpoint.others), key=lambda t: -t.dtype.itemsize)
@@ -194,23 +196,26 @@ def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record) -> Non
         Writer(file, heads, {"format": "pt"}) as weights,
         Writer(masks_file(file), bits, {"format": MASKS, "shapes": json.dumps(shapes)}) as masks,
     ):
-        for _, parts in _written(checkpoint, cut, record, masks):
+        for _, parts in _written(checkpoint, cut, record, masks, chunk):
             for part in parts:
                 weights.add(part)
 
 
 def _written(
-    checkpoint: Checkpoint, cut: Cut, record: _Record, masks: Writer | None
+    checkpoint: Checkpoint, cut: Cut, record: _Record, masks: Writer | None, chunk: int
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
     """Every tensor of the new checkpoint by name, in the order in which `_write` announces them."""
     weights = {w.name: w for w in checkpoint.weights}
     for stored in sorted((*checkpoint.weights, *checkpoint.others), key=lambda t: -t.dtype.itemsize):
         if stored.name in weights:
-            yield stored.name, _pruned(cut, stored, lambda part, mask: _note(record, masks, part, mask))
+            yield stored.name, _pruned(cut, stored, chunk, lambda part, mask: _note(record, masks, part, mask))
         elif stored.name in checkpoint.aliases:
-            yield stored.name, _pruned(cut, weights[checkpoint.aliases[stored.name]], lambda part, mask: None)
+            yield (
+                stored.name,
+                _pruned(cut, weights[checkpoint.aliases[stored.name]], chunk, lambda part, mask: None),
+            )
         else:
-            yield stored.name, stored.raw_parts()
+            yield stored.name, stored.raw_parts(chunk)
 
 
 def _whole(parts: Iterator[Tensor]) -> Tensor:
@@ -218,8 +223,8 @@ def _whole(parts: Iterator[Tensor]) -> Tensor:
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _pruned(cut: Cut, stored: Stored, note: Callable[[Part, Tensor], None]) -> Iterator[Tensor]:
-    for part, mask in cut.masks(stored):
+def _pruned(cut: Cut, stored: Stored, chunk: int, note: Callable[[Part, Tensor], None]) -> Iterator[Tensor]:
+    for part, mask in cut.masks(stored, chunk):
         note(part, mask)
         raw = part.raw.detach().cpu().clone(memory_format=torch.contiguous_format)
         if raw.element_size() == 1:

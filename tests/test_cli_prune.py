@@ -1,0 +1,323 @@
+"""A cut of a file is the cut of the model that the file is of."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import palmette as pm
+from palmette.cli import main
+from palmette.integrations.checkpoints import prune_checkpoint
+from test_compressible import mixed
+from test_files import NESTINGS, net, sharded
+
+
+def run(*args, columns=80):
+    return CliRunner().invoke(main, ["prune", *map(str, args)], env={"COLUMNS": str(columns)})
+
+
+def refused(*args):
+    result = run(*args)
+    assert isinstance(result.exception, SystemExit)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("palmette: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def saved(model, file):
+    save_file(model.state_dict(), file) if file.suffix == ".safetensors" else torch.save(model.state_dict(), file)
+    return file
+
+
+BUDGETS = {
+    "--budget sap": pm.Sap(),
+    "--p 1 --q 2 --eta 0.05 --gamma 1.5 --beta 0.7": pm.Sap(p=1.0, q=2.0, eta=0.05, gamma=1.5, beta=0.7),
+    "--density 0.9": pm.FixedRatio(0.1),
+    "--density 0.25": pm.FixedRatio(0.75),
+}
+
+
+@pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
+@pytest.mark.parametrize("flags", BUDGETS)
+def test_the_file_is_cut_as_pruner_cuts_the_model(tmp_path, flags, scope):
+    model = net()
+    with torch.no_grad():
+        model.head.weight[:2] = 0.25  # ties
+        model.conv.weight[3] = 0
+    file = saved(model, tmp_path / "in.pt")
+    result = run(file, "-o", tmp_path / "out.safetensors", "--scope", scope, *flags.split())
+    assert result.exit_code == 0, result.stderr
+    prune_checkpoint(file, tmp_path / "parts.safetensors", scope=scope, budget=BUDGETS[flags], chunk=64)
+    pruner = pm.Pruner(model, scope=scope, budget=BUDGETS[flags])
+    pruner.step()
+    for name in ("out", "parts"):
+        cut = load_file(tmp_path / f"{name}.safetensors")
+        assert cut.keys() == model.state_dict().keys()
+        assert all(torch.equal(cut[n], v) for n, v in model.state_dict().items())
+        assert pm.Masks.load(tmp_path / f"{name}.masks.safetensors", like=pruner.masks) == pruner.masks
+    assert f"{pruner.density:.1%} of all {pruner.masks.total:,} remain." in result.stdout
+
+
+@pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
+def test_sixteen_bits_stay_sixteen_bits(tmp_path, scope):
+    model = net().to(torch.bfloat16)
+    file = saved(model, tmp_path / "in.pt")
+    prune_checkpoint(file, tmp_path / "out.safetensors", scope=scope)
+    pruner = pm.Pruner(model, scope=scope)
+    pruner.step()
+    cut = load_file(tmp_path / "out.safetensors")
+    assert all(torch.equal(cut[n], v) and cut[n].dtype == v.dtype for n, v in model.state_dict().items())
+
+
+def test_a_second_cut_goes_on_from_the_masks_of_the_first(tmp_path):
+    model = net()
+    saved(model, tmp_path / "0.safetensors")
+    pruner = pm.Pruner(model, scope="neuron")
+    for t in range(3):
+        prune_checkpoint(tmp_path / f"{t}.safetensors", tmp_path / f"{t + 1}.safetensors")
+        pruner.step()
+        assert pm.Masks.load(tmp_path / f"{t + 1}.masks.safetensors", like=pruner.masks) == pruner.masks
+    assert all(torch.equal(w, load_file(tmp_path / "3.safetensors")[n]) for n, w in model.state_dict().items())
+
+
+def test_what_torch_prune_left_is_cut_further_and_written_as_plain_weights(tmp_path):
+    from torch.nn.utils import prune
+
+    model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    mask = model[0].weight_mask.bool()
+    torch.save(model.state_dict(), tmp_path / "in.pt")
+    prune_checkpoint(tmp_path / "in.pt", tmp_path / "out.safetensors", scope="layer")
+    cut = load_file(tmp_path / "out.safetensors")
+    assert sorted(cut) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+    prune.remove(model[0], "weight")
+    pruner = pm.Pruner(
+        model, scope="layer", masks={"0.weight": mask, "2.weight": torch.ones(2, 8, dtype=torch.bool)}
+    )
+    pruner.step()
+    assert torch.equal(cut["0.weight"], model[0].weight)
+
+
+@pytest.mark.parametrize("nesting", ["state_dict", "DataParallel"])
+def test_names_are_those_of_the_plain_model(tmp_path, nesting):
+    model = net()
+    torch.save(NESTINGS[nesting](model.state_dict()), tmp_path / "in.pt")
+    prune_checkpoint(tmp_path / "in.pt", tmp_path / "out.safetensors")
+    net(1).load_state_dict(load_file(tmp_path / "out.safetensors"))
+
+
+def test_a_weight_under_two_names_is_cut_under_both(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    prune_checkpoint(saved(model, tmp_path / "in.pt"), tmp_path / "out.safetensors")
+    cut = load_file(tmp_path / "out.safetensors")
+    pm.Pruner(model).step()
+    assert torch.equal(cut["0.weight"], model[0].weight)
+    assert torch.equal(cut["2.weight"], model[0].weight)
+
+
+def test_layouts_that_the_names_do_not_show_are_cut_with_the_layer(tmp_path):
+    model = mixed()
+    prune_checkpoint(saved(model, tmp_path / "in.safetensors"), tmp_path / "out.safetensors", scope="layer")
+    pm.Pruner(model, scope="layer").step()
+    assert all(torch.equal(w, load_file(tmp_path / "out.safetensors")[n]) for n, w in model.state_dict().items())
+
+
+def test_gpt2_is_cut_by_its_own_neurons_and_loads_again(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50, n_positions=8)
+    model = transformers.GPT2LMHeadModel(config)
+    model.save_pretrained(tmp_path / "in")
+    result = run(tmp_path / "in", "-o", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "config.json",
+        "generation_config.json",
+        "model.masks.safetensors",
+        "model.safetensors",
+    ]
+    pm.Pruner(model).step()
+    again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
+    assert all(torch.equal(w, again.state_dict()[n]) for n, w in model.state_dict().items())
+
+
+def test_shards_become_one_file_in_a_new_folder(tmp_path):
+    (tmp_path / "in").mkdir()
+    model = net()
+    sharded(tmp_path / "in", model, "safetensors")
+    (tmp_path / "in" / "config.json").write_text("{}")
+    prune_checkpoint(tmp_path / "in", tmp_path / "out", scope="global")
+    pm.Pruner(model, scope="global").step()
+    assert all(
+        torch.equal(w, load_file(tmp_path / "out/model.safetensors")[n]) for n, w in model.state_dict().items()
+    )
+    assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.masks.safetensors", "model.safetensors"]
+
+
+def test_the_packed_form_is_small_and_loads(tmp_path):
+    model = nn.Linear(200, 100)
+    result = run(
+        saved(model, tmp_path / "in.pt"), "-o", tmp_path / "out.safetensors", "--density", "0.1", "--pack"
+    )
+    assert result.exit_code == 0, result.stderr
+    pm.Pruner(model, budget=pm.FixedRatio(0.9)).step()
+    assert torch.equal(pm.load(tmp_path / "out.safetensors")["weight"], model.weight)
+    assert (tmp_path / "out.safetensors").stat().st_size < 0.2 * (tmp_path / "in.pt").stat().st_size
+    assert not (tmp_path / "out.masks.safetensors").exists()
+
+
+def test_patterns_choose_what_is_cut(tmp_path):
+    model = net()
+    file = saved(model, tmp_path / "in.pt")
+    run(file, "-o", tmp_path / "out.safetensors", "--exclude", "head.*", "--exclude", "att*", "--density", "0.5")
+    pm.Pruner(model, budget=pm.FixedRatio(0.5), exclude=["head.*", "att*"]).step()
+    assert all(torch.equal(w, load_file(tmp_path / "out.safetensors")[n]) for n, w in model.state_dict().items())
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_before_and_after_are_printed(tmp_path, columns):
+    result = run("example", "-o", tmp_path / "out.safetensors", "--density", "0.5", columns=columns)
+    lines = result.stdout.splitlines()
+    assert lines[0] == "digits-mlp.safetensors, scope neuron, FixedRatio(ratio=0.5)"
+    assert lines[1].split() == ["weights", "kept", "before", "kept", "now"]
+    assert lines[5].split() == ["all", "43,520", "100.0%", "50.0%"]
+    assert lines[7] == "Cut 21,760 of 43,520 weights; 50.0% of all 43,520 remain."
+    assert all(len(line) <= columns for line in lines[:9])
+
+
+# Nothing is lost or half-written
+
+
+def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path):
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+    model["b"].weight.data[0, 0] = float("nan")
+    file = saved(model, tmp_path / "in.safetensors")
+    (tmp_path / "out.safetensors").write_bytes(b"mine")
+    for scope in ("neuron", "global"):
+        said = refused(file, "-o", tmp_path / "out.safetensors", "--scope", scope)
+        assert said == f"palmette: {str(file)!r} has NaN or infinite numbers in 'b.weight'\n"
+    assert (tmp_path / "out.safetensors").read_bytes() == b"mine"
+    assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path):
+    save_file({"w": torch.randn(500, 500)}, tmp_path / "in.safetensors")
+    (tmp_path / "out.safetensors").write_bytes(b"mine")
+    code = (
+        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "import palmette.cli, torch\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n"
+        "palmette.cli.main(['prune', 'in.safetensors', '-o', 'out.safetensors'])\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "could not be written: File too large; what was there before is untouched" in ran.stderr
+    assert (tmp_path / "out.safetensors").read_bytes() == b"mine"
+    assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
+
+
+def test_what_cannot_be_cut_or_written_is_refused_with_the_way_out(tmp_path):
+    file = saved(net(), tmp_path / "in.safetensors")
+    out = tmp_path / "out.safetensors"
+    (tmp_path / "full").mkdir()
+    saved(net(), tmp_path / "full" / "model.safetensors")
+    (tmp_path / "numbers.csv").write_text("1,2,3\n")
+    for arguments, words in (
+        ((file, "-o", file), "needs a place of its own"),
+        ((file, "-o", tmp_path / "out.pt"), "is written as .safetensors, got"),
+        ((tmp_path / "no.pt", "-o", out), "no file at"),
+        ((tmp_path / "full", "-o", tmp_path / "full"), "needs a place of its own"),
+        ((tmp_path / "numbers.csv", "-o", out), "holds plain numbers"),
+        ((file, "-o", out, "--density", "1.5"), "--density must be between 0 and 1, got 1.5"),
+        ((file, "-o", out, "--density", "0.5", "--p", "0.5"), "leave out --p"),
+        ((file, "-o", out, "--density", "0.5", "--budget", "sap"), "leave out --budget"),
+        ((file, "-o", out, "--include", "nothing*"), "nothing is left of"),
+        ((file, "-o", out, "--gamma", "0"), "gamma must be above 0"),
+    ):
+        assert words in refused(*arguments)
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "x").write_text("mine")
+    assert "is there already; for a folder name a new one" in refused(tmp_path / "full", "-o", tmp_path / "there")
+    assert not out.exists()
+
+
+def test_masks_that_belong_to_another_model_are_refused(tmp_path):
+    saved(nn.Linear(4, 4), tmp_path / "a.safetensors")
+    pm.Masks({"weight": torch.ones(2, 2, dtype=torch.bool)}).save(tmp_path / "a.masks.safetensors")
+    said = refused(tmp_path / "a.safetensors", "-o", tmp_path / "out.safetensors")
+    assert "a.masks.safetensors beside it belongs to another model: 'weight' differs" in said
+
+
+# Calibration
+
+
+@pytest.fixture(scope="module")
+def tiny_llama(tmp_path_factory):
+    """A Llama of 6,000 weights and a tokenizer of words, saved as Transformers saves them."""
+    transformers = pytest.importorskip("transformers")
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder = tmp_path_factory.mktemp("llama")
+    words = {w: i for i, w in enumerate(["[UNK]", "the", "cat", "dog", "sat", "ran", "on", "mat"])}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=8,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=32,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def test_calibration_ranks_weights_by_their_inputs(tmp_path, tiny_llama):
+    import transformers
+
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\n\nthe dog ran\n")
+    result = run(tiny_llama, "-o", tmp_path / "out", "--calibrate", text, "--density", "0.5")
+    assert result.exit_code == 0, result.stderr
+    again = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "out")
+    model = transformers.LlamaForCausalLM.from_pretrained(tiny_llama)
+    inputs = []
+    layer = model.model.layers[1].mlp.down_proj
+    layer.register_forward_pre_hook(lambda module, given: inputs.append(given[0][0]))
+    for ids in ([1, 2, 4, 6, 1, 7], [1, 3, 5]):
+        model(input_ids=torch.tensor([ids]))
+    norms = torch.cat(inputs).norm(dim=0)
+    scores = (layer.weight * norms).abs()
+    kept = scores > scores.kthvalue(16, dim=1, keepdim=True).values  # each of 32 inputs: half of a neuron goes
+    assert torch.equal(again.model.layers[1].mlp.down_proj.weight, torch.where(kept, layer.weight, 0))
+    assert not torch.equal(kept, layer.weight.abs() > layer.weight.abs().kthvalue(16, dim=1, keepdim=True).values)
+    masks = pm.Masks.load(tmp_path / "out" / "model.masks.safetensors", like=pm.prunable(again))
+    assert torch.equal(masks["model.layers.1.mlp.down_proj.weight"], kept)
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+def test_calibration_without_model_or_text_is_refused(tmp_path, tiny_llama):
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n")
+    file = saved(net(), tmp_path / "in.safetensors")
+    out = tmp_path / "out"
+    assert "needs a folder of Transformers with a config.json" in refused(file, "-o", out, "--calibrate", text)
+    assert "has no sentence to calibrate with" in refused(tiny_llama, "-o", out, "--calibrate", text)
+    assert "no text at" in refused(tiny_llama, "-o", out, "--calibrate", tmp_path / "no.txt")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    text.write_text("the cat")
+    assert "could not be loaded to calibrate it" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)
+    assert not out.exists()
