@@ -1,10 +1,13 @@
 """Pruning around a training loop of one's own, on real digits: masks held, killed and resumed, errors told."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import palmette as pm
 from own_digits import OPTIONS, X, Y, evaluate, network, train
@@ -381,3 +384,19 @@ def test_met_leaves_what_is_not_pruned_to_its_optimizer():
         of_embedding.step()
     assert met.rates == {"0.weight": 0.3}
     assert not of_embedding._optimizer_step_post_hooks
+
+
+def test_the_readme_adds_two_lines_to_a_training_loop():
+    text = (Path(__file__).parent.parent / "README.md").read_text()
+    (block,) = re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = block.splitlines()
+    added = [line for line in lines if line.startswith("+")]
+    assert (len(lines), len(added)) == (10, 2)
+    loader = DataLoader(TensorDataset(X, Y), 100)
+    without, pruned = ({"torch": torch, "pm": pm, "loader": loader} for _ in range(2))
+    exec("\n".join(line[1:] for line in lines if line not in added), without)
+    exec("\n".join(line[1:] for line in lines), pruned)
+    assert not (weights(without["model"]) == 0).any()
+    assert len(pruned["pruner"].decisions) == 5
+    zeros = weights(pruned["model"]) == 0
+    assert int(zeros.sum()) == round((1 - pruned["pruner"].density) * zeros.numel()) > 2000

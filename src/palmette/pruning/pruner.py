@@ -127,6 +127,7 @@ class Pruner:
         masks: weights that are pruned already, such as `Masks.load(path)`; none by default.
         stop: rules that end the loop, see `palmette.pruning.stopping`; by default the index turning up or a
             cut of under 1 %. A step that cuts nothing always ends it.
+        hold: an optimizer to `hold` from the start; others may follow.
 
     >>> model = nn.Linear(4, 1, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[3.0, -4.0, 0.0, 0.0]]))
@@ -152,6 +153,7 @@ class Pruner:
         exclude: Iterable[str] = (),
         masks: Mapping[str, Tensor] | None = None,
         stop: StopRule | Sequence[StopRule] = DEFAULT_RULES,
+        hold: torch.optim.Optimizer | None = None,
     ) -> None:
         check_scope(scope)
         self.model = model
@@ -180,6 +182,8 @@ class Pruner:
                 )
         if masks is not None:
             self._set(self._masks & self._fitted(Masks(masks), "the masks"))
+        if hold is not None:
+            self.hold(hold)
 
     @property
     def masks(self) -> Masks:
