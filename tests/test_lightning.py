@@ -1,6 +1,7 @@
 """PalmetteCallback in the Trainer of Lightning: a small network on real digits, killed and resumed."""
 
 import logging
+from pathlib import Path
 
 import pytest
 import torch
@@ -251,3 +252,13 @@ def test_weights_in_pieces_are_refused():
     trainer._accelerator_connector.strategy = L.strategies.FSDPStrategy()
     with pytest.raises(ValueError, match="FSDPStrategy cuts them in pieces; train with one process or DDP"):
         callback().on_train_start(trainer, Digits())
+
+
+def test_the_example_on_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parent.parent / "docs/own-model.md").read_text()
+    example = text.partition("## Lightning\n")[2].partition("```py\n")[2].partition("```")[0]
+    names = {"__name__": "page"}
+    exec(example, names)
+    assert len(names["callback"].pruner.decisions) == 2
+    assert_zero(names["callback"].pruner)

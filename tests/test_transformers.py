@@ -295,3 +295,13 @@ def test_what_cannot_be_used_is_refused_before_training(name):
 def test_there_is_no_pruner_before_training():
     with pytest.raises(RuntimeError, match="no Pruner before training has begun"):
         callback().pruner  # noqa: B018
+
+
+def test_the_example_on_the_page_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = (Path(__file__).parent.parent / "docs/own-model.md").read_text()
+    example = text.partition("## Transformers\n")[2].partition("```py\n")[2].partition("```")[0]
+    names = {}
+    exec(example, names)
+    assert len(names["callback"].pruner.decisions) == 2
+    assert states_are_equal(names["model"], names["trainer"].model)
