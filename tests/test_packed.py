@@ -1,6 +1,8 @@
 import json
 import os
+import runpy
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -69,6 +71,19 @@ def test_each_tensor_is_written_in_the_way_that_is_smallest(zeros, largest, code
     assert codes(path) == {"w": code}
     assert path.stat().st_size <= largest * 4_000_000
     assert same_bits(pm.load(path)["w"], state["w"])
+
+
+def test_the_sizes_on_the_page_are_those_of_its_script():
+    docs = Path(__file__).parent.parent / "docs"
+    script = runpy.run_path(str(docs / "make_smaller.py"))
+    for zeros, dtype in ((0.9, torch.float32), (0.99, torch.float32), (0.5, torch.bfloat16)):
+        values = script["weight"](zeros, dtype)
+        size = values.numel() * values.element_size()
+        row = f"| {zeros:.0%} | {str(dtype).removeprefix('torch.')} |"
+        (line,) = [line for line in (docs / "smaller.md").read_text().splitlines() if line.startswith(row)]
+        csr, packed = (float(cell) for cell in line.split("|")[4:6])
+        assert packed == pytest.approx(script["packed"](values) / size, abs=6e-5)
+        assert csr == pytest.approx(script["csr"](values) / size, abs=6e-5)
 
 
 @pytest.mark.parametrize("dtype", _DTYPES.values(), ids=str)
