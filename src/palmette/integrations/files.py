@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from palmette.errors import NotFinite, PalmetteError
-from palmette.integrations import arrays, pickles, shards
+from palmette.integrations import arrays, llama2c, pickles, shards
 from palmette.integrations.naming import sort_out
 from palmette.pruning.compressible import LeftOut
 from palmette.pruning.stored import Stored
@@ -221,6 +221,13 @@ def _pickled(file: Path) -> Contents:
     return Contents(tensors, aliases, vectors=bare)
 
 
+def _bin(file: Path) -> Contents:
+    with file.open("rb") as handle:
+        pickled = handle.read(2) in (b"PK", b"\x80\x02")
+    found = [] if pickled else llama2c.read(file)
+    return Contents(found) if found else _pickled(file)
+
+
 def _tied(file: Path, tensors: Sequence[Stored]) -> Contents:
     """With what config.json beside the file says: an output layer that is tied to the embedding is that one."""
     config = file.parent / "config.json"
@@ -239,7 +246,7 @@ _READERS: dict[str, Callable[[Path], Contents]] = {
     ".pt": _pickled,
     ".pth": _pickled,
     ".th": _pickled,
-    ".bin": _pickled,
+    ".bin": _bin,
     ".ckpt": _pickled,
     ".onnx": _onnx,
     ".gguf": _gguf,
