@@ -129,15 +129,24 @@ def _show(report: Compressibility) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from palmette.pruning.verdict import plain_numbers
+
     console = Console(highlight=False, markup=False, emoji=False)
     budget = report.budget
-    head = f"{report.title}, PQ Index at p={budget.p:g}, q={budget.q:g}; SAP's next cut in three scopes"
+    numbers = plain_numbers(report.layers)
+    head = f"{report.title}, PQ Index at p={budget.p:g}, q={budget.q:g}"
+    head += "" if numbers else "; SAP's next cut in three scopes"
     console.print(printable(head, console), soft_wrap=True)
     wide = console.width >= _NARROW
     gap = 2 if wide else 1
-    rows = [(m, _cells(m, wide)) for m in (*report.layers, *([report.whole] if len(report.layers) > 1 else []))]
+    rows = [
+        (m, _cells(m, wide, numbers))
+        for m in (*report.layers, *([report.whole] if len(report.layers) > 1 else []))
+    ]
     headings = ["weights", "PQ Index", "Gini", "Hoyer", "neuron", "layer", "global", "dead"]
     headings += ["tail", "size", "after"] if wide else []
+    if numbers:
+        headings = ["numbers", "PQ Index", "Gini", "Hoyer", "SAP cuts", "tail"]
     taken = sum(
         gap + max(map(len, column)) for column in zip(headings, *(cells for _, cells in rows), strict=True)
     )
@@ -165,18 +174,22 @@ def broken(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _cells(m: Measurement, wide: bool) -> list[str]:
+def _cells(m: Measurement, wide: bool, numbers: bool) -> list[str]:
     cells = [f"{m.d:,}" if m.d < 10**8 else f"{m.d / 1e6:,.0f}M"]
     cells += ["none" if x is None else f"{x:.4f}" for x in (m.pq_index, m.gini_index, m.hoyer)]
+    tail = "none" if m.tail_mass is None else f"{m.tail_mass:.4f}"
+    if numbers:
+        return [*cells, f"{m.share_cut('layer'):.1%}", tail]
     cells += [f"{m.share_cut(scope):.1%}" for scope in ("neuron", "layer", "global")]
     cells.append(f"{m.dead_neurons:,}")
     if wide:
-        tail = "none" if m.tail_mass is None else f"{m.tail_mass:.4f}"
         cells += [tail, size(m.bytes), size(m.bytes_after["neuron"])]
     return cells
 
 
 def _sizes(report: Compressibility) -> list[str]:
+    from palmette.pruning.verdict import plain_numbers
+
     whole = report.whole
     said = []
     if report.left_out:
@@ -185,6 +198,8 @@ def _sizes(report: Compressibility) -> list[str]:
             kinds[tensor.why] = kinds.get(tensor.why, 0) + 1
         parts = ", ".join(f"{n} × {why}" for why, n in sorted(kinds.items(), key=lambda item: -item[1])[:4])
         said.append(f"Left out: {len(report.left_out)} tensors ({parts}).")
+    if plain_numbers(report.layers):
+        return said
     after = sorted(whole.bytes_after.values())
     smaller = size(after[0]) if size(after[0]) == size(after[-1]) else f"{size(after[0])} to {size(after[-1])}"
     if after[-1] < whole.bytes:

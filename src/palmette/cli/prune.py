@@ -138,7 +138,8 @@ def _show(title: str, cut: CheckpointCut) -> None:
         after = "none" if math.isnan(cut.index_after) else f"{cut.index_after:.4f}"
         said.append(f"PQ Index of the kept: {cut.index_before:.4f} before, {after} now.")
     written = size(cut.weights_file.stat().st_size)
-    said.append(f"{cut.weights_file}: {written}; the tensors took {size(cut.bytes_before)}.")
+    unpacked = f" as {cut.coding}, which is unpacked" if cut.coding else ""
+    said.append(f"{cut.weights_file}: {written}; the tensors took {size(cut.bytes_before)}{unpacked}.")
     if cut.masks is not None:
         said.append(f"{cut.masks}: {size(cut.masks.stat().st_size)}, one bit for each weight.")
     for text in said:

@@ -72,6 +72,7 @@ class CheckpointCut:
         index_before, index_after: PQ Index of the kept weights, at the budget's p and q; NaN where there is none.
         weights_file, masks: what was written.
         bytes_before: what all tensors took where they came from.
+        coding: the integer formats that weights were unpacked from, such as "Q4_1"; empty where there was none.
     """
 
     layers: tuple[LayerCut, ...]
@@ -81,6 +82,7 @@ class CheckpointCut:
     weights_file: Path
     masks: Path | None
     bytes_before: int
+    coding: str = ""
 
 
 def prune_checkpoint(
@@ -129,7 +131,8 @@ def prune_checkpoint(
             _write(file, checkpoint, cut, record, chunk)
     written = out / "model.safetensors" if folder else out
     everything = sum(t.nbytes for t in (*checkpoint.weights, *checkpoint.others))
-    return record.outcome(written, None if pack else masks_file(written), everything)
+    coding = ", ".join(sorted({w.coding for w in checkpoint.weights} - {""}))
+    return record.outcome(written, None if pack else masks_file(written), everything, coding)
 
 
 @contextmanager
@@ -264,13 +267,13 @@ class _Record:
         sums = power_sums(rows, p=self.p, q=self.q)
         return sums if so_far is None else so_far + sums
 
-    def outcome(self, file: Path, masks: Path | None, bytes_before: int) -> CheckpointCut:
+    def outcome(self, file: Path, masks: Path | None, bytes_before: int, coding: str) -> CheckpointCut:
         assert self.before is not None
         assert self.after is not None
         layers = tuple(self.layers.values())
         whole = LayerCut("all", *(sum(getattr(x, key) for x in layers) for key in ("entries", "before", "after")))
         return CheckpointCut(
-            layers, whole, float(self.before.index()), float(self.after.index()), file, masks, bytes_before
+            layers, whole, float(self.before.index()), float(self.after.index()), file, masks, bytes_before, coding
         )
 
 

@@ -1,4 +1,4 @@
-"""The .bin files of llama2.c: seven integers, then float32 weights in a fixed order, all layers of a kind together.
+"""The .bin files of llama2.c: seven integers, then float32 weights in a fixed order, kind by kind.
 
 Karpathy, https://github.com/karpathy/llama2.c, the format of `run.c` (version 0 of its export).
 """

@@ -51,7 +51,7 @@ def read(file: Path) -> list[Stored]:
     if metadata.get("format", "").startswith("palmette-packed"):
         return [in_memory(name, tensor) for name, tensor in load(file).items()]
     if metadata.get("format") == MASKS:
-        raise ValueError("it holds masks; name the file of the weights")
+        raise ValueError("it holds masks, not weights: name the file that they are for")
     header, start = header_of(file)
     masks = masks_file(file)
     kept = _kept(masks) if masks.is_file() and masks != file else {}

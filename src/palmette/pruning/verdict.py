@@ -39,8 +39,9 @@ def verdict(layers: Sequence[Measurement], whole: Measurement, budget: Sap) -> t
     if whole.pq_index is None or whole.removable is None:
         return ("Zeros alone have no index, and SAP cuts none of them.",)
     shares: dict[str, float] = {scope: whole.share_cut(scope) for scope in SCOPES}
-    if len(layers) == 1 and layers[0].neurons == 1:
-        may_go = f"SAP would cut {shares['layer']:.0%} of these {whole.d:,} numbers in its next step."
+    numbers = plain_numbers(layers)
+    if numbers:
+        may_go = f"SAP would cut {shares['global']:.0%} of these {whole.d:,} numbers."
     else:
         scopes = ", ".join(f"{scope} {share:.1%}" for scope, share in shares.items())
         may_go = f"SAP would cut {_range(shares)} of these {whole.d:,} weights in its next step ({scopes})."
@@ -58,8 +59,15 @@ def verdict(layers: Sequence[Measurement], whole: Measurement, budget: Sap) -> t
     return (
         may_go,
         f"PQ Index {whole.pq_index:.3f}, {how}.{tail}",
-        "Then retrain, and measure again. The bound says how many may go at most, not what accuracy is left.",
+        "The bound says how many may go at most, not how many must."
+        if numbers
+        else "Then retrain, and measure again. The bound says how many may go at most, not what accuracy is left.",
     )
+
+
+def plain_numbers(layers: Sequence[Measurement]) -> bool:
+    """Whether these are vectors, which have no neurons: incomes, coefficients, spectra."""
+    return all(len(layer.shape) < 2 for layer in layers)
 
 
 def _range(shares: Mapping[str, float]) -> str:
