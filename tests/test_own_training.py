@@ -223,6 +223,25 @@ def test_fine_tune_takes_the_last_learning_rate_of_round_0_at_every_step():
     assert rates[3:] == rates[:3]
 
 
+def test_a_learning_rate_that_is_a_tensor_and_changes_in_place_is_noted_as_it_was():
+    model = network()
+    met = Met(pm.Pruner(model))
+    rate = torch.tensor(0.4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    with met.round(note=True):
+        optimizer.step()
+        rate.fill_(0.1)
+    assert met.rates == {"0.weight": pytest.approx(0.4)}
+    seen = []
+    again = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.7))
+    again.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
+    with met.round(met.rates):
+        again.step()
+    assert isinstance(seen[0], torch.Tensor)
+    assert float(seen[0]) == pytest.approx(0.4)
+    assert float(again.param_groups[0]["lr"]) == pytest.approx(0.7)
+
+
 def test_a_trained_model_is_measured_and_cut_before_it_is_trained():
     model, trainings = network(), []
     train(model)
@@ -378,7 +397,7 @@ def test_met_leaves_what_is_not_pruned_to_its_optimizer():
     model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 2))
     pruner = pm.Pruner(model)
     met = Met(pruner)
-    with met.round():
+    with met.round(note=True):
         of_embedding = torch.optim.SGD(model[0].parameters(), lr=0.3)
         model(torch.tensor([1])).sum().backward()
         of_embedding.step()

@@ -36,15 +36,20 @@ class Met:
     def __init__(self, pruner: Pruner) -> None:
         self._pruner = pruner
         self._earlier: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self.rates: dict[str, float] = {}
-        """Learning rates of the last step, each by the name of its group's first parameter."""
+        self._last: dict[str, Any] = {}
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Learning rates of the last step that was noted, each by the name of its group's first parameter."""
+        return {name: float(rate) for name, rate in self._last.items()}
 
     @contextmanager
-    def round(self, rates: Mapping[str, float] | None = None) -> Iterator[None]:
+    def round(self, rates: Mapping[str, float] | None = None, *, note: bool = False) -> Iterator[None]:
         """Hold what steps inside.
 
         Args:
             rates: learning rates to take in place of the optimizers' own, as `rates` has them after a round.
+            note: whether to note the learning rates of each step.
         """
         names = {id(p): name for name, p in parameters_by_name(self._pruner.model).items()}
         ours: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -61,12 +66,14 @@ class Met:
                         "count and its learning rate would go on from there, and no folder can bring them back. "
                         "Make the optimizer, and its schedule, inside of train"
                     )
-            if optimizer in ours:
+            if optimizer in ours and (rates or note):
                 for group, name in _groups(optimizer, names):
-                    if rates is not None and name in rates:
-                        set_aside.append((group, group["lr"]))
-                        group["lr"] = _like(group["lr"], rates[name])
-                    self.rates[name] = float(group["lr"])
+                    rate = group["lr"]
+                    if rates and name in rates:
+                        set_aside.append((group, rate))
+                        group["lr"] = _like(rate, rates[name])
+                    # A copy: a schedule may change it in place. No number yet: nobody waits for a GPU here.
+                    self._last[name] = rate.detach().clone() if isinstance(rate, Tensor) else rate
 
         def after(optimizer: Optimizer, *_: Any) -> None:
             while set_aside:  # a schedule may compute the next from it

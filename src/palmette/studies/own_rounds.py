@@ -145,7 +145,8 @@ class OwnRounds:
     def _train(self) -> None:
         before = self._sums()
         self._set_modes()
-        with self.met.round(self.rates if self.round and self.wanted.rewind.kind == "fine-tune" else None):
+        tunes = self.wanted.rewind.kind == "fine-tune"
+        with self.met.round(self.rates if self.round else None, note=tunes and self.round == 0):
             returned = self.wanted.train(self.model)
         if isinstance(returned, nn.Module) and uncompiled(returned) is not uncompiled(self.model):
             raise ValueError(
@@ -167,7 +168,7 @@ class OwnRounds:
                 "is trained already, say trained=True"
             )
         if self.round == 0:
-            self.rates = dict(self.met.rates)
+            self.rates = self.met.rates
 
     def _sums(self) -> list[float]:
         """Of the weights and of their squares: what training does not leave as it is."""

@@ -1,0 +1,192 @@
+"""Prune and retrain a real ResNet-20 with learning-rate rewinding, beside the ladder of Renda et al. 2020.
+
+    PYTHONPATH=src python docs/make_renda.py WEIGHTS CIFAR10 [--out runs/renda] [--methods lottery-ticket,sap]
+        [--seeds 0] [--epochs 182] [--rounds 10] [--device cuda] [--page docs/renda.md]
+
+WEIGHTS is resnet20-12fca82f.th (Idelbayev, pytorch_resnet_cifar10), CIFAR10 a folder with the official files. It
+needs torch, numpy and safetensors. Ended at any moment, it goes on with the round that was under way; runs that
+are finished are only read, so that the same command with --page writes the page. Several seeds may run at once,
+each in a process of its own.
+
+The cost is rounds × epochs: 10 × 182 = 1,820 epochs a run, of 391 steps each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import statistics
+import textwrap
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import palmette as pm
+from palmette.pruning.budgets import Budget
+from palmette.studies.rundir import RunDir
+from palmette.training.data import Images, load
+from palmette.training.data.augment import Preparation
+from palmette.training.loop import Training, evaluate
+from palmette.training.members import Member
+from palmette.training.models.cifar_resnet import CifarResNet
+from palmette.training.recipe import Recipe
+
+MEAN, SD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, with which the network was trained
+METHODS: dict[str, tuple[str, Budget]] = {
+    "lottery-ticket": ("a fifth of what is left", pm.FixedRatio(0.2)),
+    "sap": ("SAP (p=0.5, q=1)", pm.Sap()),
+    "sap-1-2": ("SAP (p=1, q=2)", pm.Sap(p=1, q=2)),
+}
+# Medians of three at density 0.107, in percent (Renda et al. 2020): dense, and the best of each way to go on.
+RENDA = {"rewind to init": 86.68, "fine-tune": 89.78, "weight rewind": 91.00, "learning-rate rewind": 91.23}
+RENDA_DENSE, RENDA_DENSITY = 91.71, 0.107
+
+
+def renda_recipe(epochs: int = 182) -> Recipe:
+    """That of Renda et al. for ResNet-20: learning rate 0.1, a tenth after half and after three quarters."""
+    return Recipe(
+        epochs=epochs,
+        batch=128,
+        learning_rate=0.1,
+        momentum=0.9,
+        nesterov=False,
+        weight_decay=2e-4,
+        schedule="step",
+        clip=None,
+        precision="tf32",
+    )
+
+
+def resnet20(weights: Path) -> CifarResNet:
+    """The trained network."""
+    model = CifarResNet(3, 10, blocks=3)
+    state = torch.load(weights, map_location="cpu", weights_only=True)["state_dict"]
+    model.load_state_dict({name.removeprefix("module."): value for name, value in state.items()})
+    return model
+
+
+def ladder(
+    model: CifarResNet,
+    images: Images,
+    folder: Path,
+    *,
+    budget: Budget,
+    recipe: Recipe,
+    rounds: int,
+    seed: int,
+    device: str,
+) -> list[dict[str, Any]]:
+    """Cut and retrain round by round; the records. Nothing is chosen by the test images: they are reported."""
+    images = dataclasses.replace(images, mean=MEAN, sd=SD)
+    prepare = Preparation(images, device=device)
+    test_images, test_labels = images.test_images.to(device), images.test_labels.to(device)
+
+    def train(model: CifarResNet) -> None:
+        # Drawn, because the random numbers of a round come back when it is resumed, and a counter would not.
+        round = int(torch.randint(2**31, ()))
+        masks = pm.Masks({name: weight.tensor != 0 for name, weight in pm.prunable(model).items()})
+        optimizer = recipe.make_optimizer(model.parameters())
+        training = Training([Member(model, optimizer, seed, round, masks)], images, recipe)
+        began = time.monotonic()
+        for epoch in range(recipe.epochs):
+            (score,) = training.epoch(epoch)
+            if (epoch + 1) % 20 == 0 or epoch + 1 == recipe.epochs:
+                each = (time.monotonic() - began) / (epoch + 1)
+                print(f"  epoch {epoch + 1}: loss {score.loss:.4f}, {each:.2f} s per epoch", flush=True)
+
+    def test(model: CifarResNet) -> float:
+        return evaluate(model, test_images, test_labels, prepare).accuracy
+
+    torch.manual_seed(seed)
+    pm.prune_and_retrain(
+        model.to(device),
+        train,
+        test=test,
+        budget=budget,
+        stop=pm.AtDensity(RENDA_DENSITY + 0.001),
+        rounds=rounds,
+        trained=True,
+        folder=folder,
+        say=lambda line: print(line, flush=True),
+    )
+    return RunDir(folder).records()
+
+
+def table(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> str:
+    """Median accuracy over seeds, round by round, of each method."""
+    lines = ["| method | round | density | accuracy: median | lowest | highest | runs |"]
+    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
+    for name, many in runs.items():
+        for t in range(max(map(len, many), default=0)):
+            at = [records[t] for records in many if len(records) > t]
+            accuracy = [100 * record["test"]["accuracy"] for record in at]
+            density = statistics.median(record["retrained"]["density"] for record in at)
+            numbers = (statistics.median(accuracy), min(accuracy), max(accuracy))
+            cells = [METHODS[name][0], str(t), f"{density:.3f}", *(f"{x:.2f}" for x in numbers), str(len(at))]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def page(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], epochs: int, device: str, command: str) -> str:
+    """What is written."""
+    where = torch.cuda.get_device_name() if device.startswith("cuda") else "a CPU"
+    theirs = "; ".join(f"{name} {accuracy:.2f} %" for name, accuracy in RENDA.items())
+    what = (
+        "A ResNet-20 that somebody else trained on CIFAR-10 (Idelbayev; 91.73 %) is pruned in global scope and "
+        f"trained again, {epochs} epochs a round, from the weights of the round before and with the schedule "
+        "from its beginning (learning-rate rewinding). Recipe of Renda et al. 2020: SGD, momentum 0.9, weight decay "
+        "2e-4, batch 128, learning rate 0.1, a tenth of it after half and again after three quarters of the epochs. "
+        "The network of the last epoch is taken; accuracy is on the 10,000 test images, by which nothing is chosen."
+    )
+    beside = (
+        f"Renda et al. report, as medians of three runs of their own ResNet-20, {RENDA_DENSE:.2f} % dense, and at "
+        f"density {RENDA_DENSITY}: {theirs}. Each of theirs is the best of several lengths of retraining."
+    )
+    how = f"On {where}, torch {torch.__version__}:\n\n```\n{command}\n```"
+    paragraphs = [textwrap.fill(what, 119), table(runs).rstrip(), textwrap.fill(beside, 119), how]
+    return "\n\n".join(["# ResNet-20, pruned and retrained", *paragraphs]) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("cifar10", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("runs/renda"))
+    parser.add_argument("--methods", default="lottery-ticket,sap", help=", ".join(METHODS))
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--epochs", type=int, default=182)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--page", type=Path)
+    given = parser.parse_args(arguments)
+    images = load("CIFAR10", folder=given.cifar10)
+    for method in given.methods.split(","):
+        for seed in map(int, given.seeds.split(",")):
+            folder = given.out / f"{method}-e{given.epochs}-s{seed}"
+            print(folder, flush=True)
+            ladder(
+                resnet20(given.weights),
+                images,
+                folder,
+                budget=METHODS[method][1],
+                recipe=renda_recipe(given.epochs),
+                rounds=given.rounds,
+                seed=seed,
+                device=given.device,
+            )
+    found = {m: sorted(given.out.glob(f"{m}-e{given.epochs}-s*")) for m in METHODS}
+    runs = {
+        method: [RunDir(folder).records() for folder in folders] for method, folders in found.items() if folders
+    }
+    print(table(runs))
+    if given.page:
+        names = " ".join(f"--{name} {getattr(given, name)}" for name in ("methods", "seeds", "epochs", "rounds"))
+        command = f"python docs/make_renda.py resnet20-12fca82f.th CIFAR10 {names}"
+        given.page.write_text(page(runs, given.epochs, given.device, command), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
