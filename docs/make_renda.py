@@ -137,13 +137,14 @@ def page(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], epochs: int,
     what = (
         "A ResNet-20 that somebody else trained on CIFAR-10 (Idelbayev; 91.73 %) is pruned in global scope and "
         f"trained again, {epochs} epochs a round, from the weights of the round before and with the schedule "
-        "from its beginning (learning-rate rewinding). Recipe of Renda et al. 2020: SGD, momentum 0.9, weight decay "
-        "2e-4, batch 128, learning rate 0.1, a tenth of it after half and again after three quarters of the epochs. "
-        "The network of the last epoch is taken; accuracy is on the 10,000 test images, by which nothing is chosen."
+        "from its beginning (learning-rate rewinding). Recipe of Renda et al. 2020: SGD, momentum 0.9, weight "
+        "decay 2e-4, batch 128, learning rate 0.1, a tenth of it after half and again after three quarters of the "
+        "epochs. The network of the last epoch is taken; accuracy is on the 10,000 test images, by which nothing "
+        "is chosen."
     )
     beside = (
         f"Renda et al. report, as medians of three runs of their own ResNet-20, {RENDA_DENSE:.2f} % dense, and at "
-        f"density {RENDA_DENSITY}: {theirs}. Each of theirs is the best of several lengths of retraining."
+        f"density {RENDA_DENSITY}: {theirs}. All but the first are the best of several lengths of retraining."
     )
     how = f"On {where}, torch {torch.__version__}:\n\n```\n{command}\n```"
     paragraphs = [textwrap.fill(what, 119), table(runs).rstrip(), textwrap.fill(beside, 119), how]
