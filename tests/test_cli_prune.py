@@ -248,6 +248,26 @@ def test_what_cannot_be_cut_or_written_is_refused_with_the_way_out(tmp_path):
     assert not out.exists()
 
 
+def test_tensors_that_no_file_could_hold_are_refused(tmp_path):
+    out = tmp_path / "out.safetensors"
+    torch.save({0: torch.eye(2), "0": torch.eye(2)}, tmp_path / "a.pt")
+    assert "has two tensors named '0'" in refused(tmp_path / "a.pt", "-o", out)
+    torch.save({"w": torch.eye(2), "x": torch.ones(2, dtype=torch.complex128)}, tmp_path / "a.pt")
+    assert "has 'x' in torch.complex128, which palmette does not write" in refused(tmp_path / "a.pt", "-o", out)
+
+
+def test_tensors_of_any_other_kind_are_written_along(tmp_path):
+    kinds = (torch.int64, torch.uint8, torch.bool, torch.float64, torch.complex64, torch.uint16, torch.float8_e5m2)
+    others = {str(kind): torch.arange(5).to(kind) for kind in kinds} | {"nan": torch.tensor([float("nan"), 1.0])}
+    others |= {"scalar": torch.tensor(3), "none": torch.empty(0, 4), "slice": torch.arange(20.0)[::2]}
+    torch.save({"fc.weight": torch.randn(3, 3), **others}, tmp_path / "a.pt")
+    prune_checkpoint(tmp_path / "a.pt", tmp_path / "out.safetensors")
+    found = load_file(tmp_path / "out.safetensors")
+    for name, tensor in others.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+        assert found[name].tolist() == tensor.tolist() or name == "nan"
+
+
 def test_masks_that_belong_to_another_model_are_refused(tmp_path):
     saved(nn.Linear(4, 4), tmp_path / "a.safetensors")
     pm.Masks({"weight": torch.ones(2, 2, dtype=torch.bool)}).save(tmp_path / "a.masks.safetensors")

@@ -121,6 +121,7 @@ def prune_checkpoint(
         raise ValueError(
             f"{str(source)!r} has a graph, and a file of tensors cannot hold one; prune in PyTorch, then export"
         )
+    _check_writable(checkpoint)
     record = _Record(budget)
     folder = source.is_dir() and not pack
     with place_for(source, out, folder=folder) as file, readable(source):
@@ -133,6 +134,18 @@ def prune_checkpoint(
     everything = sum(t.nbytes for t in (*checkpoint.weights, *checkpoint.others))
     coding = ", ".join(sorted({w.coding for w in checkpoint.weights} - {""}))
     return record.outcome(written, None if pack else masks_file(written), everything, coding)
+
+
+def _check_writable(checkpoint: Checkpoint) -> None:
+    names = set()
+    for stored in (*checkpoint.weights, *checkpoint.others):
+        if stored.name in names:
+            raise ValueError(f"{str(checkpoint.path)!r} has two tensors named {stored.name!r}; a file needs one")
+        names.add(stored.name)
+        if stored.dtype not in _DTYPE_NAMES:
+            raise ValueError(
+                f"{str(checkpoint.path)!r} has {stored.name!r} in {stored.dtype}, which palmette does not write"
+            )
 
 
 @contextmanager
