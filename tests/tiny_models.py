@@ -1,5 +1,7 @@
 """Models of ten weights, for answers that can be checked by hand."""
 
+import itertools
+
 import torch
 from torch import nn
 
@@ -9,3 +11,10 @@ def ten_weights(*, shape, classes):
     model = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 10, bias=False))
     model[2].weight.data = torch.tensor([[9.0, 1.0, 1.0, 1.0, 4.0, 4.0, 0.0, 0.0, 1.0, 4.0]]).T.contiguous()
     return model
+
+
+def five_layers(*, shape, classes):
+    """Five Linear layers, none of them large."""
+    sizes = [shape[0] * shape[1] * shape[2], 32, 32, 32, 32, classes]
+    layers = [layer for i, o in itertools.pairwise(sizes) for layer in (nn.Linear(i, o), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *layers[:-1])

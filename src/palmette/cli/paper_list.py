@@ -22,6 +22,9 @@ _SHOWS = {
     "p and q": "p and q",
     "eta and gamma": "η_r and γ",
     "p-q map": "p–q map",
+    "table1": "layers of the MLP",
+    "table2": "layers of the CNN",
+    "table3": "models, settings",
 }
 
 
@@ -118,21 +121,24 @@ def as_json(entries: Sequence[Entry], device: str) -> dict[str, Any]:
     }
 
 
-def print_list(entries: Sequence[Entry], device: str, asked: Asked, *, whole: bool) -> None:
-    """The entries for eyes."""
+def print_list(
+    entries: Sequence[Entry], device: str, asked: Asked, *, whole: bool, width: int | None = None
+) -> None:
+    """The entries for eyes; in a file or a pipe nobody's window sets the width."""
     from rich.console import Console
     from rich.table import Table
 
     from palmette.studies.paper import MODEL_NAMES, model_epochs
 
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 100)
+    console = Console(highlight=False, markup=False, width=width or (None if sys.stdout.isatty() else 100))
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for title in ("", "shows", "data set", "model", "runs", "epochs", "to wait", "done"):
         left = title in ("", "shows", "data set", "model")
         table.add_column(title, justify="left" if left else "right", no_wrap=title != "shows")
     for entry in entries if len(entries) > 2 else entries[:1]:
         figure, count = entry.figure, len(entry.standings)
-        what = (_SHOWS.get(figure.kind, figure.said), figure.data, MODEL_NAMES.get(figure.model, figure.model))
+        shows = _SHOWS.get(figure.kind) or _SHOWS.get(figure.name) or figure.said
+        what = (shows, figure.data, MODEL_NAMES.get(figure.model, figure.model))
         if not count:
             table.add_row(figure.name, *what, *("", "", "", ""))
             continue

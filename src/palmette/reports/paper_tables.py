@@ -19,8 +19,8 @@ from palmette.pruning.weights import prunable
 from palmette.reports.comparison import latex, markdown
 from palmette.studies.config import Experiment
 from palmette.studies.paper import FIGURES, MODEL_NAMES, PaperFigure
-from palmette.studies.paper_cost import SETS
-from palmette.training.models import build, flops_per_image
+from palmette.studies.paper_cost import SETS, DataSet, shape_of
+from palmette.training.models import flops_per_image
 from palmette.training.models.building import evaluating
 
 if TYPE_CHECKING:
@@ -135,9 +135,9 @@ def table(name: str) -> Table:
 def _architecture(model: str, title: str) -> Table:
     rows: list[tuple[Any, ...]] = []
     for data in ("FashionMNIST", "CIFAR10"):
-        shape, classes = SETS[data].shape, SETS[data].classes
-        ours = layers(model, shape=shape, classes=classes)
-        known = {"pixels": math.prod(shape), "channels": shape[0], "classes": classes}
+        size = SETS[data]
+        ours = layers(model, size)
+        known = {"pixels": math.prod(size.shape), "channels": size.shape[0], "classes": size.classes}
         theirs = [text.format(**known) for text in _LAYERS[model]]
         match = difflib.SequenceMatcher(None, [text for text, _, _ in ours], theirs, autojunk=False)
         for kind, start, end, first, last in match.get_opcodes():
@@ -161,11 +161,11 @@ def _architecture(model: str, title: str) -> Table:
     return Table(title, columns, rows, tuple(notes))
 
 
-def layers(model: str, *, shape: tuple[int, int, int], classes: int) -> list[tuple[str, int | None, int | None]]:
+def layers(model: str, size: DataSet) -> list[tuple[str, int | None, int | None]]:
     """Layers as the paper writes them, each with its parameters, those of its norm included, and its FLOPs."""
-    network = build(model, shape=shape, classes=classes).to("meta")
+    network = shape_of(model, size)
     found: list[tuple[str, int | None, int | None]] = []
-    channels = shape[0]
+    channels = size.shape[0]
 
     def seen(module: nn.Module, _: Any, output: Tensor) -> None:
         nonlocal channels
@@ -189,15 +189,15 @@ def layers(model: str, *, shape: tuple[int, int, int], classes: int) -> list[tup
     for module in network.modules():
         module.register_forward_hook(seen)
     with evaluating(network), torch.no_grad():
-        network(torch.zeros(1, *shape, device="meta"))
+        network(torch.zeros(1, *size.shape, device="meta"))
     return found
 
 
 def _statistics(title: str) -> Table:
     rows: list[tuple[Any, ...]] = []
     for data, model in (*_STATISTICS, *_LARGE):
-        shape, classes = SETS[data].shape, SETS[data].classes
-        network = build(model, shape=shape, classes=classes).to("meta")
+        shape = SETS[data].shape
+        network = shape_of(model, SETS[data])
         size, flops = sum(p.numel() for p in network.parameters()), flops_per_image(network, shape=shape)
         weights = sum(weight.tensor.numel() for weight in prunable(network).values())
         first = PaperFigure("", "rounds", data, model).experiments(seeds=[0])[0]

@@ -6,13 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import nn
 
 from palmette.studies.config import Experiment
 from palmette.studies.cost import Cost, cost
 from palmette.studies.rounds import fleets
 from palmette.studies.standing import Standing
 from palmette.training.data import Images
-from palmette.training.models import build, flops_per_image
+from palmette.training.models import MODELS, build, flops_per_image
 
 _SECONDS = 0.2  # of training that are timed, at least
 _TOGETHER = 4  # networks of a fleet
@@ -80,11 +81,24 @@ class Clock:
         model = "cnn" if on_cpu else "resnet18"
         reference = Experiment(data="CIFAR10", model=model, precision=experiment.precision)
         known, there = self._cost(reference, members), SETS["CIFAR10"]
-        more = self._flops(experiment.model, size) / self._flops(model, there)
+        more = _flops(experiment.model, size) / _flops(model, there)
         return _scaled(known, more * size.train / there.train, more * size.test / there.test)
 
-    def _flops(self, model: str, size: DataSet) -> int:
-        return flops_per_image(build(model, shape=size.shape, classes=size.classes).to("meta"), shape=size.shape)
+
+def shape_of(model: str, size: DataSet) -> nn.Module:
+    """A model without numbers: for sizes and FLOPs, at once and in no memory.
+
+    >>> sum(p.numel() for p in shape_of("resnet50", SETS["TinyImageNet"]).parameters())
+    23902472
+    """
+    if model not in MODELS:
+        return build(model, shape=size.shape, classes=size.classes).to("meta")
+    with torch.device("meta"):
+        return MODELS[model](shape=size.shape, classes=size.classes)
+
+
+def _flops(model: str, size: DataSet) -> int:
+    return flops_per_image(shape_of(model, size), shape=size.shape)
 
 
 def _black(size: DataSet) -> Images:

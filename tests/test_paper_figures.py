@@ -1,0 +1,379 @@
+"""The figures of the paper: panels, lines and bars equal the records of real runs."""
+
+from __future__ import annotations
+
+import copy
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib.image
+import numpy as np
+import pytest
+
+from palmette.reports.figures import LINES, as_file
+from palmette.reports.paper import SCOPES, check_beside, draw
+from palmette.reports.paper_published import published, read
+from palmette.reports.paper_runs import Picture, Shelf, in_folder, variant
+from palmette.reports.tables import label
+from palmette.studies import sweep
+from palmette.studies.config import Experiment
+from palmette.studies.paper import FIGURES, PaperFigure
+from palmette.studies.rundir import RunDir
+
+KINDS = ("hypothesis", "rounds", "scopes", "p and q", "eta and gamma", "p-q map")
+MODEL = "tiny_models:five_layers"
+LAYERS = [f"{number}.weight" for number in (1, 3, 5, 7, 9)]
+SEEDS = (0, 1)
+SCALE = {"seeds": SEEDS, "epochs": 1, "rounds": 2}
+METHODS = ["SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "Lottery Ticket", "One Shot"]
+
+
+def figure_of(kind):
+    return PaperFigure(f"fig of {kind}", kind, "digits", MODEL)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """All runs of all kinds of figures, of a small network, deep in a folder; two seeds where that is drawn."""
+    folder = tmp_path_factory.mktemp("results")
+    planned = figure_of("rounds").experiments(**SCALE)
+    planned += [e for kind in KINDS for e in figure_of(kind).experiments(**SCALE | {"seeds": (0,)})]
+    outcomes = sweep.run(planned, folder / "a" / "runs", device="cpu")
+    assert set(outcomes.values()) == {"2 rounds are done"}
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shelf(runs):
+    return Shelf.of([runs], say=pytest.fail)
+
+
+def picture_of(shelf, kind, **asked):
+    return shelf.picture(figure_of(kind), paper_model=MODEL, **asked)
+
+
+def moments(picture, value, **settings):
+    """Mean and deviation over seeds, round by round, of the runs with these settings."""
+    many = [records for _, records in picture.only(**settings).runs]
+    values = [[value(records[t]) for records in many] for t in range(3)]
+    deviations = [statistics.stdev(v) for v in values] if len(many) > 1 else None
+    return [statistics.fmean(v) for v in values], deviations
+
+
+def lines_of(axis):
+    """x, y of each line by its name, those of layers without one left out."""
+    drawn = {line.get_label(): line.get_xydata().T.tolist() for line in axis.get_lines()}
+    return {name: xy for name, xy in drawn.items() if not name.startswith("_")}
+
+
+def bars_of(axis):
+    """Half the length of each error bar, line by line."""
+    return [[(high[1] - low[1]) / 2 for low, high in bars.get_segments()] for bars in axis.collections]
+
+
+SETTINGS = [{"p": 0.5, "q": 1.0}, {"p": 1.0, "q": 2.0}, {"method": "lottery-ticket"}, {"method": "one-shot"}]
+PANELS = {
+    "Accuracy, %": lambda r: 100 * r["test"]["accuracy"],
+    "Remaining weights, %": lambda r: 100 * r["retrained"]["density"],
+    "PQ Index": lambda r: r["retrained"]["pq_index"],
+    "Gini Index": lambda r: r["retrained"]["gini_index"],
+}
+AFTER = {
+    "Accuracy, %": lambda r: 100 * r["pruned"]["test"]["accuracy"],
+    "Accuracy difference, points": lambda r: -100 * r["pruned"]["accuracy_difference"],
+    "PQ Index": lambda r: r["pruned"]["pq_index"],
+    "PQ Index difference": lambda r: -r["pruned"]["pq_index_difference"],
+}
+
+
+def test_retrained_and_pruned_models_are_eight_panels_that_equal_the_records(shelf):
+    picture = picture_of(shelf, "rounds")
+    axes = draw(picture).axes
+    assert [axis.get_title(loc="left") for axis in axes] == [*PANELS, *AFTER]
+    for axis, value in zip(axes, [*PANELS.values(), *AFTER.values()], strict=True):
+        drawn = lines_of(axis)
+        assert list(drawn) == METHODS
+        spread = []
+        for name, settings in zip(METHODS, SETTINGS, strict=True):
+            own = {"method": "sap"} | settings
+            mean, deviation = moments(picture, value, **own)
+            assert drawn[name] == [[0, 1, 2], pytest.approx(mean)]
+            spread += [pytest.approx(deviation)] if any(deviation) else []
+        assert bars_of(axis) == spread
+
+
+def test_a_difference_is_what_the_cut_takes_away(shelf):
+    _, records = picture_of(shelf, "rounds").only(method="lottery-ticket").runs[0]
+    for record in records:
+        lost = record["retrained"]["pq_index"] - record["pruned"]["pq_index"]
+        assert AFTER["PQ Index difference"](record) == pytest.approx(lost)
+
+
+def test_scopes_are_trade_off_and_layers_in_three_columns(shelf):
+    picture = picture_of(shelf, "scopes")
+    axes = draw(picture).axes
+    assert [axis.get_title(loc="left") for axis in axes] == 3 * list(SCOPES.values())
+    for row, axis in enumerate(axes):
+        scope = list(SCOPES)[row % 3]
+        drawn = lines_of(axis)
+        if row < 3:
+            assert list(drawn) == METHODS
+            for name, settings in zip(METHODS, SETTINGS, strict=True):
+                own = {"method": "sap", "scope": scope} | settings
+                density, _ = moments(picture, PANELS["Remaining weights, %"], **own)
+                accuracy, _ = moments(picture, PANELS["Accuracy, %"], **own)
+                assert drawn[name] == [pytest.approx(density), pytest.approx(accuracy)]
+            continue
+        what, scale = ("density", 100) if row < 6 else ("pq_index", 1)
+        for name, key in (("first (1)", LAYERS[0]), ("middle (5)", LAYERS[2]), ("last (9)", LAYERS[4])):
+            value = lambda r, key=key: scale * r["retrained"]["layers"][key][what]  # noqa: B023, E731
+            mean, _ = moments(picture, value, scope=scope, method="sap", p=0.5, q=1.0)
+            assert drawn.pop(name) == [[0, 1, 2], pytest.approx(mean)]
+        assert drawn == {}
+        faint = [line for line in axis.get_lines() if line.get_label().startswith("_")]
+        assert len(faint) == 2  # the other layers
+
+
+def test_scopes_that_were_not_run_leave_their_columns_empty(shelf):
+    whole = picture_of(shelf, "scopes")
+    axes = draw(replace(whole, runs=whole.only(scope="global").runs)).axes
+    assert [len(axis.get_lines()) for axis in axes] == [0, 0, 4, 0, 0, 5, 0, 0, 5]
+
+
+@pytest.mark.parametrize(
+    ("kind", "rows"),
+    [
+        ("p and q", [("p", [0.2, 0.4, 0.5, 0.6, 0.8], {"q": 1.0}), ("q", [1.2, 1.4, 1.6, 1.8, 2], {"p": 1.0})]),
+        (
+            "eta and gamma",
+            [("eta", [0, 0.001, 0.01, 0.1, 1], {"gamma": 1}), ("gamma", [1, 3, 5, 7, 9], {"eta": 0})],
+        ),
+    ],
+)
+def test_ablations_vary_one_setting_in_each_row(shelf, kind, rows):
+    picture = picture_of(shelf, kind)
+    axes = draw(picture).axes
+    assert [axis.get_title(loc="left") for axis in axes] == 2 * list(PANELS)
+    for row, (name, values, fixed) in enumerate(rows):
+        for axis, value in zip(axes[4 * row :], PANELS.values(), strict=False):
+            drawn = lines_of(axis)
+            assert [float(text.split("= ")[1]) for text in drawn] == values
+            for setting, xy in zip(values, drawn.values(), strict=True):
+                mean, _ = moments(picture, value, **{name: setting}, **fixed)
+                assert xy == [[0, 1, 2], pytest.approx(mean)]
+
+
+def test_a_map_has_a_row_for_each_method_and_a_column_for_each_round(shelf):
+    picture = picture_of(shelf, "p-q map")
+    maps = [axis for axis in draw(picture).axes if axis.get_images()]
+    assert [axis.get_title(loc="left") for axis in maps] == 4 * [f"$t = {t}$" for t in range(3)]
+    for number, axis in enumerate(maps):
+        settings, t = {"method": "sap"} | SETTINGS[number // 3], number % 3
+        many = [records[t]["index_map"]["pq_index"] for _, records in picture.only(**settings).runs]
+        wanted = np.array(many, dtype=float).mean(0)
+        drawn = np.ma.filled(axis.get_images()[0].get_array(), np.nan)
+        np.testing.assert_allclose(drawn, wanted)
+        assert np.argwhere(np.isnan(drawn)).tolist() == [[9, 0]]  # p = q = 1
+
+
+def with_curve(picture, accuracies, indices):
+    """The one run of a picture, as if it had had these accuracies and indices."""
+    experiment, (record, *_) = picture.runs[0]
+    records = []
+    for t, (accuracy, index) in enumerate(zip(accuracies, indices, strict=True)):
+        one = copy.deepcopy(record) | {"round": t}
+        one["test"]["accuracy"], one["retrained"]["pq_index"] = accuracy, index
+        records.append(one)
+    records[-1]["stopped"] = "done"
+    return replace(picture, runs=((experiment, records),))
+
+
+def test_the_hypothesis_is_accuracy_and_index_with_the_phases_that_are_there(shelf):
+    picture = picture_of(shelf, "hypothesis")
+    top, bottom = draw(picture).axes
+    for axis, value in ((top, PANELS["Accuracy, %"]), (bottom, PANELS["PQ Index"])):
+        assert lines_of(axis) == {"One Shot": [[0, 1, 2], pytest.approx(moments(picture, value)[0])]}
+    curve = with_curve(picture, [0.9, 0.9, 0.9, 0.88, 0.3, 0.1], [0.3, 0.1, 0.2, 0.3, 0.2, 0.1])
+    top, _ = draw(curve).axes
+    assert [text.get_text().split("\n")[0] for text in top.texts] == ["regularised", "compressed", "collapsed"]
+    spans = [(round(p.get_x(), 6), round(p.get_x() + p.get_width(), 6)) for p in top.patches]
+    assert spans == [(0, 1.5), (1.5, 3.5), (3.5, 5)]
+
+
+@pytest.mark.parametrize(("end", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_a_figure_is_the_same_file_each_time(shelf, end, begin):
+    first, second = (as_file(draw(picture_of(shelf, "hypothesis")), end) for _ in range(2))
+    assert first == second
+    assert first.startswith(begin)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_a_large_picture_and_vectors(shelf, kind, tmp_path):
+    figure = draw(picture_of(shelf, kind))
+    for end in ("png", "svg", "pdf"):
+        (tmp_path / f"figure.{end}").write_bytes(as_file(figure, end))
+    height, width, _ = matplotlib.image.imread(tmp_path / "figure.png").shape
+    assert min(height, width) > 800
+
+
+@pytest.mark.parametrize("kind", ["scopes", "p and q"])
+def test_lines_of_a_panel_differ_in_mark_or_dash_not_in_colour_alone(shelf, kind):
+    for axis in draw(picture_of(shelf, kind)).axes:
+        named = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
+        looks = {(str(line._unscaled_dash_pattern), line.get_marker()) for line in named}
+        assert len(looks) == len(named) >= 3
+
+
+def test_what_was_not_run_is_named_and_the_others_keep_their_looks(shelf):
+    whole = picture_of(shelf, "rounds")
+    part = replace(whole, runs=tuple(run for run in whole.runs if run[0].method != "sap"))
+    assert "Not run: SAP (p=0.5, q=1); SAP (p=1, q=2)." in part.caption
+    assert "Not run" not in whole.caption
+    axis = draw(part).axes[0]
+    assert [line.get_color() for line in axis.get_lines()] == [look["color"] for look in LINES[2:4]]
+
+
+def test_a_run_under_way_is_drawn_as_far_as_it_goes(shelf):
+    whole = picture_of(shelf, "rounds")
+    runs = [(e, records[: 1 + (label(e) == METHODS[0])]) for e, records in whole.runs]
+    part = replace(whole, runs=tuple(runs))
+    assert [len(xy[0]) for xy in lines_of(draw(part).axes[0]).values()] == [2, 1, 1, 1]
+    assert "rounds 0 to 1 (of 2, so far)" in part.caption
+
+
+def test_nothing_at_all_is_refused(shelf):
+    with pytest.raises(ValueError, match="no run with a finished round"):
+        draw(replace(picture_of(shelf, "rounds"), runs=()))
+
+
+# captions and names
+
+
+def test_the_caption_says_what_is_scaled_and_the_name_too(shelf):
+    picture = picture_of(shelf, "rounds")
+    assert picture.caption.startswith(
+        "Scaled: here 1 epoch in each of rounds 0 to 2, 2 seeds; the paper has 200 epochs in each of rounds 0 to "
+        "15, 4 seeds. Lines are means, bars one standard deviation"
+    )
+    assert picture.name == "fig of rounds-e1-t2-n2"
+    other = replace(picture, paper_model="resnet18")
+    assert f"2 seeds of {MODEL}; the paper has 200 epochs in each of rounds 0 to 15, " in other.caption
+    assert "4 seeds of ResNet18." in other.caption
+    assert other.name == "fig of rounds-tiny_models-five_layers-e1-t2-n2"
+    assert "One seed, so no error bars" in picture_of(shelf, "rounds", seeds=[1]).caption
+
+
+def test_the_papers_protocol_is_called_so(shelf):
+    figure = FIGURES["fig2"]
+    _, records = picture_of(shelf, "rounds").runs[0]
+    planned = tuple(figure.experiments())
+    picture = Picture(figure, tuple((e, records) for e in planned), planned, "mlp")
+    assert picture.name == "fig2"
+    assert picture.caption.startswith("The paper's protocol: 200 epochs in each of rounds 0 to 30, 4 seeds.")
+    rounded = tuple((replace(e, precision="tf32"), records) for e in planned)
+    assert "4 seeds, precision tf32; the paper has" in replace(picture, runs=rounded).caption
+
+
+# runs of a folder
+
+
+def test_runs_are_found_at_any_depth_and_those_with_most_rounds_count(runs, shelf, tmp_path):
+    picture = picture_of(shelf, "rounds")
+    assert len(picture.runs) == 8
+    longer = replace(picture.runs[0][0], rounds=3)
+    assert variant(longer) == variant(picture.runs[0][0])
+    sweep.run([longer], tmp_path / "other", device="cpu")
+    both = Shelf.of([runs, tmp_path], say=pytest.fail)
+    lengths = [len(records) for _, records in picture_of(both, "rounds").runs]
+    assert sorted(lengths) == [3] * 7 + [4]
+    cut = picture_of(both, "rounds", rounds=1)
+    assert {len(records) for _, records in cut.runs} == {2}
+    assert "rounds 0 to 1, 2 seeds" in cut.caption
+    assert picture_of(shelf, "rounds", seeds=[5]) is None
+    assert shelf.picture(FIGURES["fig2"], paper_model="mlp") is None
+
+
+def test_runs_that_were_trained_differently_are_not_mixed(runs, tmp_path):
+    other = Experiment(model=MODEL, method="lottery-ticket", epochs=2, rounds=0)
+    sweep.run([other], tmp_path, device="cpu")
+    both = Shelf.of([runs, tmp_path], say=pytest.fail)
+    with pytest.raises(ValueError, match=r"differ in epochs \(1, 2\).*choose with --epochs"):
+        picture_of(both, "rounds")
+    assert len(picture_of(both, "rounds", epochs=1).runs) == 8
+    (run,) = picture_of(both, "rounds", epochs=2).runs
+    assert run[0] == other
+
+
+@pytest.mark.parametrize("content", ["{}\n", "no record\n"])
+def test_a_damaged_run_is_said_and_left_out(tmp_path, content):
+    experiment = Experiment(model=MODEL, method="one-shot", epochs=1, rounds=0)
+    rundir = RunDir(tmp_path / experiment.id)
+    sweep.run([experiment], tmp_path, device="cpu")
+    rundir.records_file.write_text(content)
+    said = []
+    assert picture_of(Shelf.of([tmp_path], say=said.append), "rounds") is None
+    assert [str(rundir.records_file) in text for text in said] == [True]
+    rundir.experiment.write_text("p = 7\n")
+    assert Shelf.of([tmp_path], say=said.append).runs == {}
+    assert len(said) == 2
+    assert in_folder(figure_of("rounds"), [experiment], tmp_path, paper_model="mlp").runs == ()
+
+
+# published values
+
+
+def marks_of(axis):
+    return [line.get_xydata().tolist() for line in axis.get_lines() if line.get_linestyle() == "None"]
+
+
+def test_figure_3_has_published_values_beside_it(shelf):
+    values = published(FIGURES["fig3"])
+    check_beside(values, [FIGURES["fig3"]])
+    axes = draw(picture_of(shelf, "rounds"), beside=values).axes
+    assert [1.0, 69.8] in marks_of(axes[1])[0]  # SAP (.5, 1) keeps 69.8 % after one round
+    assert marks_of(axes[1])[1][:2] == [[1.0, 29.7], [2.0, 12.0]]
+    for axis, key in zip(axes, ("accuracy", "remaining", "pq_index", "gini_index"), strict=False):
+        names = ("sap_p0.5_q1", "sap_p1_q2", "lottery_ticket", "one_shot")
+        wanted = [values.of(f"retrained/{key}", name) for name in names]
+        assert marks_of(axis) == [[list(point) for point in points] for points in wanted if points]
+    (legend,) = (part.legends[0] for part in axes[0].get_figure(root=True).subfigs if part.legends)
+    assert legend.get_texts()[-1].get_text() == "published (Diao et al. 2023)"
+    assert published(FIGURES["fig2"]) is None
+
+
+def test_values_of_ones_own_can_be_laid_beside_an_ablation(shelf, tmp_path):
+    file = tmp_path / "own.csv"
+    file.write_text("# by hand\npanel,method,iteration,value\nretrained/accuracy,sap_p0.5_q1_eta0.1,1,50\n")
+    axes = draw(picture_of(shelf, "eta and gamma"), beside=read(file)).axes
+    assert [marks_of(axis) for axis in axes] == [[[[1.0, 50.0]]], *([[]] * 7)]
+    check_beside(read(file), [figure_of("scopes"), figure_of("eta and gamma")])
+    for kind in ("rounds", "scopes", "p-q map"):
+        with pytest.raises(ValueError, match=r"own\.csv has no value of a panel and a method"):
+            check_beside(read(file), [figure_of(kind)])
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"a,b\n1,2\n", "needs the columns panel, method, iteration, value, got a, b"),
+        (b"", "needs the columns"),
+        (b"panel,method,iteration,value\nx,y,one,2\n", "must be numbers, got"),
+        (b"panel,method,iteration,value\nx,y\n", "must be numbers, got"),
+        (b"\xff\xfe\x00", "not a text"),
+    ],
+)
+def test_a_file_that_has_no_values_is_refused(tmp_path, content, said):
+    (tmp_path / "own.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=said):
+        read(tmp_path / "own.csv")
+
+
+def test_the_published_values_are_those_of_the_paper():
+    values = published(FIGURES["fig3"])
+    folder = Path(__file__).parent.parent / "src/palmette/reports/published_values"
+    assert [file.name for file in folder.iterdir()] == [values.source]
+    assert dict(values.of("retrained/pq_index", "sap_p1_q2"))[9] == pytest.approx(0.68, abs=0.01)
+    assert json.dumps(values.of("retrained/remaining", "one_shot")[:2]) == "[[0.0, 100.0], [1.0, 80.0]]"
