@@ -157,7 +157,9 @@ def warned(**weights):
 
 def test_a_layer_that_would_lose_everything_is_named():
     said = warned(large=torch.randn(50, 50), tiny=torch.randn(10, 10) * 1e-9)
-    assert said == ("tiny.weight would lose everything in scope global: nothing would pass. Leave it out.",)
+    assert said == (
+        "tiny.weight would lose everything in scope global: nothing would pass. Exclude it, or take another scope.",
+    )
     nearly = torch.randn(20, 20) * 1e-9
     nearly[0, 0] = 1
     assert "nearly.weight would keep less than 1% in scope global." in warned(
