@@ -158,7 +158,7 @@ def warned(**weights):
 def test_a_layer_that_would_lose_everything_is_named():
     said = warned(large=torch.randn(50, 50), tiny=torch.randn(10, 10) * 1e-9)
     assert said == (
-        "tiny.weight would lose everything in scope global: nothing would pass. Exclude it, or take another scope.",
+        "tiny.weight would lose everything in scope global: nothing would pass; exclude it, or change the scope.",
     )
     nearly = torch.randn(20, 20) * 1e-9
     nearly[0, 0] = 1
