@@ -2,6 +2,7 @@
 
 import copy
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -391,6 +392,23 @@ def test_a_model_that_was_compiled_is_looked_through():
     wrapped = torch.compile(model, backend="eager")
     assert pm.prune_and_retrain(wrapped, lambda m: quick(model), **OPTIONS) is wrapped
     assert int((weights(model) == 0).sum()) == 2072
+
+
+def test_an_optimizer_that_is_not_held_is_told_of_when_pruned_weights_came_back():
+    model = network()
+    forgotten = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
+    for _ in range(2):
+        nn.functional.cross_entropy(model(X), Y).backward()
+        forgotten.step()
+        with (
+            pytest.warns(UserWarning, match=r"pruned weights \(0.weight, 4.weight\) were no")
+            if pruner.decisions
+            else (nullcontext())
+        ):
+            pruner.step()
+    assert pruner.density == 0.25
+    assert int((weights(model) == 0).sum()) == 1776
 
 
 def test_met_leaves_what_is_not_pruned_to_its_optimizer():

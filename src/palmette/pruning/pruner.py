@@ -222,6 +222,7 @@ class Pruner:
         masks, decision = prune(
             self._weights, self._masks, scope=self.scope, budget=self.budget, saliency=self.saliency
         )
+        self._say_what_came_back()
         self._set(masks)
         self.decisions.append(decision)
         return decision
@@ -278,6 +279,19 @@ class Pruner:
 
     def _tensors(self) -> dict[str, Tensor]:
         return tensors_of(self._weights)
+
+    def _say_what_came_back(self) -> None:
+        """Warn if pruned weights are not zero. They do not count in the cut, and are zero after it."""
+        weights = self._tensors()
+        back = {n: int(((weights[n] != 0) & ~m.to(weights[n].device)).sum()) for n, m in self._masks.items()}
+        if names := [n for n, count in back.items() if count]:
+            shown = f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
+            warnings.warn(
+                f"{sum(back.values()):,} pruned weights ({shown}) were no longer zero: something that is not held "
+                "has changed them. Call pruner.hold(optimizer) for each optimizer, again for each new one, and "
+                "pruner.masks.apply_(pruner.weights) after weights are loaded or averaged",
+                stacklevel=3,
+            )
 
     def _check_still_there(self) -> None:
         there = parameters_by_name(self.model)
