@@ -81,8 +81,8 @@ def warnings(layers: Sequence[Measurement], whole: Measurement) -> tuple[str, ..
     for scope in SCOPES:
         if lost := [layer.name for layer in layers if 0 < layer.d <= layer.sap_cut[scope]]:
             said.append(
-                f"{_names(lost)} would lose everything in scope {scope}: nothing would pass; exclude it, or change "
-                "the scope."
+                f"{_names(lost)} would lose everything in scope {scope}: nothing would pass; exclude it, or "
+                "change the scope."
             )
         if nearly := [layer.name for layer in layers if 0.99 * layer.d <= layer.sap_cut[scope] < layer.d]:
             said.append(f"{_names(nearly)} would keep less than 1% in scope {scope}.")
