@@ -9,6 +9,7 @@ for script in (
     "make_smaller.py",
     "make_figure.py",
     "make_run.py",
+    "make_paper.py",
     "make_example_report.py",
 ):
     runpy.run_path(str(Path(__file__).with_name(script)), run_name="__main__")
