@@ -234,6 +234,7 @@ def test_what_cannot_be_cut_or_written_is_refused_with_the_way_out(tmp_path):
         ((file, "-o", tmp_path / "out.pt"), "is written as .safetensors, got"),
         ((tmp_path / "no.pt", "-o", out), "no file at"),
         ((tmp_path / "full", "-o", tmp_path / "full"), "needs a place of its own"),
+        ((tmp_path / "full", "-o", tmp_path / "full" / "model.safetensors", "--pack"), "needs a place of its own"),
         ((tmp_path / "numbers.csv", "-o", out), "holds plain numbers"),
         ((file, "-o", out, "--density", "1.5"), "--density must be between 0 and 1, got 1.5"),
         ((file, "-o", out, "--density", "0.5", "--p", "0.5"), "leave out --p"),

@@ -151,8 +151,13 @@ def _check_writable(checkpoint: Checkpoint) -> None:
 @contextmanager
 def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
     """Where to write the weights: nothing is at `out` before all of it is there."""
-    if out.resolve() in (source.resolve(), masks_file(source).resolve()):
-        raise ValueError(f"the cut checkpoint needs a place of its own, got {str(out)!r}, which is the one to cut")
+    own = {source.resolve(), masks_file(source).resolve()}
+    if source.is_dir() or source.name.endswith(".index.json"):  # its shards too
+        own |= {file.resolve() for file in (source if source.is_dir() else source.parent).iterdir()}
+    if out.resolve() in own:
+        raise ValueError(
+            f"the cut checkpoint needs a place of its own, got {str(out)!r}, which is part of the one to cut"
+        )
     if folder:
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ValueError(f"{str(out)!r} is there already; for a folder name a new one")
