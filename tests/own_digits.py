@@ -49,6 +49,18 @@ def test(model):
     return accuracy(model, *TEST)
 
 
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters() if p.dim() > 1])
+
+
+def quick(model, lr=0.1, optimizer=torch.optim.SGD):
+    """One step, whatever it is good for."""
+    made = optimizer(model.parameters(), lr=lr)
+    nn.functional.cross_entropy(model(X[:50]), Y[:50]).backward()
+    made.step()
+    made.zero_grad()
+
+
 def states_are_equal(one, other):
     one, other = one.state_dict(), other.state_dict()
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)

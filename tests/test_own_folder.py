@@ -104,6 +104,25 @@ def test_killed_while_it_writes_it_ends_the_same(whole, tmp_path, monkeypatch, n
     assert same(whole[1], tmp_path)
 
 
+def test_the_good_model_of_a_process_that_was_killed_is_given_back(tmp_path):
+    calls = iter(range(9))
+
+    def interrupted(model):
+        train(model)
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+
+    def falls(model):  # below a third of the weights
+        return 0.9 if float((model[0].weight == 0).float().mean()) < 2 / 3 else 0.1
+
+    options = OPTIONS | {"tolerance": 0.1, "folder": tmp_path, "rounds": 9}
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), interrupted, falls, **options)
+    model = pm.prune_and_retrain(network(1), train, falls, **options)
+    assert [record["good"] for record in RunDir(tmp_path).records()] == [True, True, False]
+    assert int((model[0].weight == 0).sum() + (model[4].weight == 0).sum()) == 1184
+
+
 def test_a_finished_run_gives_its_model_back_at_once(whole):
     def never(model):
         raise AssertionError

@@ -7,11 +7,12 @@ import json
 import pickle
 import re
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from palmette.errors import MaskMismatch, RunDamaged
 from palmette.pruning.budgets import FixedRatio, Sap
@@ -21,45 +22,76 @@ from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut, StopRul
 from palmette.pruning.weights import uncompiled
 from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir
+from palmette.training.rewinding import Rewind
 
 SETTINGS = "settings.json"
 GOOD = "good.pt"
+Score = Callable[[Any], float]
 
 
-def described(thing: object) -> str:
-    """A setting in words that are the same in every process."""
+@dataclass(frozen=True)
+class Wanted:
+    """What `prune_and_retrain` was asked for, beside its `Pruner`, checked; see there."""
+
+    train: Callable[[Any], object]
+    evaluate: Score | None
+    test: Score | None
+    rewind: Rewind
+    stop: tuple[StopRule, ...]
+    rounds: int
+    tolerance: float | None
+    trained: bool
+
+    def settings(self, pruner: Pruner) -> dict[str, Any]:
+        """All that a folder must agree with, as plain values that are the same in every process."""
+        return {
+            "budget": _described(pruner.budget),
+            "scope": pruner.scope,
+            "saliency": _described(pruner.saliency),
+            "rewind": str(self.rewind),
+            "stop": [_described(rule) for rule in self.stop],
+            "rounds": self.rounds,
+            "evaluate": self.evaluate is not None,
+            "tolerance": self.tolerance,
+            "trained": self.trained,
+            "test": self.test is not None,
+        }
+
+    def experiment(self, pruner: Pruner) -> Experiment | None:
+        """What `palmette table` and `palmette report` take the run for; None if its budget is none of theirs.
+
+        Data and recipe are the user's own, and unknown: the data is called "own", and there are no epochs to
+        count.
+        """
+        budget = pruner.budget
+        if type(budget) is Sap:
+            method = {
+                "method": "sap",
+                **{name: getattr(budget, name) for name in ("p", "q", "eta", "gamma", "beta")},
+            }
+        elif type(budget) is FixedRatio:
+            method = {"method": "lottery-ticket", "ratio": budget.ratio}
+        else:
+            return None
+        rules = [text for rule in self.stop if (text := _rule(rule)) is not None]
+        tolerance = 0.01 if self.tolerance is None else self.tolerance
+        if self.evaluate is not None and tolerance <= 1:
+            rules.append(f"accuracy-drops:{tolerance}")
+        return Experiment(
+            data="own",
+            model=f"own:{type(uncompiled(pruner.model)).__name__}",
+            scope=pruner.scope,
+            rewind=str(self.rewind),
+            stop=",".join(rules),
+            rounds=self.rounds,
+            epochs=0,
+            **method,
+        )
+
+
+def _described(thing: object) -> str:
     name = getattr(thing, "__qualname__", None)
     return name if isinstance(name, str) else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
-
-
-def experiment_for(
-    pruner: Pruner, *, rewind: str, stop: Sequence[StopRule], rounds: int, tolerance: float | None
-) -> Experiment | None:
-    """What `palmette table` and `palmette report` take the run for; None where its budget is none of theirs.
-
-    Data and recipe are the user's own, and unknown: the data is called "own", and there are no epochs to count.
-    """
-    budget = pruner.budget
-    if type(budget) is Sap:
-        numbers = {name: getattr(budget, name) for name in ("p", "q", "eta", "gamma", "beta")}
-        method = {"method": "sap", **numbers}
-    elif type(budget) is FixedRatio:
-        method = {"method": "lottery-ticket", "ratio": budget.ratio}
-    else:
-        return None
-    rules = [text for rule in stop if (text := _rule(rule)) is not None]
-    if tolerance is not None and tolerance <= 1:
-        rules.append(f"accuracy-drops:{tolerance}")
-    return Experiment(
-        data="own",
-        model=f"own:{type(uncompiled(pruner.model)).__name__}",
-        scope=pruner.scope,
-        rewind=rewind,
-        stop=",".join(rules),
-        rounds=rounds,
-        epochs=0,
-        **method,
-    )
 
 
 def _rule(rule: StopRule) -> str | None:
@@ -70,57 +102,41 @@ def _rule(rule: StopRule) -> str | None:
     return f"density:{rule.density}" if isinstance(rule, AtDensity) else None
 
 
-def claim(
-    rundir: RunDir,
-    settings: Mapping[str, Any],
-    model: nn.Module,
-    weights: Mapping[str, Tensor],
-    at: Experiment | None,
-) -> None:
-    """Write down what is run here, or check that it is the same model and the same settings.
-
-    Args:
-        settings: of the run, as plain values.
-        model: whose tensors must fit what is saved.
-        weights: those that are pruned.
-        at: what other commands take it for.
-    """
-    file = rundir.path / SETTINGS
-    tensors = {n: list(v.shape) for n, v in uncompiled(model).state_dict().items() if isinstance(v, Tensor)}
-    now: dict[str, Any] = {"settings": dict(settings), "tensors": tensors, "weights": list(weights)}
+def claim(rundir: RunDir, pruner: Pruner, wanted: Wanted) -> None:
+    """Write down what is run here, or check that it is the same model and the same settings."""
+    file, where = rundir.path / SETTINGS, repr(str(rundir.path))
+    state = uncompiled(pruner.model).state_dict()
+    tensors = {name: list(v.shape) for name, v in state.items() if isinstance(v, Tensor)}
+    settings, weights = wanted.settings(pruner), list(pruner.weights)
     if not file.exists():
         if rundir.experiment.exists() or rundir.records_file.exists():
-            raise RunDamaged(f"{str(rundir.path)!r} holds another kind of run; give another folder")
-        if at is not None:
-            rundir.write_text(rundir.experiment.name, at.to_toml())
+            raise RunDamaged(f"{where} holds another kind of run; give another folder")
+        if (experiment := wanted.experiment(pruner)) is not None:
+            rundir.write_text(rundir.experiment.name, experiment.to_toml())
+        now = {"settings": settings, "tensors": tensors, "weights": weights}
         rundir.write_text(SETTINGS, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
         return
     try:
         there = json.loads(file.read_text(encoding="utf-8"))
         shapes = {name: torch.empty(shape, device="meta") for name, shape in there["tensors"].items()}
-        other = [
-            n for n in {**there["settings"], **settings} if there["settings"].get(n) != now["settings"].get(n)
-        ]
-        pruned = list(there["weights"])
+        was, pruned = dict(there["settings"]), list(there["weights"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunDamaged(
             f"{str(file)!r} is damaged: {error!r}; give another folder, or remove that one"
         ) from error
     try:
-        check_match(shapes, {n: torch.Size(s) for n, s in tensors.items()}, f"the weights in {str(rundir.path)!r}")
+        check_match(shapes, {n: torch.Size(s) for n, s in tensors.items()}, f"the weights in {where}")
     except MaskMismatch as error:
         raise MaskMismatch(f"{error}. Give the model that the run was begun with, or another folder") from None
-    if other:
-        was = ", ".join(f"{name}={there['settings'].get(name)!r}" for name in other)
-        got = ", ".join(f"{name}={now['settings'].get(name)!r}" for name in other)
+    if differ := [name for name in {**was, **settings} if was.get(name) != settings.get(name)]:
+        one, other = (", ".join(f"{name}={of.get(name)!r}" for name in differ) for of in (was, settings))
         raise RunDamaged(
-            f"{str(rundir.path)!r} holds a run with {was}, not {got}; go on with the old settings, or give "
-            "another folder"
+            f"{where} holds a run with {one}, not {other}; go on with the old settings, or give another folder"
         )
-    if pruned != list(weights):
+    if pruned != weights:
         raise RunDamaged(
-            f"{str(rundir.path)!r} holds a run that prunes {_named(pruned)}, not {_named(list(weights))}; give "
-            "the same include and exclude, or another folder"
+            f"{where} holds a run that prunes {_named(pruned)}, not {_named(weights)}; give the same include and "
+            "exclude, or another folder"
         )
 
 

@@ -6,7 +6,6 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,29 +15,12 @@ from palmette.errors import NotFinite, ParameterGone, RunDamaged
 from palmette.pruning.masks import Masks
 from palmette.pruning.optimizers import Met
 from palmette.pruning.pruner import Pruner
-from palmette.pruning.stopping import AtDensity, IndexTurnsUp, StopRule
+from palmette.pruning.stopping import AtDensity, IndexTurnsUp
 from palmette.pruning.weights import tensors_of, uncompiled
-from palmette.studies.own_folder import claim, described, experiment_for, read_good, write_good
+from palmette.studies.own_folder import Score, Wanted, claim, read_good, write_good
 from palmette.studies.randomness import random_state, set_random_state
 from palmette.studies.records import index_maps, measured
 from palmette.studies.rundir import RunDir
-from palmette.training.rewinding import Rewind
-
-Score = Callable[[Any], float]
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What `prune_and_retrain` was asked for, checked; see there."""
-
-    train: Callable[[Any], object]
-    evaluate: Score | None
-    test: Score | None
-    rewind: Rewind
-    stop: tuple[StopRule, ...]
-    rounds: int
-    tolerance: float | None
-    trained: bool
 
 
 class OwnRounds:
@@ -89,6 +71,8 @@ class OwnRounds:
             self._diverged()
         score, tested = self._score(self.wanted.evaluate, "evaluate"), self._score(self.wanted.test, "test")
         if self.round == 0 and score is not None:
+            if not math.isfinite(score):
+                raise ValueError(f"evaluate must give a finite number for the dense network, got {score}")
             self.dense = score
             self._tolerated(score)
         (retrained,), (spectrum,) = measured([weights], [masks]), index_maps([weights], [masks])
@@ -208,7 +192,8 @@ class OwnRounds:
     def _is_good(self, score: float | None) -> bool:
         """Whether the network that was just measured, and cut, is good."""
         if score is not None:
-            return self.round == 0 or score >= self.dense - self._tolerated(self.dense) - 1e-9
+            rounding = 1e-6 * max(1.0, abs(self.dense))  # of scores that were float32
+            return self.round == 0 or score >= self.dense - self._tolerated(self.dense) - rounding
         rule = next((r for r in self.wanted.stop if isinstance(r, IndexTurnsUp)), IndexTurnsUp())
         decisions = self.pruner.decisions
         if any(rule(decisions[: n + 1]) for n in range(len(decisions))):
@@ -216,7 +201,7 @@ class OwnRounds:
         return not any(a.index < b.index for a, b in itertools.pairwise(decisions[-2:]))
 
     def _why_stop(self, score: float | None, density: float) -> str | None:
-        if not self._is_good(score) and score is not None:
+        if score is not None and not self._is_good(score):
             return f"score {score:.4f} is more than {self._tolerated(self.dense):g} below {self.dense:.4f}"
         for rule in self.wanted.stop:
             if isinstance(rule, AtDensity) and density <= rule.density:
@@ -272,20 +257,6 @@ class OwnRounds:
         for module, training in self.modes.items():
             module.training = training
 
-    def _settings(self) -> dict[str, Any]:
-        return {
-            "budget": described(self.pruner.budget),
-            "scope": self.pruner.scope,
-            "saliency": described(self.pruner.saliency),
-            "rewind": str(self.wanted.rewind),
-            "stop": [described(rule) for rule in self.wanted.stop],
-            "rounds": self.wanted.rounds,
-            "evaluate": self.wanted.evaluate is not None,
-            "tolerance": self.wanted.tolerance,
-            "trained": self.wanted.trained,
-            "test": self.wanted.test is not None,
-        }
-
     def _save(self) -> None:
         """The beginning of a round, and with it the record of the one before, which is written after it."""
         if self.rundir is None:
@@ -310,16 +281,7 @@ class OwnRounds:
         """Whether the folder had something to go on from, and it was taken up."""
         if self.rundir is None:
             return False
-        settings = self._settings()
-        usual = 0.01 if self.wanted.evaluate is not None else None
-        at = experiment_for(
-            self.pruner,
-            rewind=str(self.wanted.rewind),
-            stop=self.wanted.stop,
-            rounds=self.wanted.rounds,
-            tolerance=usual if self.wanted.tolerance is None else self.wanted.tolerance,
-        )
-        claim(self.rundir, settings, self.model, tensors_of(self.pruner.weights), at)
+        claim(self.rundir, self.pruner, self.wanted)
         self.rundir.failure.unlink(missing_ok=True)
         found = self.rundir.load_checkpoint()
         if found is None:

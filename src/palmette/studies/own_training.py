@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from torch import nn
+from torch import Tensor, nn
 
 from palmette.measures.rows import is_number
 from palmette.pruning.budgets import Budget
@@ -16,7 +16,8 @@ from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope
 from palmette.pruning.stopping import DEFAULT_RULES, AfterSteps, AtDensity, SmallCut, StopRule
-from palmette.studies.own_rounds import OwnRounds, Wanted
+from palmette.studies.own_folder import Wanted
+from palmette.studies.own_rounds import OwnRounds
 from palmette.studies.rundir import RunDir
 from palmette.training.rewinding import Rewind
 
@@ -39,6 +40,7 @@ def prune_and_retrain(
     test: Callable[[Model], float] | None = None,
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
+    masks: Mapping[str, Tensor] | None = None,
     folder: str | Path | None = None,
     say: Callable[[str], None] | None = print,
 ) -> Model:
@@ -53,7 +55,7 @@ def prune_and_retrain(
         evaluate: how good the model is, larger is better, such as accuracy in [0, 1] or minus a loss; **on data
             that were held out of training, and that are not the test data**: it decides how far is too far.
         budget: how many weights go in a round; `Sap()` by default.
-        scope, saliency, include, exclude: as for `Pruner`.
+        scope, saliency, include, exclude, masks: as for `Pruner`; `masks` are of weights that are pruned already.
         rewind: where a round after the first starts. "learning-rate": where the last one ended, `train` as it is,
             its schedule from the beginning (Renda et al. 2020). "init": from the weights and buffers that `model`
             came with (Frankle and Carbin 2019). "fine-tune": where the last one ended, every step at the learning
@@ -101,7 +103,14 @@ def prune_and_retrain(
     if stop is None:
         stop = DEFAULT_RULES if evaluate is None else [SmallCut()]
     pruner = Pruner(
-        model, budget=budget, scope=scope, saliency=saliency, include=include, exclude=exclude, stop=stop
+        model,
+        budget=budget,
+        scope=scope,
+        saliency=saliency,
+        include=include,
+        exclude=exclude,
+        masks=masks,
+        stop=stop,
     )
     rules = pruner.rules
     # These are about networks that are trained, and `Pruner` knows of cuts only.
