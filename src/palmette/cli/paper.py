@@ -174,7 +174,7 @@ class Paper(Sweep):
         for name in self.tables:
             found = table(name)
             file = write_table(name, self.out)
-            console.print(found.as_rich())
+            console.print(found.as_rich(console.width))
             console.print(f"\n{found.note}\n", style="dim")
             console.print(f"{name}  {file}, .csv, .tex\n", soft_wrap=True)
 

@@ -69,6 +69,7 @@ class Table:
     rows: list[tuple[Any, ...]]
     notes: tuple[str, ...] = ()
     shared: dict[str, Any] = field(default_factory=dict)
+    spare: tuple[str, ...] = ()
 
     @property
     def texts(self) -> list[list[str]]:
@@ -101,22 +102,21 @@ class Table:
             ".tex": latex(self.columns, self.texts, left=self.words, caption=f"{self.title}. {self.note}"),
         }
 
-    def as_rich(self) -> RichTable:
-        """The table, to be printed."""
+    def as_rich(self, width: int) -> RichTable:
+        """The table, to be printed on so many columns; where that is too narrow, without those of `spare`."""
         from rich.table import Table as RichTable
 
-        found = RichTable(
-            box=None,
-            pad_edge=False,
-            header_style="bold",
-            title=self.title,
-            title_justify="left",
-            title_style="bold",
-        )
-        for title in self.columns:
-            found.add_column(title, justify="left" if title in self.words else "right", overflow="fold")
+        whole = [self.columns, *self.texts]
+        widths = {title: max(len(row[i]) for row in whole) for i, title in enumerate(self.columns)}
+        spare = self.spare if sum(widths.values()) + len(widths) > width else ()
+        title = {"title": self.title, "title_justify": "left", "title_style": "bold"}
+        found = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0), **title)  # type: ignore[arg-type]
+        shown = [i for i, name in enumerate(self.columns) if name not in spare]
+        for i in shown:
+            left = self.columns[i] in self.words
+            found.add_column(self.columns[i], justify="left" if left else "right", overflow="fold")
         for row in self.texts:
-            found.add_row(*row)
+            found.add_row(*(row[i] for i in shown))
         return found
 
 
@@ -210,7 +210,7 @@ def _statistics(title: str) -> Table:
         f"The paper gives them for {_BATCH} images, and for ResNet18 counts one where we count two.",
         "The last two rows are not in its table, nor is the largest norm of a gradient, which is from its code.",
     )
-    return Table(title, columns, rows, notes, _settings())
+    return Table(title, columns, rows, notes, _settings(), spare=("prunable", "FLOPs"))
 
 
 def _settings() -> dict[str, Any]:
