@@ -135,7 +135,7 @@ def test_a_finished_run_gives_its_model_back_at_once(whole):
     assert states_are_equal(plain, whole[0])
 
 
-def test_records_say_what_was_measured_and_other_commands_read_them(whole, tmp_path):
+def test_records_say_what_was_measured_and_other_commands_read_them(whole):
     from click.testing import CliRunner
 
     from palmette.cli import main
@@ -154,8 +154,17 @@ def test_records_say_what_was_measured_and_other_commands_read_them(whole, tmp_p
     for command in (["show", str(whole[1])], ["table", str(whole[1])]):
         done = CliRunner().invoke(main, command)
         assert done.exit_code == 0, done.output
+
+
+@pytest.mark.slow
+def test_a_report_is_made_of_them(whole, tmp_path):
+    from click.testing import CliRunner
+
+    from palmette.cli import main
+
     done = CliRunner().invoke(main, ["report", str(whole[1]), "-o", str(tmp_path / "page.html")])
     assert done.exit_code == 0, done.output
+    assert "own:Sequential" in (tmp_path / "page.html").read_text()
 
 
 def test_a_score_that_is_no_accuracy_is_recorded_as_what_it_is(tmp_path):

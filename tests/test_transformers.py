@@ -88,7 +88,11 @@ def states_are_equal(one, other):
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
-@pytest.mark.parametrize(("optim", "bf16"), [("adamw_torch", True), ("sgd", False), ("adafactor", True)])
+SLOW = pytest.mark.slow
+OPTIMIZERS = [("adamw_torch", True), ("sgd", False), pytest.param("adafactor", True, marks=SLOW)]
+
+
+@pytest.mark.parametrize(("optim", "bf16"), OPTIMIZERS)
 def test_pruned_weights_are_zero_after_every_step(tmp_path, optim, bf16):
     callback = PalmetteCallback(steps=[2, 4], budget=HALF, say=None)
     made, watch = trainer(tmp_path, callback, optim=optim, bf16=bf16, max_steps=6, save_strategy="no")
@@ -139,9 +143,6 @@ def callback():
     return PalmetteCallback(steps=[3, 6, 11], budget=HALF, say=None)
 
 
-SLOW = pytest.mark.slow
-
-
 # After a cut that is saved, or not yet; in both epochs.
 @pytest.mark.parametrize("dies_at", [10, pytest.param(5, marks=SLOW), pytest.param(15, marks=SLOW)])
 def test_killed_and_resumed_it_ends_with_the_same_weights(tmp_path, whole, dies_at):
@@ -166,6 +167,7 @@ def test_a_cut_at_the_end_of_an_epoch_is_in_the_checkpoint_of_its_last_step(tmp_
     assert states_are_equal(saved, made.model)
 
 
+@SLOW
 def test_training_once_more_keeps_the_masks(tmp_path):
     first = PalmetteCallback(steps=[1], budget=HALF, say=None)
     made, _ = trainer(tmp_path, first, max_steps=2, save_strategy="no")
