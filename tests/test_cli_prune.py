@@ -262,11 +262,12 @@ def test_tensors_of_any_other_kind_are_written_along(tmp_path):
     others = {str(kind): torch.arange(5).to(kind) for kind in kinds} | {"nan": torch.tensor([float("nan"), 1.0])}
     others |= {"scalar": torch.tensor(3), "none": torch.empty(0, 4), "slice": torch.arange(20.0)[::2]}
     torch.save({"fc.weight": torch.randn(3, 3), **others}, tmp_path / "a.pt")
-    prune_checkpoint(tmp_path / "a.pt", tmp_path / "out.safetensors")
-    found = load_file(tmp_path / "out.safetensors")
-    for name, tensor in others.items():
-        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
-        assert found[name].tolist() == tensor.tolist() or name == "nan"
+    for pack, load in ((False, load_file), (True, pm.load)):
+        prune_checkpoint(tmp_path / "a.pt", tmp_path / "out.safetensors", pack=pack)
+        found = load(tmp_path / "out.safetensors")
+        for name, tensor in others.items():
+            assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+            assert found[name].tolist() == tensor.tolist() or name == "nan"
 
 
 def test_masks_that_belong_to_another_model_are_refused(tmp_path):

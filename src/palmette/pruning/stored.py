@@ -72,8 +72,8 @@ class Stored:
     def _slices(self, chunk: int) -> Iterator[tuple[int, int]]:
         length, width = self.shape[0] if self.shape else 1, math.prod(self.shape[1:])
         # Multiples of 8 rows: the bits of a mask that is packed part by part then follow one another.
-        rows = max(8, chunk // max(1, width) // 8 * 8)
-        for first in range(0, length, rows):
+        rows = length if chunk >= self.entries else max(8, chunk // max(1, width) // 8 * 8)
+        for first in range(0, max(1, length), max(1, rows)):
             yield first, min(first + rows, length)
 
 

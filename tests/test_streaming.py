@@ -1,0 +1,52 @@
+"""Weights that are read in parts are cut as `prune` cuts them at once: random networks, every scope and budget."""
+
+import random
+
+import pytest
+import torch
+
+import palmette as pm
+from palmette.measures import spectrum
+from palmette.pruning.scopes import SCOPES
+from palmette.pruning.stored import stored_weights
+from palmette.pruning.streaming import decide
+from palmette.pruning.weights import Weight
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+BUDGETS = [
+    pm.Sap(),
+    pm.Sap(p=1.0, q=2.0, gamma=2.0, beta=1.0),
+    pm.Sap(p=0.3, q=1.5, eta=0.5),
+    *(pm.FixedRatio(ratio) for ratio in (0.0, 0.1, 0.5, 1.0)),
+]
+
+
+def network(draw):
+    """One to five weights of any shape, dtype, layout and scale, with ties, zeros and masks."""
+    weights, masks = {}, {}
+    for i in range(draw.randint(1, 5)):
+        shape = [draw.randint(1, 12) for _ in range(draw.randint(2, 4))]
+        w = torch.randn(shape) * 10 ** draw.uniform(-8, 3)
+        if draw.random() < 0.4:
+            w = (w * 2).round() / 2
+        w *= torch.rand(shape) < draw.choice([1.1, 1.1, 0.5, 0.0])
+        weights[f"w{i}"] = Weight(w.to(draw.choice(DTYPES)), transposed=draw.random() < 0.3)
+        masks[f"w{i}"] = torch.rand(shape) < draw.choice([1.1, 0.7, 0.1])
+    return weights, masks if draw.random() < 0.5 else None
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("few", [0, 50, 10**6])  # entries that are kept as they are, before they are counted
+def test_any_network_in_parts_of_any_size_loses_what_it_loses_at_once(monkeypatch, few, scope):
+    monkeypatch.setattr(spectrum, "EXACT", few)
+    torch.manual_seed(few)
+    draw = random.Random(few)
+    for _ in range(25):
+        weights, masks = network(draw)
+        budget, chunk = draw.choice(BUDGETS), draw.choice([1, 20, 10**6])
+        wanted, _ = pm.prune(weights, masks, scope=scope, budget=budget)
+        stored = stored_weights(weights, masks)
+        cut = decide(stored, scope=scope, budget=budget, chunk=chunk)
+        for one in stored:
+            found = torch.cat([mask for _, mask in cut.masks(one, chunk)])
+            assert torch.equal(found, wanted[one.name]), (budget, chunk, one.name)
