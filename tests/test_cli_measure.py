@@ -402,6 +402,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.slow
 def test_a_large_weight_is_never_in_memory_as_a_whole(tmp_path):
     """64 MB of weights are measured with as much memory as 4 MB: 16 MB more would be one copy of a quarter."""
     save_file({"w": torch.randn(1024, 1024)}, tmp_path / "small.safetensors")

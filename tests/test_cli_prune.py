@@ -2,8 +2,8 @@
 
 import json
 import os
-import subprocess
-import sys
+import resource
+import signal
 
 import pytest
 import torch
@@ -208,18 +208,19 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path):
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path):
-    save_file({"w": torch.randn(500, 500)}, tmp_path / "in.safetensors")
-    (tmp_path / "out.safetensors").write_bytes(b"mine")
-    code = (
-        "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "import palmette.cli, torch\n"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, 500_000))\n"
-        "palmette.cli.main(['prune', 'in.safetensors', '-o', 'out.safetensors'])\n"
-    )
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout) == (2, "")
-    assert "could not be written: File too large; what was there before is untouched" in ran.stderr
-    assert (tmp_path / "out.safetensors").read_bytes() == b"mine"
+    file, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    save_file({"w": torch.randn(500, 500)}, file)
+    out.write_bytes(b"mine")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))  # half of what is to be written
+        said = refused(file, "-o", out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert "could not be written: File too large; what was there before is untouched" in said
+    assert out.read_bytes() == b"mine"
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
 
 

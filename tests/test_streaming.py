@@ -41,7 +41,7 @@ def test_any_network_in_parts_of_any_size_loses_what_it_loses_at_once(monkeypatc
     monkeypatch.setattr(spectrum, "EXACT", few)
     torch.manual_seed(few)
     draw = random.Random(few)
-    for _ in range(25):
+    for _ in range(12):
         weights, masks = network(draw)
         budget, chunk = draw.choice(BUDGETS), draw.choice([1, 20, 10**6])
         wanted, _ = pm.prune(weights, masks, scope=scope, budget=budget)
