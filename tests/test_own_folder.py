@@ -142,7 +142,7 @@ def test_records_say_what_was_measured_and_other_commands_read_them(whole):
 
     table = pm.read_runs(whole[1])
     assert table["density"].tolist() == [1.0, 0.5, 0.25, 0.125]
-    assert table["data"].tolist() == ["own"] * 4
+    assert table["data"].tolist() == ["own data"] * 4
     assert table["model"].tolist() == ["own:Sequential"] * 4
     assert table["validation_accuracy"].notna().all()
     model = copy.deepcopy(whole[0]).eval()
@@ -164,7 +164,7 @@ def test_a_report_is_made_of_them(whole, tmp_path):
 
     done = CliRunner().invoke(main, ["report", str(whole[1]), "-o", str(tmp_path / "page.html")])
     assert done.exit_code == 0, done.output
-    assert "own:Sequential" in (tmp_path / "page.html").read_text()
+    assert "own:Sequential on own data" in (tmp_path / "page.html").read_text()
 
 
 def test_a_score_that_is_no_accuracy_is_recorded_as_what_it_is(tmp_path):

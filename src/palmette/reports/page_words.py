@@ -80,7 +80,7 @@ def number(values: Sequence[float]) -> str:
 
 def judged_on(study: Study) -> str:
     """Which images decided what is within one point."""
-    held = [experiment.validation > 0 for experiment, _ in study.runs]
+    held = [experiment.validation_images(2**60) > 0 for experiment, _ in study.runs]
     if all(held):
         return (
             f"Within {100 * WITHIN:g} point is judged on validation images; accuracies shown are on the test set."

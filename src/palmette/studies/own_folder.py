@@ -60,8 +60,8 @@ class Wanted:
     def experiment(self, pruner: Pruner) -> Experiment | None:
         """What `palmette table` and `palmette report` take the run for; None if its budget is none of theirs.
 
-        Data and recipe are the user's own, and unknown: the data is called "own", and there are no epochs to
-        count.
+        Data and recipe are the user's own, and unknown: the data is called "own data", and there are no epochs
+        to count.
         """
         budget = pruner.budget
         if type(budget) is Sap:
@@ -78,7 +78,7 @@ class Wanted:
         if self.evaluate is not None and tolerance <= 1:
             rules.append(f"accuracy-drops:{tolerance}")
         return Experiment(
-            data="own",
+            data="own data",
             model=f"own:{type(uncompiled(pruner.model)).__name__}",
             scope=pruner.scope,
             rewind=str(self.rewind),
