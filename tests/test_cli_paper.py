@@ -75,7 +75,7 @@ def test_figures_are_listed_with_their_runs_cost_and_state():
 
 
 def test_the_list_fits_eighty_columns(capsys):
-    asked = Asked(None, None, None, (), None, False)
+    asked = Asked(None, None, None, (), None, None, False)
     standings = {name: tuple(map(Standing, figure.experiments())) for name, figure in FIGURES.items()}
     entries = [Entry(figure, standings[name], 4e10) for name, figure in FIGURES.items()]
     everyone = tuple({s for many in standings.values() for s in many})
@@ -117,9 +117,12 @@ def test_a_figure_is_run_and_drawn_and_the_second_time_only_drawn():
     assert json.loads(again.stdout)["finished"] == 2
 
 
-def test_models_take_the_place_of_the_papers_and_tables_may_be_among_figures():
-    last = last_line(run("fig1", "table1", *TINY, "--models", "linear"))
-    assert last["fig1-linear"] == "runs/fig1-linear-e1-t1-n2.png"
+def test_model_and_data_take_the_place_of_the_papers_and_tables_may_be_among_figures():
+    other = ("--models", "linear", "--data", "Digits")
+    (plan,) = json.loads(paper("fig1", *TINY, *other, "--dry-run", "--device", "cpu").stdout)["figures"]
+    assert (plan["data"], plan["model"], plan["model_epochs"]) == ("digits", "linear", 4)
+    last = last_line(run("fig1", "table1", *TINY, *other))
+    assert last["fig1-linear"] == "runs/fig1-digits-linear-e1-t1-n2.png"
     assert last["table1"] == "runs/table1.md"
     assert Path("runs/table1.csv").read_text().startswith("data set,layer")
 
@@ -205,6 +208,8 @@ def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on():
         (["fig33"], "the paper has fig1 to fig32 and table1 to table3, got 'fig33'"),
         (["fig2", "--models", "mpl"], "model must be one of"),
         (["fig2", "--models", ""], "model must be one of"),
+        (["fig2", "--data", "nowhere.npz"], "no data set is called 'nowhere.npz'"),
+        (["fig2", "--data", "nowhere.npz", "--dry-run"], "no data set is called 'nowhere.npz'"),
         (["fig2", "--seeds", "a"], "seeds must be numbers"),
         (["fig2", "--precision", "half"], "precision must be one of"),
         (["fig2", "--epochs", "-1"], "epochs must be at least 0"),

@@ -51,7 +51,7 @@ def shelf(runs):
 
 
 def picture_of(shelf, kind, **asked):
-    return shelf.picture(figure_of(kind), paper_model=MODEL, **asked)
+    return shelf.picture(figure_of(kind), **asked)
 
 
 def moments(picture, value, **settings):
@@ -255,14 +255,14 @@ def test_nothing_at_all_is_refused(shelf):
 def test_the_caption_says_what_is_scaled_and_the_name_too(shelf):
     picture = picture_of(shelf, "rounds")
     assert picture.caption.startswith(
-        "Scaled: here 1 epoch in each of rounds 0 to 2, 2 seeds; the paper has 200 epochs in each of rounds 0 to "
+        "Here 1 epoch in each of rounds 0 to 2, 2 seeds; in the paper 200 epochs in each of rounds 0 to "
         "15, 4 seeds. Lines are means, bars one standard deviation"
     )
     assert picture.name == "fig of rounds-e1-t2-n2"
-    other = replace(picture, paper_model="resnet18")
-    assert f"2 seeds of {MODEL}; the paper has 200 epochs in each of rounds 0 to 15, " in other.caption
-    assert "4 seeds of ResNet18." in other.caption
-    assert other.name == "fig of rounds-tiny_models-five_layers-e1-t2-n2"
+    other = replace(picture, figure=replace(picture.figure, name="fig3"))
+    assert f"2 seeds of {MODEL} on digits; in the paper 200 epochs in each of rounds 0 to 15, " in other.caption
+    assert "4 seeds of ResNet18 on CIFAR10." in other.caption
+    assert other.name == "fig3-digits-tiny_models-five_layers-e1-t2-n2"
     assert "One seed, so no error bars" in picture_of(shelf, "rounds", seeds=[1]).caption
 
 
@@ -270,11 +270,11 @@ def test_the_papers_protocol_is_called_so(shelf):
     figure = FIGURES["fig2"]
     _, records = picture_of(shelf, "rounds").runs[0]
     planned = tuple(figure.experiments())
-    picture = Picture(figure, tuple((e, records) for e in planned), planned, "mlp")
+    picture = Picture(figure, tuple((e, records) for e in planned), planned)
     assert picture.name == "fig2"
     assert picture.caption.startswith("The paper's protocol: 200 epochs in each of rounds 0 to 30, 4 seeds.")
     rounded = tuple((replace(e, precision="tf32"), records) for e in planned)
-    assert "4 seeds, precision tf32; the paper has" in replace(picture, runs=rounded).caption
+    assert "4 seeds, precision tf32; in the paper" in replace(picture, runs=rounded).caption
 
 
 # runs of a folder
@@ -293,7 +293,7 @@ def test_runs_are_found_at_any_depth_and_those_with_most_rounds_count(runs, shel
     assert {len(records) for _, records in cut.runs} == {2}
     assert "rounds 0 to 1, 2 seeds" in cut.caption
     assert picture_of(shelf, "rounds", seeds=[5]) is None
-    assert shelf.picture(FIGURES["fig2"], paper_model="mlp") is None
+    assert shelf.picture(FIGURES["fig2"]) is None
 
 
 def test_runs_that_were_trained_differently_are_not_mixed(runs, tmp_path):
@@ -319,7 +319,7 @@ def test_a_damaged_run_is_said_and_left_out(tmp_path, content):
     rundir.experiment.write_text("p = 7\n")
     assert Shelf.of([tmp_path], say=said.append).runs == {}
     assert len(said) == 2
-    assert in_folder(figure_of("rounds"), [experiment], tmp_path, paper_model="mlp").runs == ()
+    assert in_folder(figure_of("rounds"), [experiment], tmp_path).runs == ()
 
 
 # published values

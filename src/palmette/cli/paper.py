@@ -33,6 +33,7 @@ ENDS = ("png", "svg", "pdf")
 @click.option("--rounds", type=int, metavar="N", help="How often to prune. [default: the paper's 30 or 15]")
 @click.option("--seeds", metavar="TEXT", help="As 0..3,7. [default: the paper's number, 0..3]")
 @click.option("--models", metavar="NAME,…", help="In place of the paper's; a picture for each.")
+@click.option("--data", metavar="NAME", help="A data set in place of the paper's, such as digits.")
 @click.option("--from", "sources", multiple=True, metavar="FOLDER", help="Draw what is there; run nothing.")
 @click.option("--beside", metavar="FILE.csv", help="Published values to lay beside ours. Figure 3 has its own.")
 @click.option("--out", default="runs", metavar="FOLDER", help="Where runs and pictures go. [default: runs]")
@@ -66,7 +67,7 @@ def paper(
       palmette paper
       palmette paper fig2 --dry-run
       palmette paper fig2 fig11 --epochs 10 --rounds 12 --seeds 0
-      palmette paper fig3 --models cnn
+      palmette paper fig3 --models mlp --data digits --epochs 15
       palmette paper all --from results
       palmette paper table3
 
@@ -76,6 +77,7 @@ def paper(
     """
     from palmette.reports.figures import check_matplotlib
     from palmette.studies.paper import FIGURES, chosen
+    from palmette.studies.paper_cost import Clock
 
     asked = _asked(**scaled)
     if not out:
@@ -89,7 +91,7 @@ def paper(
         return
     where = device_named(device)
     if not names or dry_run:
-        entries = listed(figures, asked, Path(out), where, fleet_size(fleet))
+        entries = listed(figures, asked, Path(out), Clock(where, fleet_size(fleet), data_dir))
         if for_program or (names and not sys.stdout.isatty()):
             click.echo(json.dumps(as_json(entries, where), indent=None if names else 1))
         else:
@@ -114,6 +116,7 @@ def _asked(
     rounds: int | None,
     seeds: str | None,
     models: str | None,
+    data: str | None,
     precision: str | None,
     compile: bool,
 ) -> Asked:
@@ -121,11 +124,12 @@ def _asked(
     from palmette.studies.config import seeds as read_seeds
 
     named = tuple(dict.fromkeys(m.strip() for m in models.split(","))) if models is not None else ()
-    asked = Asked(epochs, rounds, None if seeds is None else tuple(read_seeds(seeds)), named, precision, compile)
-    for model in named or ("mlp",):  # whatever cannot be run is said at once
-        known: dict[str, Any] = {"epochs": epochs, "rounds": rounds, "precision": precision}
-        Experiment(model=model, **{name: value for name, value in known.items() if value is not None})
-    return asked
+    given = {"epochs": epochs, "rounds": rounds, "precision": precision, "data": data}
+    known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    for model in named or ("mlp",):  # whatever cannot be run is said at once, and data have one spelling
+        first = Experiment(model=model, **known)
+    chosen_seeds = None if seeds is None else tuple(read_seeds(seeds))
+    return Asked(epochs, rounds, chosen_seeds, named, first.data if data is not None else None, precision, compile)
 
 
 def _published(file: str | None, figures: Sequence[PaperFigure]) -> Published | None:
@@ -152,13 +156,11 @@ class Paper(Sweep):
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
         """All figures, also from runs that are not finished, and all tables."""
         from palmette.reports.paper_runs import in_folder
-        from palmette.studies.paper import FIGURES
 
         found: dict[str, Path | None] = {"table": self._write_table(rows, runs)}
         for figure, planned in self.pictures:
-            model = FIGURES[figure.name].model
-            picture = in_folder(figure, planned, self.out, paper_model=model)
-            key = figure.name if figure.model == model else f"{figure.name}-{figure.model}"
+            picture = in_folder(figure, planned, self.out)
+            key = figure.name if figure.model == picture.paper.model else f"{figure.name}-{figure.model}"
             found[key] = _write(picture, self.beside, self.out) if picture.runs else None
         for name in self.tables:
             found[name] = write_table(name, self.out)
@@ -194,7 +196,6 @@ def _draw_from(
 ) -> None:
     """Figures from runs that are there; of `everything`, what no run is there for is passed over."""
     from palmette.reports.paper_runs import Shelf
-    from palmette.studies.paper import FIGURES
 
     shelf = Shelf.of(sources, say=lambda text: click.echo(f"palmette: {text}", err=True))
     absent, troubles = [], []
@@ -202,7 +203,6 @@ def _draw_from(
         try:
             picture = shelf.picture(
                 figure,
-                paper_model=FIGURES[figure.name].model,
                 seeds=asked.seeds,
                 rounds=asked.rounds,
                 epochs=asked.epochs,
@@ -225,7 +225,8 @@ def _draw_from(
             click.echo(f"{write_table(figure.name, out)}, .csv, .tex")
     if absent and (not everything or len(absent) == len(list(asked.variants(figures)))):
         where = ", ".join(repr(source) for source in sources)
-        raise ValueError(f"no run below {where} is one for {', '.join(absent)}")
+        wanted = "a figure of the paper, scaled as asked" if everything else ", ".join(absent)
+        raise ValueError(f"no run below {where} is one for {wanted}")
     for text in troubles:
         click.echo(f"palmette: {text}", err=True)
 

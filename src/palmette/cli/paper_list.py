@@ -13,6 +13,7 @@ from palmette.cli.run import standing_in
 if TYPE_CHECKING:
     from palmette.studies.config import Experiment
     from palmette.studies.paper import PaperFigure
+    from palmette.studies.paper_cost import Clock
     from palmette.studies.standing import Standing
 
 _SHOWS = {
@@ -36,19 +37,22 @@ class Asked:
     rounds: int | None
     seeds: tuple[int, ...] | None
     models: tuple[str, ...]
+    data: str | None
     precision: str | None
     compile: bool
 
     @property
     def scaled(self) -> bool:
         """Whether anything is as it is not in the paper."""
-        return any(value is not None for value in (self.epochs, self.rounds, self.seeds)) or bool(self.models)
+        given = (self.epochs, self.rounds, self.seeds, self.data)
+        return any(value is not None for value in given) or bool(self.models)
 
     def variants(self, figures: Iterable[PaperFigure]) -> Iterator[PaperFigure]:
         """The figures, tables left out, once for each model that is asked for."""
         for figure in figures:
+            data = self.data or figure.data
             if figure.kind != "table":
-                yield from (replace(figure, model=model) for model in self.models or (figure.model,))
+                yield from (replace(figure, data=data, model=model) for model in self.models or (figure.model,))
 
     def experiments(self, figure: PaperFigure) -> list[Experiment]:
         """The runs behind a figure."""
@@ -78,14 +82,12 @@ class Entry:
         return sum(s.state == "finished" for s in self.standings)
 
 
-def listed(figures: Sequence[PaperFigure], asked: Asked, out: Path, device: str, fleet: int | None) -> list[Entry]:
+def listed(figures: Sequence[PaperFigure], asked: Asked, out: Path, clock: Clock) -> list[Entry]:
     """An entry for each figure and table, then one for all of them, in which a run that they share counts once."""
     from rich.console import Console
 
     from palmette.studies.paper import PaperFigure
-    from palmette.studies.paper_cost import Clock
 
-    clock = Clock(device, fleet)
     entries: list[Entry] = []
     everyone: dict[Experiment, Standing] = {}
     with Console(stderr=True).status("timing a few networks …"):

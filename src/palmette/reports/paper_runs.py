@@ -11,8 +11,8 @@ from typing import Any
 from palmette.errors import RunDamaged
 from palmette.reports.comparison import name_of
 from palmette.reports.tables import Run
-from palmette.studies.config import Experiment
-from palmette.studies.paper import MODEL_NAMES, SEEDS, PaperFigure, rounds_of
+from palmette.studies.config import Experiment, slug
+from palmette.studies.paper import FIGURES, MODEL_NAMES, SEEDS, PaperFigure, rounds_of
 from palmette.studies.records import flattened, flattened_layers
 from palmette.studies.rundir import RunDir, find_runs
 from palmette.studies.standing import experiment_of
@@ -37,16 +37,19 @@ class Picture:
     """A figure of the paper, and the runs it is drawn from.
 
     Args:
-        figure: what is drawn; its model may be another than the paper's.
+        figure: what is drawn; its data set and model may be others than the paper's.
         runs: with the rounds that are there.
         planned: all that it takes, each variant at least once, there or not.
-        paper_model: the model that the paper has in its place.
     """
 
     figure: PaperFigure
     runs: tuple[Run, ...]
     planned: tuple[Experiment, ...]
-    paper_model: str
+
+    @property
+    def paper(self) -> PaperFigure:
+        """The figure as the paper has it."""
+        return FIGURES.get(self.figure.name, self.figure)
 
     @property
     def seeds(self) -> list[int]:
@@ -68,7 +71,8 @@ class Picture:
         rounds = max(e.rounds for e in self.planned)
         seeds = max(self.seeds, default=0)
         parts = [self.figure.name]
-        parts += [self.figure.model.replace(":", "-")] if self.figure.model != self.paper_model else []
+        parts += [slug(self.figure.data)] if self.figure.data != self.paper.data else []
+        parts += [slug(self.figure.model)] if self.figure.model != self.paper.model else []
         parts += [f"e{first.epochs}"] if first.epochs != Experiment.epochs else []
         parts += [f"t{rounds}"] if rounds != rounds_of(self.figure.model) else []
         parts += [f"n{seeds}"] if seeds != len(SEEDS) else []
@@ -85,16 +89,13 @@ class Picture:
     @property
     def caption(self) -> str:
         """The protocol of the paper and, where it is another, that of these runs."""
-        theirs = (
-            f"{Experiment.epochs} epochs in each of rounds 0 to {rounds_of(self.paper_model)}, {len(SEEDS)} seeds"
-        )
+        rounds = rounds_of(self.paper.model)
+        theirs = f"{Experiment.epochs} epochs in each of rounds 0 to {rounds}, {len(SEEDS)} seeds"
         ours = self._protocol()
-        if ours == theirs and self.paper_model == self.figure.model:
-            lines = [f"The paper's protocol: {theirs}."]
-        else:
-            names = [MODEL_NAMES.get(m, m) for m in (self.paper_model, self.figure.model)]
-            of = [f" of {name}" if names[0] != names[1] else "" for name in names]
-            lines = [f"Scaled: here {ours}{of[1]}; the paper has {theirs}{of[0]}."]
+        if (self.figure.data, self.figure.model) != (self.paper.data, self.paper.model):
+            ours, theirs = (f"{text} of {_network(f)}" for text, f in ((ours, self.figure), (theirs, self.paper)))
+        same = ours == theirs
+        lines = [f"The paper's protocol: {ours}." if same else f"Here {ours}; in the paper {theirs}."]
         if self.figure.kind == "p-q map":
             lines.append("Means over seeds." if self.seeds[-1] > 1 else "")
         else:
@@ -137,14 +138,14 @@ class Picture:
         return ", ".join([text, *others])
 
 
-def in_folder(figure: PaperFigure, planned: Sequence[Experiment], folder: Path, *, paper_model: str) -> Picture:
+def in_folder(figure: PaperFigure, planned: Sequence[Experiment], folder: Path) -> Picture:
     """The figure from the runs of `folder` / id, as far as they have got; what is damaged is left out."""
     runs: list[Run] = []
     for experiment in planned:
         with suppress(RunDamaged):  # which whoever ran it has been told
             if records := _records(RunDir(folder / experiment.id)):
                 runs.append((experiment, records))
-    return Picture(figure, tuple(runs), tuple(planned), paper_model)
+    return Picture(figure, tuple(runs), tuple(planned))
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,6 @@ class Shelf:
         self,
         figure: PaperFigure,
         *,
-        paper_model: str,
         seeds: Sequence[int] | None = None,
         rounds: int | None = None,
         epochs: int | None = None,
@@ -207,7 +207,11 @@ class Shelf:
             return None
         most = max(e.rounds for e, _ in runs) if rounds is None else rounds
         planned = figure.experiments(seeds=[0], epochs=runs[0][0].epochs, rounds=most)
-        return Picture(figure, tuple(runs), tuple(planned), paper_model)
+        return Picture(figure, tuple(runs), tuple(planned))
+
+
+def _network(figure: PaperFigure) -> str:
+    return f"{MODEL_NAMES.get(figure.model, figure.model)} on {figure.data}"
 
 
 def _check_alike(figure: PaperFigure, experiments: Sequence[Experiment]) -> None:

@@ -12,7 +12,7 @@ from palmette.studies.config import Experiment
 from palmette.studies.cost import Cost, cost
 from palmette.studies.rounds import fleets
 from palmette.studies.standing import Standing
-from palmette.training.data import Images
+from palmette.training.data import Images, load
 from palmette.training.models import MODELS, build, flops_per_image
 
 _SECONDS = 0.2  # of training that are timed, at least
@@ -49,6 +49,7 @@ class Clock:
 
     device: str
     fleet: int | None = None
+    data_folder: str | None = None
     _timed: dict[object, Cost] = field(default_factory=dict)
 
     def seconds(self, standings: Iterable[Standing]) -> float:
@@ -71,11 +72,11 @@ class Clock:
     def _measured(self, experiment: Experiment, members: int) -> Cost:
         on_cpu = torch.device(self.device).type == "cpu"
         # What is compiled would take longer to compile than to time.
-        plain, size = replace(experiment, compile=False), SETS[experiment.data]
+        plain, size = replace(experiment, compile=False), self._size(experiment.data)
         if experiment.model in ("linear", "mlp") or (experiment.model in ("cnn", "resnet18") and not on_cpu):
             return cost(plain, _black(size), device=self.device, members=members, seconds=_SECONDS)
         if experiment.model == "cnn":
-            few = replace(size, train=50, test=100)
+            few = replace(size, train=min(50, size.train), test=min(100, size.test))
             found = cost(replace(plain, batch=50), _black(few), device=self.device, seconds=_SECONDS)
             return _scaled(found, size.train / few.train, size.test / few.test)
         model = "cnn" if on_cpu else "resnet18"
@@ -83,6 +84,15 @@ class Clock:
         known, there = self._cost(reference, members), SETS["CIFAR10"]
         more = _flops(experiment.model, size) / _flops(model, there)
         return _scaled(known, more * size.train / there.train, more * size.test / there.test)
+
+    def _size(self, data: str) -> DataSet:
+        """Of one of the paper's sets, or of another, which must be here."""
+        if data in SETS:
+            return SETS[data]
+        images = load(data, folder=self.data_folder)
+        return DataSet(
+            images.shape, images.classes, len(images.train_images), len(images.test_images), images.augment
+        )
 
 
 def shape_of(model: str, size: DataSet) -> nn.Module:
