@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import tarfile
 
+import pandas as pd
 import pytest
 
 import palmette as pm
@@ -92,3 +94,27 @@ def test_without_pandas_the_line_that_installs_it_is_given(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install 'palmette\[report\]'"):
         pm.read_runs(folder)
+
+
+def test_runs_that_are_kept_in_an_archive_are_read_like_others(folder, tmp_path):
+    study = tmp_path / "results" / "study"
+    study.mkdir(parents=True)
+    with tarfile.open(study / "runs.tar.xz", "w:xz") as file:
+        file.add(folder, arcname=".")
+    pd.testing.assert_frame_equal(pm.read_runs(tmp_path / "results"), pm.read_runs(folder))
+
+
+def test_an_archive_that_is_not_whole_or_leads_elsewhere_is_refused(folder, tmp_path):
+    archive = tmp_path / "cut" / "runs.tar.xz"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:xz") as file:
+        file.add(folder, arcname=".")
+    archive.write_bytes(archive.read_bytes()[:-200])
+    with pytest.raises(RunDamaged, match="not whole"):
+        pm.read_runs(archive.parent)
+    archive = tmp_path / "elsewhere" / "runs.tar.xz"
+    archive.parent.mkdir()
+    with tarfile.open(archive, "w:xz") as file:
+        file.add(folder, arcname="../../elsewhere")
+    with pytest.raises(RunDamaged, match="no archive of runs"):
+        pm.read_runs(archive.parent)

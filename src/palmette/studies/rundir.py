@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import atexit
 import fcntl
+import functools
 import hashlib
 import io
 import json
+import lzma
 import os
 import pickle
 import shutil
 import socket
+import tarfile
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -221,13 +226,31 @@ class RunDir:
 
 
 def find_runs(folder: str | Path) -> list[RunDir]:
-    """The run folders in `folder`, at any depth, by name; it may be one itself."""
+    """The run folders in `folder`, at any depth, by name; it may be one itself.
+
+    Those in a file ``runs.tar.xz`` count too, as studies are kept: they are unpacked to a place that is gone when
+    Python ends.
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder at {str(folder)!r}")
-    runs = [RunDir(file.parent) for file in sorted(folder.rglob("experiment.toml"))]
+    kept = [_unpacked(file.resolve()) for file in sorted(folder.rglob("runs.tar.xz"))]
+    files = [file for place in (folder, *kept) for file in sorted(place.rglob("experiment.toml"))]
+    runs = [RunDir(file.parent) for file in files]
     # An experiment that somebody wrote and keeps beside the runs has neither.
     return [run for run in runs if run.lock_file.exists() or run.records_file.exists()]
+
+
+@functools.cache
+def _unpacked(archive: Path) -> Path:
+    place = tempfile.TemporaryDirectory(prefix="palmette-")
+    atexit.register(place.cleanup)
+    try:
+        with tarfile.open(archive) as file:
+            file.extractall(place.name, filter="data")
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise RunDamaged(f"{str(archive)!r} is no archive of runs, or not whole: {error}") from error
+    return Path(place.name)
 
 
 def write_whole(target: Path, content: bytes) -> Path:
