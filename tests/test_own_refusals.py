@@ -1,6 +1,8 @@
 """What a user can do wrong around one's own training, and what is said then."""
 
 import copy
+import importlib
+import sys
 from contextlib import nullcontext
 
 import pytest
@@ -162,3 +164,14 @@ def test_met_leaves_what_is_not_pruned_to_its_optimizer():
         of_embedding.step()
     assert met.rates == {"0.weight": 0.3}
     assert not of_embedding._optimizer_step_post_hooks
+
+
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_a_library_that_is_not_there_is_named_with_the_way_to_get_it(library, monkeypatch):
+    for name in ("transformers", "lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"palmette.integrations.{library}", raising=False)
+    with pytest.raises(
+        ImportError, match=rf"PalmetteCallback needs {library.title()}: pip install 'palmette\[{library}"
+    ):
+        importlib.import_module(f"palmette.integrations.{library}")

@@ -23,7 +23,11 @@ def images():
     return Images(pixels[:32], labels[:32], pixels[32:], labels[32:], augment=True, class_names=names, **known)
 
 
-def test_a_round_of_the_ladder_is_trained_recorded_and_written_down(tmp_path):
+CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+def test_a_round_of_the_ladder_is_trained_recorded_and_written_down(tmp_path, device):
     recipe = SCRIPT["renda_recipe"]()
     assert [recipe.learning_rate_at(epoch) for epoch in (90, 91, 136, 137)] == pytest.approx(
         [0.1, 0.01, 0.01, 0.001]
@@ -37,9 +41,11 @@ def test_a_round_of_the_ladder_is_trained_recorded_and_written_down(tmp_path):
         recipe=SCRIPT["renda_recipe"](1),
         rounds=1,
         seed=0,
-        device="cpu",
+        device=device,
     )
     assert [record["retrained"]["kept"] for record in records] == [268336, 214669]
-    text = SCRIPT["page"]({"lottery-ticket": [records]}, 1, "cpu", "python docs/make_renda.py")
+    zeros = [int((w.tensor == 0).sum()) for w in pm.prunable(model).values()]
+    assert sum(zeros) in (0, 53667)  # that of the round that is good
+    text = SCRIPT["page"]({"lottery-ticket": [records]}, 1, device, "python docs/make_renda.py")
     assert "| a fifth of what is left | 1 | 0.800 |" in text
     assert "learning-rate rewind 91.23 %" in text
