@@ -129,6 +129,8 @@ def test_model_and_data_take_the_place_of_the_papers_and_tables_may_be_among_fig
 
 def test_what_fails_is_named_and_the_others_are_drawn():
     Path("fragile.py").write_text(FRAGILE)
+    plan = paper("fig1", "--models", "fragile:net", "--dry-run", "--device", "cpu").stdout
+    assert json.loads(plan)["seconds"] > 0
     result = run("fig1", "--epochs", 1, "--rounds", 1, "--seeds", 0, "--models", "fragile:net,linear", code=1)
     last = last_line(result)
     assert list(last["problems"].values()) == ["KeyError: 'gate'"]
@@ -155,6 +157,7 @@ def test_all_figures_are_drawn_that_runs_are_there_for():
     assert Path("all/table3.tex").exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_run_below_a_folder_is_said_and_the_others_are_drawn():
     runs = list(last_line(run("fig1", *TINY, *LINEAR))["runs"])
     RunDir(Path("runs") / runs[0]).records_file.write_text("no record\n")

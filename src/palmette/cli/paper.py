@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ def paper(
         return
     where = device_named(device)
     if not names or dry_run:
+        sys.path.insert(0, os.getcwd())  # for a model of one's own
         entries = listed(figures, asked, Path(out), Clock(where, fleet_size(fleet), data_dir))
         if for_program or (names and not sys.stdout.isatty()):
             click.echo(json.dumps(as_json(entries, where), indent=None if names else 1))
