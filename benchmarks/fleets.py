@@ -54,9 +54,14 @@ def _figure(
     how = "at once, compiled" if recipe.compile else "at once"
     return Figure(
         f"{model} on {images.name}, {size} {how}, per model-epoch",
-        f"{each * 1e3:.3g} ms, {work / each / 1e12:.0f} TFLOP/s",
+        f"{_milliseconds(each)} ms, {work / each / 1e12:.0f} TFLOP/s",
         "plain loop, `DataLoader` with 16 workers" if beside else "",
         f"{beside:.2f} s" if beside else "",
         f"{beside / each:,.0f}× faster" if beside else "",
         goal,
     )
+
+
+def _milliseconds(seconds: float) -> str:
+    """Three digits, or all before the point."""
+    return f"{seconds * 1e3:,.0f}" if seconds > 0.1 else f"{seconds * 1e3:.3g}"
