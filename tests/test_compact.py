@@ -103,30 +103,46 @@ def test_a_constant_that_meets_padding_with_zeros_stays(padding, left):
     assert layers["0.weight"] == (left, 4, 3, 3)
 
 
-@pytest.mark.parametrize(
-    ("between", "left"),
-    [
-        (nn.MaxPool2d(3, 2, padding=1), 3),
-        (nn.AvgPool2d(3, 2), 3),
-        (nn.AvgPool2d(3, 2, padding=1), 4),
-        (nn.AvgPool2d(3, 2, padding=1, count_include_pad=False), 3),
-        (nn.AdaptiveAvgPool2d(2), 3),
-        (nn.Upsample(scale_factor=2), 3),
-        (nn.Upsample(scale_factor=2, mode="bilinear"), 3),
-        (nn.ZeroPad2d(1), 4),
-        (nn.ReflectionPad2d(1), 3),
-        (nn.ConstantPad2d(1, 1.0), 4),  # 1 is what the constant is, but the other channel is 0
-        (nn.Dropout2d(), 3),
-        (nn.Sequential(nn.Hardswish(), nn.SiLU(), nn.Sigmoid(), nn.ELU(), nn.LeakyReLU(), nn.Softplus()), 3),
-    ],
-    ids=lambda v: type(v).__name__ if isinstance(v, nn.Module) else str(v),
-)
-def test_constants_are_followed_through(between, left):
-    model = nn.Sequential(nn.Conv2d(4, 5, 3), nn.ReLU(), between, nn.Conv2d(5, 2, 2))
-    model[0].weight.data[:2] = 0
-    model[0].bias.data[:2] = torch.tensor([1.0, -1.0])
+BETWEEN = [
+    (nn.MaxPool2d(3, 2, padding=1), 3),
+    (nn.AvgPool2d(3, 2), 3),
+    (nn.AvgPool2d(3, 2, padding=1), 4),
+    (nn.AvgPool2d(3, 2, padding=1, count_include_pad=False), 3),
+    (nn.AdaptiveAvgPool2d(2), 3),
+    (nn.Upsample(scale_factor=2), 3),
+    (nn.Upsample(scale_factor=2, mode="bilinear"), 3),
+    (nn.ZeroPad2d(1), 4),
+    (nn.ReflectionPad2d(1), 3),
+    (nn.ConstantPad2d(1, 1.0), 4),  # 1 is what the one constant is, but the other is 0
+    (nn.Dropout2d(), 3),
+    (nn.PReLU(5), 3),
+    (nn.Sequential(nn.PReLU(), nn.ReLU(inplace=True)), 3),
+    (nn.Sequential(nn.Hardswish(), nn.SiLU(), nn.Sigmoid(), nn.ELU(), nn.LeakyReLU(), nn.Softplus()), 3),
+]
+
+
+class Between(nn.Module):
+    """A branch for each of them, after a convolution and before another."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = nn.ModuleList(nn.Conv2d(4, 5, 3) for _ in BETWEEN)
+        self.between = nn.ModuleList(module for module, _ in BETWEEN)
+        self.after = nn.ModuleList(nn.Conv2d(5, 2, 2) for _ in BETWEEN)
+
+    def forward(self, x):
+        branches = zip(self.before, self.between, self.after, strict=True)
+        return torch.cat([c(b(a(x).relu())).flatten(1) for a, b, c in branches], 1)
+
+
+def test_constants_are_followed_through_what_keeps_them_constant():
+    model = Between()
+    for conv in model.before:
+        conv.weight.data[:2] = 0
+        conv.bias.data[:2] = torch.tensor([1.0, -1.0])
     _, layers = compacted(model, X)
-    assert layers["0.weight"] == (left, 4, 3, 3)
+    found = {repr(module): layers[f"before.{i}.weight"][0] for i, (module, _) in enumerate(BETWEEN)}
+    assert found == {repr(module): left for module, left in BETWEEN}
 
 
 def test_a_channel_takes_all_its_places_along_when_flattened():
@@ -158,13 +174,14 @@ def test_through_a_residual_sum_a_channel_goes_only_if_both_sides_are_dead():
     model.stem.weight.data[:3] = 0  # dead on one side: 0, 1, 2; on the other: 1, 2, 3
     model.conv2.weight.data[1:4] = 0
     model.stem.bias.data[:3] = 0  # or conv1, which pads, reads constants that are not zero
-    _, layers = compacted(model, X)
+    small, layers = compacted(model, X)
     assert layers == {
         "stem.weight": (4, 4, 3, 3),
         "conv1.weight": (5, 4, 3, 3),
         "conv2.weight": (4, 5, 3, 3),
         "head.weight": (3, 4),
     }
+    assert compacted(small, X)[1] == {}
 
 
 class Concatenated(nn.Module):
@@ -216,7 +233,7 @@ def test_grouped_convolutions_lose_whole_groups():
     model[2].weight.data[7] = 0  # and one channel of the third
     small, layers = compacted(model, X)
     assert layers == {"0.weight": (6, 4, 1, 1), "2.weight": (9, 2, 3, 3), "4.weight": (2, 9, 1, 1)}
-    assert small[2].groups == 3
+    assert (small[2].groups, small[2].in_channels, small[2].out_channels) == (3, 6, 9)
 
 
 def test_transposed_convolutions():
@@ -329,6 +346,36 @@ def test_code_that_fixes_the_number_of_channels_keeps_them_and_the_rest_goes():
     assert same_outputs(model, small, X)
 
 
+class Unused(nn.Module):
+    """A layer whose output nobody uses; where something is done in place, it is not in the trace."""
+
+    def __init__(self, inplace):
+        super().__init__()
+        self.a, self.b, self.c, self.d = (nn.Linear(4, 4) for _ in range(4))
+        self.inplace = inplace
+
+    def forward(self, x):
+        x = F.relu(self.a(x), inplace=self.inplace)
+        self.b(x)
+        return self.d(self.c(x).relu())
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_code_that_runs_for_nothing_is_not_broken(inplace):
+    model = Unused(inplace)
+    model.a.weight.data[:2] = 0
+    model.c.weight.data[1:] = 0
+    small, report = compact(model, torch.randn(2, 4))
+    layers = {n: after for n, (_, after) in report.layers.items()}
+    if inplace:
+        assert layers == {"c.weight": (1, 4), "d.weight": (4, 1)}
+        assert report.notes[0].startswith("Left alone: a.weight, a.bias, c.weight: RuntimeError: ")
+    else:
+        assert layers == {"a.weight": (2, 4), "b.weight": (1, 2), "c.weight": (1, 2), "d.weight": (4, 1)}
+        assert report.notes == ()
+    assert same_outputs(model, small, torch.randn(2, 4))
+
+
 class Branching(nn.Module):
     def __init__(self):
         super().__init__()
@@ -393,16 +440,6 @@ def test_neurons_that_pruning_killed_go():
     assert layers["2.weight"][1] == 10
 
 
-def test_what_is_compact_stays_as_it_is():
-    model = settle_(Residual())
-    model.conv1.weight.data[:3] = 0
-    small, _ = compact(model, X)
-    again, report = compact(small, X)
-    assert report.layers == {}
-    assert report.flops[0] == report.flops[1]
-    assert same_outputs(small, again, X)
-
-
 def test_training_goes_on_and_the_mode_of_each_module_is_kept():
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 2))
     model[1].eval()
@@ -419,13 +456,12 @@ def test_training_goes_on_and_the_mode_of_each_module_is_kept():
     assert small[0].weight.grad.shape == (4, 4)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_other_precisions(dtype):
-    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).to(dtype)
+def test_sixteen_bits():
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).bfloat16()
     model[0].weight.data[3:] = 0
-    small, report = compact(model, torch.randn(5, 8, dtype=dtype))
+    small, report = compact(model, torch.randn(5, 8).bfloat16())
     assert report.layers["0.weight"] == ((16, 8), (3, 8))
-    assert small[2].bias.dtype == dtype
+    assert small[2].bias.dtype == torch.bfloat16
 
 
 def test_an_encoder_layer_of_pytorch_keeps_its_heads_and_loses_neurons():

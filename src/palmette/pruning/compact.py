@@ -117,11 +117,18 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         raise ValueError(f"the model fails on the example inputs: {type(error).__name__}: {error}") from error
     try:
         with _quiet():
-            program = torch.export.export(model, args, kwargs).run_decompositions({})
+            program = torch.export.export(model, args, kwargs)
+            if any(_changes_inputs(node.target) for node in program.graph.nodes):
+                program = program.run_decompositions({})  # which puts other nodes in their place
     except Exception as error:  # whatever a model may do that cannot be traced
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
         return None, f"Nothing was taken out: torch.export cannot trace the model: {said}"
     return Walk(program, model), ""
+
+
+def _changes_inputs(target: Any) -> bool:
+    schema = getattr(target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
 
 
 def _cut_and_checked(
@@ -197,7 +204,7 @@ def _cut(model: nn.Module, plan: Plan, gone: Tensor, untold: Tensor) -> nn.Modul
         taken = gone[x.atoms] & x.known & (x.value != 0)
         if read.folds and bool((taken & read.linked[~gone[read.weight.axes[read.out_axis]]].any(0)).any()):
             weight = read.weight.tensor.double().cpu().movedim(read.in_axis, 1)[:, taken]
-            amount = weight.flatten(2).sum(2) @ x.value[taken] if weight.dim() > 2 else weight @ x.value[taken]
+            amount = weight.reshape(*weight.shape[:2], -1).sum(2) @ x.value[taken]
             if read.bias is not None:
                 added[id(read.bias)] = amount
             else:
@@ -208,12 +215,12 @@ def _cut(model: nn.Module, plan: Plan, gone: Tensor, untold: Tensor) -> nn.Modul
     for stored in plan.walk.stored:
         if any(bool(gone[atoms].any()) for atoms in stored.axes.values()) or id(stored) in added:
             _replace(small, stored, gone, added.get(id(stored)))
+    for grouped, firsts in plan.walk.groups:
+        _owner(small, grouped).groups = int((~gone[firsts]).sum())
     silent = {n for s in plan.walk.stored for n in s.names if any(untold[a].any() for a in s.axes.values())}
     for name, module in small.named_modules():
         if f"{name}.weight".lstrip(".") not in silent:
             _resize(module)
-    for grouped, firsts in plan.walk.groups:
-        _owner(small, grouped).groups = int((~gone[firsts]).sum())
     return small
 
 
@@ -247,11 +254,13 @@ def _resize(module: Any) -> None:
     if isinstance(module, nn.Linear):
         module.out_features, module.in_features = weight.shape
     elif isinstance(module, nn.modules.conv._ConvTransposeNd):
-        module.in_channels, module.out_channels = weight.shape[:2]
-    elif isinstance(module, nn.modules.conv._ConvNd) and module.groups == 1:
-        module.out_channels, module.in_channels = weight.shape[:2]
+        module.in_channels, module.out_channels = weight.shape[0], weight.shape[1] * module.groups
+    elif isinstance(module, nn.modules.conv._ConvNd):
+        module.out_channels, module.in_channels = weight.shape[0], weight.shape[1] * module.groups
     elif isinstance(module, nn.modules.batchnorm._NormBase):
         module.num_features = len(weight)
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = len(weight)
     elif isinstance(module, nn.Embedding):
         module.embedding_dim = weight.shape[1]
     elif type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # of Transformers

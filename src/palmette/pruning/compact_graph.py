@@ -118,6 +118,10 @@ class Walk:
             return None
         return found.detach() if isinstance(found, Tensor) else None
 
+    def owner(self, stored: Stored) -> nn.Module:
+        """The module that has it."""
+        return self.model.get_submodule(stored.names[0].rpartition(".")[0])
+
     def value(self, argument: Any) -> Value:
         """What is known of an argument of a node: of another node, or the number itself."""
         return self._env[argument] if isinstance(argument, Node) else argument

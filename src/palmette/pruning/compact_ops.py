@@ -29,14 +29,10 @@ def _arguments(node: Node, *names: str) -> list[Any]:
 
 
 def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis: int, uniform: bool) -> Value:
-    """A layer whose weight has inputs along `in_axis` of its first two axes and outputs along the other.
+    """A layer with a weight `w`, inputs along `in_axis` of its first two axes and outputs along the other.
 
-    Args:
-        walk, node: where we are.
-        x, w, b: the arguments: activation, weight, bias or None.
-        axis: the channel axis of the activation, and of what comes out.
-        in_axis: 1 for Linear and convolutions.
-        uniform: whether a channel that is the same everywhere gives outputs that are; not where zeros are padded.
+    Channels are along `axis` of what comes in and out. `uniform`: a channel that is the same everywhere gives
+    outputs that are; not where zeros are padded.
     """
     inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
     if not isinstance(weight, Stored) or not (bias is None or isinstance(bias, Stored)):
@@ -49,13 +45,12 @@ def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis
     out = walk.axis(weight, 1 - in_axis)
     if bias is not None:
         walk.join(walk.axis(bias, 0), out)
-    matrix = weight.tensor.movedim(in_axis, 1).flatten(2) if weight.tensor.dim() > 2 else None
-    flat = weight.tensor.movedim(in_axis, 1)
-    linked = (matrix.ne(0).any(2) if matrix is not None else flat.ne(0)).cpu()
+    kernels = weight.tensor.movedim(in_axis, 1)
+    kernels = kernels.reshape(*kernels.shape[:2], -1).cpu()
+    linked = kernels.ne(0).any(2)
     usable = inputs.known & (uniform | (inputs.value == 0))
     known = ~linked[:, ~usable].any(1)
-    gain = (matrix.sum(2, dtype=torch.float64) if matrix is not None else flat.double()).cpu()
-    value = gain @ inputs.value.where(usable, 0)
+    value = kernels.sum(2, dtype=torch.float64) @ inputs.value.where(usable, 0)
     if bias is not None:
         value = value + bias.tensor.double().cpu()
     walk.reads.append(
@@ -74,9 +69,9 @@ def _takes(walk: Walk, weight: Stored, bias: Stored | None) -> bool:
     """Whether a number for each output can be added here and nowhere else: to the bias, or to a new one."""
     if bias is not None:
         return bias.uses == 1
-    owner, _, attribute = weight.names[0].rpartition(".")
+    owner = walk.owner(weight)
     kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return weight.uses == 1 and attribute == "weight" and isinstance(walk.model.get_submodule(owner), kinds)
+    return weight.uses == 1 and isinstance(owner, kinds) and owner.bias is None
 
 
 def _linear(walk: Walk, node: Node) -> Value:
@@ -114,6 +109,8 @@ def _grouped(walk: Walk, node: Node, x: Any, w: Any, b: Any, groups: int, unifor
     inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
     if not isinstance(weight, Stored) or not isinstance(inputs, Channels) or inputs.axis != 1 or weight.uses > 1:
         return walk.stop(node)
+    if not isinstance(walk.owner(weight), nn.modules.conv._ConvNd):  # whose number of groups can be changed
+        return walk.stop(node)
     out = walk.axis(weight, 0)
     by_group = inputs.atoms.reshape(groups, -1)
     for atoms in (by_group, out.reshape(groups, -1)):
@@ -143,9 +140,8 @@ def _batch_norm(walk: Walk, node: Node) -> Value:
     training, eps = _arguments(node, "training", "eps")
     if training or not isinstance(x, Channels) or x.axis != 1 or rest[2] is None or rest[3] is None:
         return walk.stop(node)
-    for stored in rest:
-        if stored is not None:
-            walk.join(walk.axis(stored, 0), x.atoms)
+    for stored in [s for s in rest if s is not None]:
+        walk.join(walk.axis(stored, 0), x.atoms)
     w, b, mean, var = (torch.zeros(1).double() if s is None else s.tensor.double().cpu() for s in rest)
     scale = (var + eps).rsqrt() * (1 if rest[0] is None else w)
     known = x.known | (scale == 0)
@@ -161,6 +157,16 @@ def _pointwise(walk: Walk, node: Node) -> Value:
     value = node.target(x.value, *node.args[1:], **node.kwargs)  # type: ignore[operator]
     known = x.known & value.isfinite()
     return Channels(x.axis, x.atoms, known, value.double().where(known, 0))
+
+
+def _prelu(walk: Walk, node: Node) -> Value:
+    x, slope = (walk.value(a) for a in node.args)
+    if not isinstance(x, Channels) or x.axis != 1 or not isinstance(slope, Stored):
+        return walk.stop(node)
+    if len(slope.tensor) > 1:
+        walk.join(walk.axis(slope, 0), x.atoms)
+    below = x.value * slope.tensor.double().cpu()
+    return Channels(1, x.atoms, x.known, x.value.where(x.value > 0, below))
 
 
 def _same(walk: Walk, node: Node) -> Value:
@@ -186,10 +192,9 @@ def _binary(walk: Walk, node: Node) -> Value:
     walk.join(channels[0].atoms, channels[-1].atoms)
     sides = []
     for argument, value in zip(node.args[:2], pair, strict=True):
-        if isinstance(value, Channels):
-            sides.append((value.known, value.value))
-            continue
-        side = _beside(walk, argument, value, place, channels[0].atoms) if isinstance(argument, Node) else None
+        side = (value.known, value.value) if isinstance(value, Channels) else None
+        if side is None and isinstance(argument, Node):
+            side = _beside(walk, argument, value, place, channels[0].atoms)
         if side is None:
             return walk.stop(node)
         sides.append(side)
@@ -250,7 +255,7 @@ def _pool(walk: Walk, node: Node) -> Value:
 
 
 def _reduced(walk: Walk, node: Node) -> Value:
-    """The mean, largest or smallest over axes other than that of the channels."""
+    """The mean, sum, largest or smallest over axes other than that of the channels."""
     x = walk.value(node.args[0])
     dims: Any = node.args[1] if len(node.args) > 1 else None
     if not isinstance(x, Channels) or dims is None:
@@ -260,7 +265,8 @@ def _reduced(walk: Walk, node: Node) -> Value:
         return walk.stop(node)
     keep = bool(_arguments(node, "keepdim")[0])
     axis = x.axis if keep else x.axis - sum(d < x.axis for d in over)
-    return Channels(axis, x.atoms, x.known, x.value)
+    summed = node.target._schema.name == "aten::sum"  # type: ignore[union-attr]
+    return Channels(axis, x.atoms, x.known & (x.value == 0) if summed else x.known, x.value)
 
 
 def _pad(walk: Walk, node: Node) -> Value:
@@ -315,7 +321,7 @@ def _getitem(walk: Walk, node: Node) -> Value:
 
 _POINTWISE = """relu gelu silu sigmoid tanh hardtanh hardswish hardsigmoid relu6 leaky_relu elu selu celu mish
     softplus softsign log_sigmoid abs neg exp expm1 log log1p sqrt rsqrt square pow clamp clamp_min clamp_max erf
-    sin cos reciprocal sign floor round rsub threshold hardshrink softshrink dropout alpha_dropout"""
+    sin cos reciprocal sign floor round rsub threshold hardshrink softshrink dropout feature_dropout"""
 _LAYOUT = """view reshape _unsafe_view flatten unflatten permute transpose t movedim unsqueeze squeeze expand slice
     select index_select repeat flip narrow"""
 _POOLS = """max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
@@ -330,8 +336,9 @@ _OTHERS: list[tuple[str, Handler]] = [
     ("conv1d conv2d conv3d", _conv),
     ("conv_transpose1d conv_transpose2d conv_transpose3d", _conv_transpose),
     ("batch_norm _native_batch_norm_legit_no_training", _batch_norm),
-    ("mean amax amin", _reduced),
+    ("mean sum amax amin", _reduced),
     ("pad constant_pad_nd", _pad),
+    ("prelu", _prelu),
     ("cat", _cat),
     ("embedding", _embedding),
     ("getitem", _getitem),
