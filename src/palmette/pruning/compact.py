@@ -83,7 +83,7 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
         raise ValueError("torch.nn.utils.prune has pruned this model; call pm.from_torch_prune(model) first")
     inner = uncompiled(model)
     args, kwargs = _called_with(example_inputs)
-    with _evaluating(inner), torch.no_grad():
+    with _evaluating(inner), exact(), torch.no_grad():
         walk, why = _walk(inner, args, kwargs)
         flops = _flops(inner, args, kwargs)
         plan = planned(walk) if walk else None
@@ -305,6 +305,24 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def exact() -> Iterator[None]:
+    """Float32 with all its bits: GPUs multiply with fewer by default, and then sizes of layers change outputs."""
+    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
+    try:
+        before = [backend.allow_tf32 for backend in backends]
+    except RuntimeError:  # set in PyTorch's newer way: left as it is
+        yield
+        return
+    try:
+        for backend in backends:
+            backend.allow_tf32 = False
+        yield
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from palmette.pruning.compact import compact, outputs
+from palmette.pruning.compact import compact, exact, outputs
 from palmette.pruning.weights import uncompiled
 
 Quartiles: TypeAlias = tuple[float, float, float]
@@ -93,19 +93,18 @@ def speed(model: nn.Module, inputs: Any) -> Speed:
     device = next((p.device for p in inner.parameters()), torch.device("cpu"))
     small, report = compact(inner, inputs)
     with torch.no_grad():
-        wanted = outputs(inner, inputs)
         models: dict[str, tuple[nn.Module | None, str]] = {
             "dense": (inner, "as it is"),
             "compacted": (small, _shrunk(report.flops)) if report.layers else (None, _why_not(report.notes)),
             "CSR": _with_csr(inner),
             "2:4": _with_two_of_four(inner, device),
         }
-        usable = {}
-        for name, (variant, _) in list(models.items()):
-            if variant is not None and (trouble := _trouble(variant, inputs, wanted)):
-                models[name] = (None, trouble)
-            elif variant is not None:
-                usable[name] = variant
+        with exact():
+            wanted = outputs(inner, inputs)
+            for name, (variant, _) in list(models.items()):
+                if variant is not None and (trouble := _trouble(variant, inputs, wanted)):
+                    models[name] = (None, trouble)
+        usable = {name: variant for name, (variant, _) in models.items() if variant is not None}
         timed = _timed(usable, inputs, device)
     ways = tuple(Way(name, note, *timed.get(name, ())) for name, (_, note) in models.items())
     return Speed(ways, _where(device))
