@@ -136,6 +136,16 @@ def test_scopes_are_trade_off_and_layers_in_three_columns(shelf):
         assert len(faint) == 2  # the other layers
 
 
+def test_remaining_weights_can_be_on_logarithmic_axes(shelf):
+    picture = picture_of(shelf, "scopes")
+    plain, log = draw(picture).axes, draw(picture, log=True).axes
+    assert {(axis.get_xscale(), axis.get_yscale()) for axis in plain} == {("linear", "linear")}
+    scales = [(axis.get_xscale(), axis.get_yscale(), axis.xaxis_inverted()) for axis in log]
+    wanted = [("log", "linear", True), ("linear", "log", False), ("linear", "linear", False)]
+    assert scales == [row for row in wanted for _ in SCOPES]
+    assert [lines_of(axis) for axis in log] == [lines_of(axis) for axis in plain]
+
+
 def test_scopes_that_were_not_run_leave_their_columns_empty(shelf):
     whole = picture_of(shelf, "scopes")
     axes = draw(replace(whole, runs=whole.only(scope="global").runs)).axes
@@ -242,6 +252,15 @@ def test_a_run_under_way_is_drawn_as_far_as_it_goes(shelf):
     part = replace(whole, runs=tuple(runs))
     assert [len(xy[0]) for xy in lines_of(draw(part).axes[0]).values()] == [2, 1, 1, 1]
     assert "rounds 0 to 1 (of 2, so far)" in part.caption
+
+
+def test_that_runs_ended_at_different_rounds_is_said(shelf):
+    whole = picture_of(shelf, "rounds")
+    (first, records), *others = whole.runs
+    early = [records[0], records[1] | {"stopped": "the last step cut nothing"}]
+    part = replace(whole, runs=((first, early), *others))
+    assert "Where runs had nothing left to cut, means are over the others." in part.caption
+    assert "nothing left" not in whole.caption
 
 
 def test_nothing_at_all_is_refused(shelf):

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from palmette.studies.config import Experiment
     from palmette.studies.paper import PaperFigure
 
+    Looks = tuple[Published | None, bool]
+    """What is laid beside a figure, and whether its axes are logarithmic."""
+
 ENDS = ("png", "svg", "pdf")
 
 
@@ -37,6 +40,7 @@ ENDS = ("png", "svg", "pdf")
 @click.option("--data", metavar="NAME", help="A data set in place of the paper's, such as digits.")
 @click.option("--from", "sources", multiple=True, metavar="FOLDER", help="Draw what is there; run nothing.")
 @click.option("--beside", metavar="FILE.csv", help="Published values to lay beside ours. Figure 3 has its own.")
+@click.option("--log", is_flag=True, help="Remaining weights on logarithmic axes; the paper's are linear.")
 @click.option("--out", default="runs", metavar="FOLDER", help="Where runs and pictures go. [default: runs]")
 @click.option("--data-dir", metavar="FOLDER", help="Where data sets are looked for first.")
 @click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
@@ -52,6 +56,7 @@ def paper(
     names: tuple[str, ...],
     sources: tuple[str, ...],
     beside: str | None,
+    log: bool,
     out: str,
     data_dir: str | None,
     device: str | None,
@@ -88,7 +93,7 @@ def paper(
     if sources:
         if not names:
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
-        _draw_from(sources, figures, asked, published, Path(out), everything="all" in names)
+        _draw_from(sources, figures, asked, (published, log), Path(out), everything="all" in names)
         return
     where = device_named(device)
     if not names or dry_run:
@@ -103,7 +108,7 @@ def paper(
     planned = list(dict.fromkeys(e for _, experiments in pictures for e in experiments))
     command = Paper(
         planned, Path(out), data_dir, where, False, fleet_size(fleet), ctx.meta["palmette.arguments"],
-        stem="paper", pictures=pictures, beside=published,
+        stem="paper", pictures=pictures, looks=(published, log),
     )  # fmt: skip
     command.tables = [figure.name for figure in figures if figure.kind == "table"]
     if planned:
@@ -152,7 +157,7 @@ class Paper(Sweep):
 
     word: ClassVar = "paper"
     pictures: Sequence[tuple[PaperFigure, Sequence[Experiment]]] = ()
-    beside: Published | None = None
+    looks: Looks = (None, False)
     tables: Sequence[str] = ()
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
@@ -163,7 +168,7 @@ class Paper(Sweep):
         for figure, planned in self.pictures:
             picture = in_folder(figure, planned, self.out)
             key = figure.name if figure.model == picture.paper.model else f"{figure.name}-{figure.model}"
-            found[key] = _write(picture, self.beside, self.out) if picture.runs else None
+            found[key] = _write(picture, self.looks, self.out) if picture.runs else None
         for name in self.tables:
             found[name] = write_table(name, self.out)
         return found
@@ -191,7 +196,7 @@ def _draw_from(
     sources: Sequence[str],
     figures: Sequence[PaperFigure],
     asked: Asked,
-    beside: Published | None,
+    looks: Looks,
     out: Path,
     *,
     everything: bool,
@@ -220,7 +225,7 @@ def _draw_from(
             continue
         seeds = picture.seeds
         count = f"{seeds[0]} to {seeds[-1]}" if seeds[0] != seeds[-1] else str(seeds[-1])
-        file = _write(picture, beside, out)
+        file = _write(picture, looks, out)
         click.echo(f"{file}, .svg, .pdf: {len(picture.runs)} runs, {count} of each line")
     for figure in figures:
         if figure.kind == "table":
@@ -229,8 +234,8 @@ def _draw_from(
         where = ", ".join(repr(source) for source in sources)
         wanted = "a figure of the paper, scaled as asked" if everything else ", ".join(absent)
         raise ValueError(f"no run below {where} is one for {wanted}")
-    for text in troubles:
-        click.echo(f"palmette: {text}", err=True)
+    if troubles:  # after all that could be drawn
+        raise ValueError("; ".join(troubles))
 
 
 def write_table(name: str, out: Path) -> Path:
@@ -243,14 +248,16 @@ def write_table(name: str, out: Path) -> Path:
     return out / f"{name}.md"
 
 
-def _write(picture: Picture, beside: Published | None, out: Path) -> Path:
+def _write(picture: Picture, looks: Looks, out: Path) -> Path:
     """The picture as files; the PNG is named."""
     from palmette.reports.figures import as_file
     from palmette.reports.paper import draw
     from palmette.reports.paper_published import published
     from palmette.studies.rundir import write_whole
 
-    figure = draw(picture, beside=beside or published(picture.figure))
+    beside, log = looks
+    figure = draw(picture, beside=beside or published(picture.figure), log=log)
+    stem = out / (picture.name + ("-log" if log else ""))
     for end in ENDS:
-        write_whole(out / f"{picture.name}.{end}", as_file(figure, end))  # type: ignore[arg-type]
-    return out / f"{picture.name}.png"
+        write_whole(stem.with_name(f"{stem.name}.{end}"), as_file(figure, end))  # type: ignore[arg-type]
+    return stem.with_name(f"{stem.name}.png")

@@ -101,7 +101,7 @@ def draw(runs: Iterable[Run], *, caption: str = "", panels: Sequence[Panel] = PA
         for axis, panel in zip(axes, panels, strict=False):
             for (name, many), line in zip(groups.items(), LINES * len(groups), strict=False):
                 _curve(axis, panel, many, line | {"label": name})
-            _furnish(axis, panel)
+            furnish(axis, panel)
         for axis in axes[len(panels) :]:
             axis.remove()
         handles, names = axes[0].get_legend_handles_labels()
@@ -167,14 +167,15 @@ def _curve(axis: Axes, panel: Panel, many: Sequence[Sequence[Record]], line: dic
     axis.fill_between(x, low, high, color=line["color"], alpha=0.18, linewidth=0)
 
 
-def _furnish(axis: Axes, panel: Panel) -> None:
+def furnish(axis: Axes, panel: Panel) -> None:
+    """Title, labels and scales."""
     axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
     axis.margins(x=0.02)
     for log, which in ((panel.log_x, "x"), (panel.log_y, "y")):
         if log:
             getattr(axis, f"set_{which}scale")("log")
             _label(getattr(axis, f"{which}axis"))
-    if panel.falling:
+    if panel.falling and not axis.xaxis_inverted():  # one that is shared may be already
         axis.invert_xaxis()
 
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.figures import LINES, STYLE, Panel, check_matplotlib
+from palmette.reports.figures import LINES, STYLE, Panel, check_matplotlib, furnish
 from palmette.reports.page_looks import PHASE_COLOURS
-from palmette.reports.paper_page import INK, WIDTH, Curve, Row, draw_curve, furnish, furnish_page, page
+from palmette.reports.paper_page import INK, WIDTH, Curve, Row, draw_curve, furnish_page, page
 from palmette.reports.paper_published import Published, name_in_file
 from palmette.reports.paper_runs import Picture
 from palmette.reports.phases import COLLAPSE, PHASES, mean, phases_of_mean
@@ -30,10 +30,13 @@ _SIGNS = {"η_r": r"$\eta_r$", "γ": r"$\gamma$", "p and q": "$p$ and $q$"}
 SCOPES = {"neuron": "Neuron-wise pruning", "layer": "Layer-wise pruning", "global": "Global pruning"}
 
 
-def draw(picture: Picture, *, beside: Published | None = None) -> Figure:
-    """The figure of the paper from the runs of `picture`, with what was published as open marks where it is given.
+def draw(picture: Picture, *, beside: Published | None = None, log: bool = False) -> Figure:
+    """The figure of the paper from the runs of `picture`. A run under way is drawn as far as it goes.
 
-    A run of which only some rounds are there is drawn as far as it goes.
+    Args:
+        picture: what is drawn.
+        beside: what was published, as open marks.
+        log: remaining weights on logarithmic axes, falling to the right; the paper's are linear.
     """
     check_matplotlib()
     import matplotlib
@@ -49,10 +52,20 @@ def draw(picture: Picture, *, beside: Published | None = None) -> Figure:
         if picture.figure.kind == "p-q map":
             return _maps(picture, title)
         rows = {"rounds": _rounds, "scopes": _scopes}.get(picture.figure.kind, _ablations)(picture, beside)
+        rows = [_logarithmic(row) if log else row for row in rows]
         if beside is None:
             return page(rows, title=title, caption=picture.caption)
         caption = f"{picture.caption} Open marks: {beside.note}."
         return page(rows, title=title, caption=caption, open_marks=beside.name)
+
+
+def _logarithmic(row: Row) -> Row:
+    """Remaining weights on logarithmic axes."""
+    cells = [
+        (replace(panel, log_x=panel.x is _density, falling=panel.x is _density, log_y=panel.y is _density), curves)
+        for panel, curves in row.cells
+    ]
+    return replace(row, cells=cells)
 
 
 def check_beside(beside: Published, figures: Iterable[PaperFigure]) -> None:
@@ -101,10 +114,11 @@ def _pruned_accuracy(record: Record) -> float:
     return 100 * float(record["pruned"]["test"]["accuracy"])
 
 
+_index = _reader("retrained", "pq_index")
 RETRAINED = {
     "retrained/accuracy": Panel("Accuracy, %", _round, _accuracy, ROUND),
     "retrained/remaining": Panel("Remaining weights, %", _round, _density, ROUND),
-    "retrained/pq_index": Panel("PQ Index", _round, _reader("retrained", "pq_index"), ROUND),
+    "retrained/pq_index": Panel("PQ Index", _round, _index, ROUND),
     "retrained/gini_index": Panel("Gini Index", _round, _reader("retrained", "gini_index"), ROUND),
 }
 # Differences are retrained less pruned, as the paper has them; a record has pruned less retrained.
@@ -153,7 +167,7 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
     sap = Experiment()
 
     def of_layers(heading: str, name: str, scale: float, *, legend: bool) -> Row:
-        cells = []
+        of_whole, cells = _density if name == "density" else _index, []
         for scope, title in SCOPES.items():
             many = [records for _, records in picture.only(scope=scope, method="sap", p=sap.p, q=sap.q).runs]
             marked = {f"{place} ({_short(layers[i])})": layers[i] for i, place in places.items()}
@@ -162,7 +176,7 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
                 Curve(said, look, many, _of_layer(layer, name, scale))
                 for (said, layer), look in zip(marked.items(), LINES[4:], strict=False)
             ]
-            cells.append((Panel(title, _round, _density, ROUND), curves))
+            cells.append((Panel(title, _round, of_whole, ROUND), curves))
         return Row(f"{heading}, {label(sap)}", cells, alike=True, legend=legend)
 
     trade = [
@@ -186,6 +200,7 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
     for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
         draw_curve(axis, RETRAINED[key], Curve(name, look, many))
         furnish(axis, RETRAINED[key])
+        axis.locator_params(axis="x", integer=True)
     axes[0].set_xlabel("")
     bottom, top = axes[0].get_ylim()
     axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # for the names of the phases

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.figures import Panel, points
+from palmette.reports.figures import Panel, furnish, points
 from palmette.reports.tables import Record
 
 if TYPE_CHECKING:
@@ -60,6 +60,8 @@ def page(rows: Sequence[Row], *, title: str, caption: str, open_marks: str = "")
             for number, curve in enumerate(curves):
                 draw_curve(axis, panel, curve, number)
             furnish(axis, panel)
+            if not panel.log_x:
+                axis.locator_params(axis="x", integer=True)  # rounds are whole
         part.suptitle(row.heading, x=0.006, ha="left", fontsize=11.5, fontweight="bold")
         if row.legend:
             _legend(part, row, open_marks)
@@ -86,13 +88,6 @@ def furnish_page(figure: Figure, title: str, caption: str) -> None:
     figure.suptitle(title, x=0.006, ha="left", fontsize=13, fontweight="bold")
     text = "\n".join(textwrap.wrap(caption, columns))
     figure.supxlabel(text, x=0.006, ha="left", fontsize=9.5, color=INK)
-
-
-def furnish(axis: Axes, panel: Panel) -> None:
-    """Title, labels and ticks; rounds are whole numbers."""
-    axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
-    axis.margins(x=0.03)
-    axis.locator_params(axis="x", integer=True)
 
 
 def draw_curve(axis: Axes, panel: Panel, curve: Curve, number: int = 0) -> None:

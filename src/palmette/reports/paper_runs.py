@@ -91,9 +91,9 @@ class Picture:
         """The protocol of the paper and, where it is another, that of these runs."""
         rounds = rounds_of(self.paper.model)
         theirs = f"{Experiment.epochs} epochs in each of rounds 0 to {rounds}, {len(SEEDS)} seeds"
-        ours = self._protocol()
-        if (self.figure.data, self.figure.model) != (self.paper.data, self.paper.model):
-            ours, theirs = (f"{text} of {_network(f)}" for text, f in ((ours, self.figure), (theirs, self.paper)))
+        other = (self.figure.data, self.figure.model) != (self.paper.data, self.paper.model)
+        ours = self._protocol(f" of {_network(self.figure)}" if other else "")
+        theirs += f" of {_network(self.paper)}" if other else ""
         same = ours == theirs
         lines = [f"The paper's protocol: {ours}." if same else f"Here {ours}; in the paper {theirs}."]
         if self.figure.kind == "p-q map":
@@ -104,6 +104,9 @@ class Picture:
                 if self.seeds[-1] > 1
                 else "One seed, so no error bars."
             )
+        ends = {len(records) for _, records in self.runs if records[-1]["stopped"] is not None}
+        if len(ends) > 1 and self.seeds[-1] > 1:
+            lines.append("Where runs had nothing left to cut, means are over the others.")
         if self.missing:
             lines.append(f"Not run: {'; '.join(self.missing)}.")
         return " ".join(line for line in lines if line)
@@ -117,7 +120,7 @@ class Picture:
         runs, planned = (run for run in self.runs if fits(run[0])), (e for e in self.planned if fits(e))
         return replace(self, runs=tuple(runs), planned=tuple(planned))
 
-    def _protocol(self) -> str:
+    def _protocol(self, network: str) -> str:
         first, seeds = self.runs[0][0], self.seeds
         count = f"{seeds[-1]} seed{'s' if seeds[-1] > 1 else ''}"
         if seeds[0] != seeds[-1]:
@@ -127,7 +130,7 @@ class Picture:
         last = min(self.last, rounds) if under_way else rounds
         so_far = f" (of {rounds}, so far)" if last < rounds else ""
         epochs = f"{first.epochs} epoch{'s' if first.epochs != 1 else ''}"
-        text = f"{epochs} in each of rounds 0 to {last}{so_far}, {count}"
+        text = f"{epochs} in each of rounds 0 to {last}{so_far}, {count}{network}"
         usual = {e.batch for e in self.figure.experiments()}
         others = [
             f"{name.replace('_', ' ')} {getattr(first, name)}"
