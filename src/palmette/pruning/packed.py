@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -117,11 +119,11 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
             os.fsync(file.fileno())
         partial.replace(path)
     except (OSError, SafetensorError) as error:
-        raise NotWritten(
-            f"cannot write {str(path)!r}: {_said(error)}; is there such a folder, and room?"
-        ) from error
+        why = _said(error) if path.parent.is_dir() else f"there is no folder {str(path.parent)!r}"
+        raise NotWritten(f"cannot write {str(path)!r}: {why}") from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
 
 
 def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -261,4 +263,5 @@ def _said(error: Exception) -> str:
     """What a library raised, as part of a sentence."""
     if isinstance(error, KeyError):
         return f"there is no {error}"
-    return str(getattr(error, "strerror", None) or error).split("\n")[0].rstrip(".")
+    said = str(getattr(error, "strerror", None) or error).split("\n")[0].rstrip(".")
+    return re.sub(r"^.*I/O error: (.*?) \(os error.*$", r"\1", said)
