@@ -224,6 +224,12 @@ def test_a_failed_write_leaves_the_old_file(path, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_file_may_be_read_by_those_who_may_read_other_new_files(path):
+    (path.parent / "other").touch()
+    pm.save(path, nn.Linear(2, 2))
+    assert path.stat().st_mode == (path.parent / "other").stat().st_mode
+
+
 def test_any_changed_byte_and_any_missing_end_is_found(path):
     pm.save(path, {"a": sparse(20, 30, zeros=0.5), "b": sparse(20, 30, zeros=0.9), "c": torch.ones(3)})
     whole = path.read_bytes()

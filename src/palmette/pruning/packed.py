@@ -114,7 +114,10 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
     """Write a safetensors file, whole or not at all."""
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
+        partial.touch()
+        mode = partial.stat().st_mode
         save_file(tensors, partial, metadata)
+        partial.chmod(mode)  # save_file makes files that nobody else may read
         with partial.open("rb") as file:
             os.fsync(file.fileno())
         partial.replace(path)
