@@ -153,12 +153,15 @@ def test_shards_become_one_file_in_a_new_folder(tmp_path):
     model = net()
     sharded(tmp_path / "in", model, "safetensors")
     (tmp_path / "in" / "config.json").write_text("{}")
+    (tmp_path / "in" / "pooling").mkdir()
+    (tmp_path / "in" / "pooling" / "config.json").write_text("{}")
     prune_checkpoint(tmp_path / "in", tmp_path / "out", scope="global")
     pm.Pruner(model, scope="global").step()
     assert all(
         torch.equal(w, load_file(tmp_path / "out/model.safetensors")[n]) for n, w in model.state_dict().items()
     )
-    assert sorted(os.listdir(tmp_path / "out")) == ["config.json", "model.masks.safetensors", "model.safetensors"]
+    written = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file())
+    assert written == ["config.json", "model.masks.safetensors", "model.safetensors", "pooling/config.json"]
 
 
 def test_the_packed_form_is_small_and_loads(tmp_path):
@@ -234,6 +237,7 @@ def test_what_cannot_be_cut_or_written_is_refused_with_the_way_out(tmp_path):
         ((file, "-o", file), "needs a place of its own"),
         ((file, "-o", tmp_path / "out.pt"), "is written as .safetensors, got"),
         ((tmp_path / "no.pt", "-o", out), "no file at"),
+        ((tmp_path / "full", "-o", tmp_path / "full" / "new"), "needs a place of its own"),
         ((tmp_path / "full", "-o", tmp_path / "full"), "needs a place of its own"),
         ((tmp_path / "full", "-o", tmp_path / "full" / "model.safetensors", "--pack"), "needs a place of its own"),
         ((tmp_path / "numbers.csv", "-o", out), "holds plain numbers"),

@@ -154,7 +154,7 @@ def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
     own = {source.resolve(), masks_file(source).resolve()}
     if source.is_dir() or source.name.endswith(".index.json"):  # its shards too
         own |= {file.resolve() for file in (source if source.is_dir() else source.parent).iterdir()}
-    if out.resolve() in own:
+    if out.resolve() in own or (folder and source.resolve() in out.resolve().parents):
         raise ValueError(
             f"the cut checkpoint needs a place of its own, got {str(out)!r}, which is part of the one to cut"
         )
@@ -164,10 +164,9 @@ def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
         partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
         try:
             with _explained(out):
-                partial.mkdir(parents=True)
-                for file in sorted(source.iterdir()):
-                    if file.is_file() and not file.name.endswith(_WEIGHT_FILES):
-                        shutil.copy2(file, partial / file.name)
+                shutil.copytree(
+                    source, partial, ignore=shutil.ignore_patterns(*(f"*{end}" for end in _WEIGHT_FILES))
+                )
                 yield partial / "model.safetensors"
                 if out.is_dir():
                     out.rmdir()
