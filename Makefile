@@ -40,6 +40,7 @@ docs: $(READY)
 
 pages: $(READY)
 	$(BIN)/python docs/make.py
+	$(BIN)/python -m results.make
 
 clean:
 	rm -rf build .venv .pytest_cache .mypy_cache .ruff_cache

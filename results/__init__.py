@@ -1,0 +1,1 @@
+"""Studies on record, and the pages about them: `python -m results.make`."""

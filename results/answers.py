@@ -1,0 +1,197 @@
+"""What the records say: at equal density, round by round, and about the hypothesis; fractions, as everywhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+from palmette.reports.comparison import at_densities, compare, differences, interval
+from palmette.reports.phases import phases, turns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
+"""Where methods are compared, on every page the same."""
+LEVEL = 0.05
+ENOUGH = 16
+"""Pairs for a bootstrap; with fewer an interval is Student's."""
+SAP, SAP2, LT, ONE_SHOT = "SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "Lottery Ticket", "One Shot"
+METHODS = (SAP, SAP2, LT, ONE_SHOT)
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values adjusted for their number, so that any error among all of them is as rare as the level says.
+
+    >>> holm([0.01, 0.04, 0.03])
+    [0.03, 0.06, 0.06]
+
+    Holm 1979.
+    """
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+def equal_density(frame: pd.DataFrame, baseline: str, at: Sequence[float] = DENSITIES) -> pd.DataFrame:
+    """The frame of `compare`, and `adjusted`: the p-value of a paired t-test, by `holm` over all of the table."""
+    found = compare(frame, at=at, baseline=baseline)
+    points = at_densities(frame, list(at))
+    points = points.assign(difference=differences(points, baseline))
+    tests = {}
+    for key, group in points.groupby(["scope", "density", "name"], sort=False):
+        pairs = group["difference"].dropna()
+        if len(pairs) > 2:
+            tests[key] = float(stats.ttest_1samp(pairs, 0.0).pvalue)
+    adjusted = dict(zip(tests, holm(list(tests.values())), strict=True))
+    keys = zip(found["scope"], found["density"], found["method"], strict=True)
+    return found.assign(adjusted=[adjusted.get(key, math.nan) for key in keys])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean of paired differences, its 95 % interval and the number of pairs."""
+
+    mean: float
+    low: float
+    high: float
+    pairs: int
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Difference:
+        """Of the differences themselves: by bootstrap, and by Student's t where it would be too narrow."""
+        mean = float(np.mean(values))
+        if len(values) >= ENOUGH:
+            return Difference(mean, *interval(values), len(values))
+        half = math.nan
+        if len(values) > 1:
+            error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+            half = error * float(stats.t.ppf(1 - LEVEL / 2, len(values) - 1))
+        return Difference(mean, mean - half, mean + half, len(values))
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the interval leaves 0 out, else 0."""
+        return int(self.low > 0) - int(self.high < 0)
+
+
+def column(frame: pd.DataFrame, name: str, round: int, value: str, scope: str = "global") -> pd.Series:
+    """A value of all runs of a method in a round, by seed."""
+    here = frame[(frame["name"] == name) & (frame["round"] == round) & (frame["scope"] == scope)]
+    return here.set_index("seed")[value].sort_index()
+
+
+def between(
+    frame: pd.DataFrame, one: tuple[str, int], other: tuple[str, int], value: str = "test_accuracy"
+) -> Difference:
+    """One method in one round less another in another, in pairs of equal seed."""
+    return Difference.of((column(frame, *one, value) - column(frame, *other, value)).dropna().tolist())
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The index of a method over its rounds: where it is lowest and where it is highest after that.
+
+    `lowest` and `highest` are the rounds of the mean curve of the even seeds, and of the odd ones. The rest is
+    measured at the rounds that the other half of the seeds has found: `fall`, `rise`, `fall_again`, and the means
+    at the start, the lowest, the highest and the end of each run.
+    """
+
+    name: str
+    lowest: tuple[int, int]
+    highest: tuple[int, int]
+    fall: Difference
+    rise: Difference
+    fall_again: Difference
+    index: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    density: tuple[float, ...]
+    steepest: int
+
+    @property
+    def as_said(self) -> bool:
+        """Falls, rises and falls, each beyond the noise."""
+        return (self.fall.sign, self.rise.sign, self.fall_again.sign) == (-1, 1, -1)
+
+
+def shape(frame: pd.DataFrame, name: str) -> Shape:
+    """The shape of the index of a method, its turns found in one half of the seeds and measured in the other."""
+    runs = frame[frame["name"] == name].sort_values("round")
+    halves = [runs[runs["seed"] % 2 == parity] for parity in (0, 1)]
+    found = [_turns(half) for half in halves]
+    values = []
+    for half, (lowest, highest) in zip(reversed(halves), found, strict=True):
+        for _, run in half.groupby("seed"):
+            at = run.set_index("round")[["pq_index", "test_accuracy", "density"]]
+            if highest in at.index:
+                values.append(at.loc[[0, lowest, highest, at.index[-1]]].to_numpy())
+    everything = np.asarray(values)  # seeds, four moments, three values
+    index = everything[:, :, 0]
+    fall, rise, fall_again = (Difference.of((index[:, i + 1] - index[:, i]).tolist()) for i in range(3))
+    means = everything.mean(0)
+    curve = runs.groupby("round")["test_accuracy"].mean()
+    return Shape(
+        name,
+        (found[0][0], found[1][0]),
+        (found[0][1], found[1][1]),
+        fall,
+        rise,
+        fall_again,
+        index=tuple(means[:, 0].tolist()),
+        accuracy=tuple(means[:, 1].tolist()),
+        density=tuple(means[:, 2].tolist()),
+        steepest=int(curve.diff().idxmin()),
+    )
+
+
+def _turns(runs: pd.DataFrame) -> tuple[int, int]:
+    """The round with the lowest mean index before a collapse, and that with the highest from there on."""
+    reached = runs.groupby("id")["round"].max().min()
+    means = runs[runs["round"] <= reached].groupby("round")[["pq_index", "test_accuracy"]].mean()
+    found = phases(means["test_accuracy"].tolist(), means["pq_index"].tolist())
+    standing = len(found) - found.count("collapsed")
+    lowest = int(means["pq_index"].iloc[:standing].idxmin())
+    return lowest, int(means["pq_index"].loc[lowest:].idxmax())
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean, standard deviation and number."""
+
+    mean: float
+    sd: float
+    n: int
+
+    @staticmethod
+    def of(values: pd.Series | Sequence[float]) -> Spread:
+        """Of the values that exist."""
+        known = np.asarray([v for v in values if not math.isnan(v)], dtype=float)
+        sd = float(known.std(ddof=1)) if len(known) > 1 else math.nan
+        return Spread(float(known.mean()) if len(known) else math.nan, sd, len(known))
+
+
+def turned(frame: pd.DataFrame, name: str) -> dict[str, dict[str, Spread]]:
+    """By the rule of the report, run by run: when the index turned up, when the network collapsed, and the last
+    round before the first that is more than a point below the dense network."""
+    found: dict[str, list[dict[str, float]]] = {"turned_up": [], "collapsed": [], "kept": []}
+    for _, run in frame[frame["name"] == name].sort_values("round").groupby("id"):
+        accuracy = run["test_accuracy"].tolist()
+        rounds: dict[str, int | None] = dict(turns(phases(accuracy, run["pq_index"].tolist())))
+        below = (t for t, a in enumerate(accuracy) if a < accuracy[0] - 0.01 - 1e-9)
+        rounds["kept"] = next(below, len(accuracy)) - 1
+        for moment, t in rounds.items():
+            if t is not None:
+                values = ("round", "density", "test_accuracy", "train_accuracy", "pq_index")
+                found[moment].append({v: float(run[v].iloc[t]) for v in values})
+    return {
+        moment: {key: Spread.of([row[key] for row in rows]) for key in (rows[0] if rows else ())}
+        for moment, rows in found.items()
+    }

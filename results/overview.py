@@ -1,0 +1,137 @@
+"""results/README.md, the five questions asked of all studies, and the table on the front page."""
+
+from __future__ import annotations
+
+import re
+
+from palmette.studies.rundir import write_whole
+from results import precision, questions
+from results.answers import LT, METHODS, SAP, SAP2, Spread, between, column, equal_density
+from results.four_methods import MLP
+from results.study import HERE, Study, page, paragraphs, percent, points, prose, spread, table, true
+
+FRONT = HERE.parent / "README.md"
+MARKS = re.compile(r"(<!-- results: begin -->\n).*?(<!-- results: end -->)", re.DOTALL)
+LATER = {
+    "cifar10-mlp": "CIFAR10, MLP: full protocol, 4 seeds (the grid is in [cifar10-mlp](cifar10-mlp/grid.toml))",
+    "cifar10-cnn": "CIFAR10, CNN: full protocol with one seed, and shorter with four; scopes and settings",
+    "cifar10-resnet18": "CIFAR10, ResNet18: the first rounds at full length, all of them shorter, beside the "
+    "published values",
+    "cifar100-wresnet28x8": "CIFAR100, WResNet28x8: a few rounds",
+    "tinyimagenet-resnet50": "TinyImageNet, ResNet50: a few rounds",
+}
+
+
+def studies() -> list[Study]:
+    """All that have records."""
+    folders = (file.parent for file in sorted(HERE.glob("*/study.toml")))
+    return [Study(folder.name) for folder in folders if (folder / "runs.tar.xz").exists()]
+
+
+def write() -> None:
+    """The overview, and the part of the front page between the marks."""
+    write_whole(HERE / "README.md", text())
+    old = FRONT.read_text(encoding="utf-8")
+    new, found = MARKS.subn(lambda m: f"{m[1]}\n{front()}\n\n{m[2]}", old)
+    if found != 1:
+        raise ValueError(f"README.md must have the marks of the results once, found {found}")
+    if new != old:
+        write_whole(FRONT, new.encode())
+
+
+def text() -> bytes:
+    """The overview."""
+    there = studies()
+    rows = [
+        (
+            f"[{study.about['title']}]({study.name}/README.md)",
+            str(study.frame["id"].nunique()),
+            str(study.frame["seed"].nunique()),
+            f"{study.frame['rounds'].max()}",
+            f"{study.frame['epochs'].max()}",
+            f"{study.seconds or study.frame['seconds'].sum():.0f} s",
+        )
+        for study in there
+    ]
+    later = [words for name, words in LATER.items() if name not in {study.name for study in there}]
+    return page(
+        "# Results on record",
+        prose(
+            "Studies by the paper's protocol (Diao et al. 2023), with more seeds than it has. Each folder has "
+            "the records, the grid that made them, pictures, tables, and what they say; every number on these "
+            "pages is computed from the records by `python -m results.make`, and a test computes some of them "
+            "again."
+        ),
+        table(("study", "runs", "seeds", "rounds", "epochs a round", "time"), rows),
+        prose(
+            f"On one {MLP.under()}. The time is that of the commands; of *bfloat16*, of training and pruning "
+            "alone."
+        ),
+        "![MLP on FashionMNIST: accuracy, index and density by round, and accuracy by "
+        "density](fashionmnist-mlp/overview.png)",
+        "## Five questions",
+        questions.first(),
+        questions.second(),
+        questions.third(),
+        questions.fourth(),
+        questions.fifth(),
+        "## How sure is this?",
+        points(
+            "Differences are taken in pairs of runs that share the seed, so the initial weights and the order "
+            "of images; intervals are 95 %: percentile bootstrap with 16 seeds, Student's with four or eight.",
+            "Densities (50, 20, 10, … 0.2 %) were set once for all pages, and all are shown. Where a table has "
+            "many comparisons, what is bold in it holds after Holm's correction.",
+            "Seeds vary initial weights and the order of images. There is one training set, one test set of "
+            "10,000 images and one recipe, so this is the noise of training and not that of other data: "
+            "accuracies may all be off by some tenths of a point together, which differences are not.",
+            "Learning rate and weight decay are the paper's for all densities and methods; nothing was tuned "
+            "here.",
+            "Training is in bfloat16, the paper's in float32: [no difference is "
+            f"seen]({precision.STUDY.name}/README.md).",
+        ),
+        "## Not run yet",
+        points(*later),
+        prose(
+            "The paper has CNN, ResNet18 and larger networks too; nothing on this page says anything about them."
+        ),
+    )
+
+
+def front() -> str:
+    """The table of the front page: accuracy at equal density, for the MLP."""
+    at = (0.1, 0.05, 0.02, 0.01, 0.005)
+    equal = equal_density(MLP.frame, LT, at)
+    dense = Spread.of(column(MLP.frame, LT, 0, "test_accuracy"))
+    rows = []
+    for name in METHODS:
+        cells = []
+        for d in at:
+            row = equal[(equal["method"] == name) & (equal["density"] == d)].iloc[0]
+            fewer = f" (n = {row['n']})" if 0 < row["n"] < dense.n else ""
+            cells.append(spread(Spread(row["accuracy"], row["sd"], row["n"])) + fewer)
+        end = MLP.frame[MLP.frame["name"] == name].sort_values("round").groupby("seed").last()
+        rows.append((name, *cells, percent(end["density"].mean())))
+    command = MLP.about["commands"][-1]["command"]
+    fast, late = between(MLP.frame, (SAP2, 10), (LT, 25)), between(MLP.frame, (SAP, 30), (LT, 30))
+    return paragraphs(
+        table(("method", *(f"at {percent(d)}" for d in at), "ends at"), rows),
+        prose(
+            f"Test accuracy in percent at equal density, mean ± sd, n = {dense.n} seeds; dense: {spread(dense)}. "
+            f"Empty: not reached. `{command}`: {MLP.frame['id'].nunique()} runs of "
+            f"{MLP.frame['rounds'].max() + 1} × {MLP.frame['epochs'].max()} epochs in {MLP.seconds} s, in two "
+            f"parts; {MLP.under()}; {MLP.frame['precision'].iloc[0]}."
+        ),
+        prose(
+            true(
+                max(abs(row.difference) for row in equal.itertuples() if row.method in (SAP, SAP2) and row.pairs)
+                < 0.005,
+                "At equal density SAP and Lottery Ticket are alike, within half a point.",
+            ),
+            true(
+                fast.sign == 0 and late.sign == 1,
+                "What SAP adds is that the index says how much to cut: SAP (1, 2) is in ten rounds where "
+                "Lottery Ticket is in 25, and SAP (0.5, 1) brakes where Lottery Ticket collapses.",
+            ),
+            "[All results](results/README.md) lie beside the paper's claims, the misses too.",
+        ),
+    )

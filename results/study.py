@@ -1,0 +1,173 @@
+"""One study: what was written down when it was run, its records, and how numbers stand on a page."""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import textwrap
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palmette.reports.comparison import named, read
+from palmette.reports.figures import as_file
+from palmette.reports.paper_runs import Shelf
+from palmette.reports.tables import Run
+from palmette.studies.rundir import find_runs, write_whole
+from palmette.studies.standing import experiment_of
+from results.answers import Difference, Spread
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+HERE = Path(__file__).parent
+WIDTH = 124
+"""Of a line of prose on a page."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """The study in results/`name`: `study.toml` has what records do not say, `runs.tar.xz` the records."""
+
+    name: str
+
+    @property
+    def folder(self) -> Path:
+        """Where it is kept."""
+        return HERE / self.name
+
+    @functools.cached_property
+    def about(self) -> dict[str, Any]:
+        """Title, commands with their times, hardware, versions and date."""
+        return tomllib.loads((self.folder / "study.toml").read_text(encoding="utf-8"))
+
+    @functools.cached_property
+    def frame(self) -> pd.DataFrame:
+        """A row for each run and round, with the name of the method."""
+        return named(read([self.folder]))
+
+    @functools.cached_property
+    def runs(self) -> list[Run]:
+        """Settings and records of each run."""
+        return [(experiment_of(rundir), rundir.records()) for rundir in find_runs(self.folder)]
+
+    @property
+    def seconds(self) -> int:
+        """Of all of its commands."""
+        return sum(part["seconds"] for part in self.about["commands"] if "seconds" in part)
+
+    def under(self) -> str:
+        """Hardware, versions and date in a line."""
+        return f"{self.about['hardware']}; {self.about['versions']}; {self.about['date']}"
+
+    def made(self) -> str:
+        """How it was made: commands, times, settings that all runs share."""
+        commands = "\n".join(f"{part['command']}  # {_time(part)}" for part in self.about["commands"])
+        first = self.frame.iloc[0]
+        whole = "Times are of whole commands, Python's start included. " if self.seconds else ""
+        return f"```sh\n{commands}\n```\n\n" + prose(
+            f"{self.under()}. {whole}Training and pruning alone, of {self.frame['id'].nunique()} runs, took "
+            f"{self.frame['seconds'].sum():.0f} s. Settings are the paper's Table 3: {first['epochs']} epochs a "
+            f"round, batch {first['batch']}, SGD, learning rate {first['learning_rate']:g} with cosine "
+            f"annealing, momentum {first['momentum']:g} (Nesterov), weight decay {first['weight_decay']:g}; "
+            f"gradients clipped to norm {first['clip']:g}; every round begins at the initial weights; precision "
+            f"{first['precision']}. The last epoch of a round counts, and no epoch, cut or stop is chosen by "
+            "looking at test data. The records are in [runs.tar.xz](runs.tar.xz): `palmette table`, `palmette "
+            "report`, `palmette paper --from` and `read_runs` read the folder as it is. This page is written "
+            "from them by `python -m results.make`."
+        )
+
+
+def _time(part: dict[str, Any]) -> str:
+    return f"{part['what']}: {part['seconds']} s" if "seconds" in part else str(part["what"])
+
+
+def shelf(studies: Iterable[Study]) -> Shelf:
+    """The runs of some studies, for the figures of the paper."""
+
+    def refuse(text: str) -> None:
+        raise ValueError(text)
+
+    return Shelf.of([study.folder for study in studies], say=refuse)
+
+
+def save(figure: Figure, file: Path) -> None:
+    """As PNG with a palette, which is a third of the size."""
+    from PIL import Image
+
+    whole = Image.open(io.BytesIO(as_file(figure, "png"))).convert("RGB")
+    small = io.BytesIO()
+    whole.quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    write_whole(file, small.getvalue())
+
+
+def paragraphs(*parts: str) -> str:
+    """Parts of a page below each other."""
+    return "\n\n".join(parts)
+
+
+def page(*parts: str) -> bytes:
+    """A page of its parts."""
+    return (paragraphs(*parts) + "\n").encode()
+
+
+def prose(*sentences: str) -> str:
+    """A paragraph."""
+    text = " ".join(sentences).replace(" %", "\u00a0%")  # a line that begins with % would be a comment on the site
+    return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
+
+
+def points(*paragraphs: str) -> str:
+    """A list."""
+    return "\n".join(textwrap.indent(prose(p), "  ").replace("  ", "- ", 1) for p in paragraphs)
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
+    """Markdown, the first columns `words`, the others numbers."""
+    marks = ["---" if i < words else "---:" for i in range(len(titles))]
+    return "\n".join("| " + " | ".join(line) + " |" for line in [titles, marks, *rows])
+
+
+def true(condition: object, sentence: str) -> str:
+    """The sentence, if the records still say so: what is written by hand is checked each time."""
+    if not condition:
+        raise ValueError(f"the records do not say this any more, rewrite it: {sentence}")
+    return sentence
+
+
+def percent(value: float) -> str:
+    """A share with as many digits as count.
+
+    >>> percent(0.5), percent(0.0235), percent(0.00126)
+    ('50 %', '2.4 %', '0.13 %')
+    """
+    digits = 1 if value >= 0.01 or value <= 0 else 1 - math.floor(math.log10(100 * value))
+    text = f"{100 * value:.{digits}f}"
+    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+
+
+def spread(found: Spread, *, scale: float = 100, digits: int = 2) -> str:
+    """Mean ± standard deviation; empty where there is none."""
+    if not found.n:
+        return ""
+    sd = "" if math.isnan(found.sd) else f" ± {scale * found.sd:.{digits}f}"
+    return f"{scale * found.mean:.{digits}f}{sd}"
+
+
+def signed(value: float, *, scale: float = 100, digits: int = 2) -> str:
+    """With its sign.
+
+    >>> signed(-0.0012), signed(0.026, scale=1, digits=3)
+    ('−0.12', '+0.026')
+    """
+    return f"{scale * value:+.{digits}f}".replace("-", "−")
+
+
+def difference(found: Difference, *, scale: float = 100, digits: int = 2) -> str:
+    """Mean and interval."""
+    low, high = (signed(v, scale=scale, digits=digits) for v in (found.low, found.high))
+    return f"{signed(found.mean, scale=scale, digits=digits)} ({low} to {high})"

@@ -1,0 +1,162 @@
+"""Tables of four methods: round by round, at equal density, and the turns of the index."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from palmette.reports.phases import RULE
+from results.answers import (
+    DENSITIES,
+    LEVEL,
+    LT,
+    METHODS,
+    ONE_SHOT,
+    SAP,
+    SAP2,
+    Difference,
+    Shape,
+    Spread,
+    column,
+    turned,
+)
+from results.study import difference, percent, prose, signed, spread, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ROUNDS = (0, 5, 10, 15, 20, 25, 30)
+OTHERS = (SAP, SAP2, ONE_SHOT)
+
+
+def mean_density(frame: pd.DataFrame, name: str, round: int) -> float:
+    """Of a method in a round."""
+    return float(column(frame, name, round, "density").mean())
+
+
+def largest_drop(frame: pd.DataFrame, name: str) -> tuple[int, float]:
+    """The round in which a cut costs most accuracy before retraining, and how much, on average over seeds."""
+    lost = -frame[frame["name"] == name].groupby("round")["pruned_accuracy_difference"].mean()
+    return int(lost.idxmax()), float(lost.max())
+
+
+def _row(equal: pd.DataFrame, name: str, density: float) -> pd.Series:
+    return equal[(equal["method"] == name) & (equal["density"] == density)].iloc[0]
+
+
+def gap(equal: pd.DataFrame, name: str, density: float) -> str:
+    """The difference to the baseline at a density, with its interval."""
+    row = _row(equal, name, density)
+    return difference(Difference(row["difference"], row["low"], row["high"], row["pairs"]))
+
+
+def holds(equal: pd.DataFrame, name: str, density: float) -> int:
+    """1 or -1 where a difference is beyond the noise after correction for all of the table, else 0."""
+    row = _row(equal, name, density)
+    return 0 if not row["adjusted"] < LEVEL else 1 if row["difference"] > 0 else -1
+
+
+def largest_gap(equal: pd.DataFrame) -> str:
+    """The largest difference of SAP to Lottery Ticket at 2 % or more, in words."""
+    rows = equal[equal["method"].isin((SAP, SAP2)) & (equal["density"] >= 0.02) & (equal["pairs"] > 0)]
+    worst = rows.loc[rows["difference"].abs().idxmax()]
+    beyond = int((rows["adjusted"] < LEVEL).sum())
+    return (
+        f"the largest of {len(rows)} differences is {signed(worst['difference'])} points ({worst['method']} at "
+        f"{percent(worst['density'])}), and {beyond} of them {'is' if beyond == 1 else 'are'} beyond the noise "
+        f"of {int(rows['pairs'].max())} seeds"
+    )
+
+
+def rounds_table(frame: pd.DataFrame) -> str:
+    """Accuracy and density of each method in some rounds."""
+    rows = []
+    for name in METHODS:
+        cells = []
+        for t in ROUNDS:
+            accuracy = Spread.of(column(frame, name, t, "test_accuracy"))
+            fewer = f", n = {accuracy.n}" if accuracy.n < frame["seed"].nunique() else ""
+            at = f" at {percent(mean_density(frame, name, t))}{fewer}" if accuracy.n else "ended"
+            cells.append(spread(accuracy) + at)
+        rows.append((name, *cells))
+    n = frame["seed"].nunique()
+    note = f"Test accuracy in percent, mean ± standard deviation over n = {n} seeds, at a share of the weights."
+    return table(("method", *(f"T = {t}" for t in ROUNDS)), rows) + "\n\n" + note
+
+
+def density_tables(equal: pd.DataFrame) -> list[str]:
+    """Accuracy at equal density, and differences to Lottery Ticket."""
+    accuracies, gaps = [], []
+    for d in DENSITIES:
+        cells = {name: _row(equal, name, d) for name in METHODS}
+        fewer = {name: f" (n = {r['n']})" if 0 < r["n"] < equal["n"].max() else "" for name, r in cells.items()}
+        accuracies.append(
+            (
+                percent(d),
+                *(spread(Spread(r["accuracy"], r["sd"], r["n"])) + fewer[name] for name, r in cells.items()),
+            )
+        )
+        shown = []
+        for name in OTHERS:
+            mark = "**" if holds(equal, name, d) else ""
+            shown.append(f"{mark}{gap(equal, name, d)}{mark}" if cells[name]["pairs"] else "")
+        gaps.append((percent(d), *shown))
+    count, n = int(equal["adjusted"].notna().sum()), int(equal["n"].max())
+    return [
+        table(("weights", *METHODS), accuracies, words=0),
+        f"Test accuracy in percent, mean ± standard deviation, n = {n} where nothing is said; empty where not "
+        "reached.",
+        table(("weights", *(f"{name} − {LT}" for name in OTHERS)), gaps, words=0),
+        prose(
+            "Points of accuracy, mean over pairs of equal seed (so equal initial weights and order of images), "
+            "and its 95 % interval, by percentile bootstrap. Accuracy between two rounds is interpolated in the "
+            f"logarithm of the density. These are {count} comparisons, so some intervals leave out 0 by chance: "
+            "**bold** is what holds when all are judged together (paired t-tests, Holm's correction, "
+            f"{LEVEL:.0%})."
+        ),
+    ]
+
+
+def hypothesis(frame: pd.DataFrame, shapes: dict[str, Shape]) -> list[str]:
+    """Where the index turns, and whether beyond the noise; and the phases by the rule of the report."""
+    rows, moments = [], []
+    for name, s in shapes.items():
+        places = [f"{s.index[i]:.3f} ({percent(s.accuracy[i])})" for i in range(4)]
+        places[1] += f", {rounds(s.lowest)}"
+        places[2] = places[2] + f", {rounds(s.highest)}" if max(s.highest) > max(s.lowest) else ""
+        steps = zip((s.fall, s.rise, s.fall_again), (-1, 1, -1), strict=True)
+        rows.append((name, *places, *("yes" if d.sign == wanted else "no" for d, wanted in steps)))
+        moments.append((name, *(_moment(frame, at) for at in turned(frame, name).values())))
+    titles = ("method", "start", "lowest before a collapse", "highest after that", "end")
+    return [
+        table((*titles, "falls", "rises", "falls again"), rows),
+        prose(
+            "PQ Index (p = 0.5, q = 1), and accuracy in brackets. The even seeds say by their mean which rounds "
+            "are the lowest and the highest for the odd ones, and the odd ones for the even: so no value is "
+            "chosen by itself. *Yes* where the 95 % interval of the paired change leaves out 0."
+        ),
+        table(("method", "the index turned up after", "collapsed from", "within a point of dense until"), moments),
+        prose(
+            "Round, share of the weights and accuracy, run by run, by [the rule of the "
+            f"report](../../docs/report.md): {RULE} The last column is the last round before the first that is "
+            "more than one point below the dense network. Where an index is flat, its lowest round is where "
+            "noise puts it, and is no turn."
+        ),
+    ]
+
+
+def _moment(frame: pd.DataFrame, at: dict[str, Spread]) -> str:
+    if not at:
+        return "never"
+    n = at["round"].n
+    fewer = f", in {n} runs" if n < frame["seed"].nunique() else ""
+    accuracy = f"{100 * at['test_accuracy'].mean:.1f} %"
+    return f"T = {spread(at['round'], scale=1, digits=1)}: {percent(at['density'].mean)}, {accuracy}{fewer}"
+
+
+def rounds(found: tuple[int, int]) -> str:
+    """The rounds that two halves of the seeds have found.
+
+    >>> rounds((24, 24)), rounds((8, 6))
+    ('T = 24', 'T = 6 or 8')
+    """
+    return "T = " + " or ".join(map(str, sorted(set(found))))

@@ -1,0 +1,114 @@
+"""The pages of results/ say what the records say: some of their numbers, computed here in another way."""
+
+import json
+import re
+import statistics
+import tarfile
+from math import log
+from pathlib import Path
+
+import numpy as np
+import pytest
+from results.answers import Difference, Spread, holm
+from results.study import Study, difference, page, percent, points, prose, spread, true
+
+RESULTS = Path(__file__).parent.parent / "results"
+STUDIES = sorted(file.parent.name for file in RESULTS.glob("*/runs.tar.xz"))
+
+
+def records(study, wanted):
+    """Rounds of the runs whose folder has `wanted` in its name, by seed, straight from the archive."""
+    found = {}
+    with tarfile.open(RESULTS / study / "runs.tar.xz") as archive:
+        for member in archive:
+            if wanted in member.name and member.name.endswith("/records.jsonl"):
+                lines = archive.extractfile(member).read().decode().splitlines()
+                seed = int(re.search(r"-s(\d+)-[0-9a-f]+/", member.name)[1])
+                found[seed] = [json.loads(line) for line in lines]
+    return found
+
+
+def table(study, heading):
+    """The rows of the table below a heading, by their first cell."""
+    page = (RESULTS / study / "README.md").read_text()
+    lines = page.partition(f"## {heading}\n")[2].partition("\n| ")[2].splitlines()
+    cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
+    return {row[0]: row for row in cells[: next(i for i, line in enumerate(lines) if not line)]}
+
+
+@pytest.fixture(scope="module")
+def lottery():
+    return records("fashionmnist-mlp", "lottery-ticket")
+
+
+def test_accuracy_by_round_is_that_of_the_records(lottery):
+    last = [100 * run[30]["test"]["accuracy"] for run in lottery.values()]
+    density = statistics.fmean(100 * run[30]["retrained"]["density"] for run in lottery.values())
+    expected = f"{statistics.fmean(last):.2f} ± {statistics.stdev(last):.2f} at {density:.2f} %"
+    assert len(last) == 16
+    assert table("fashionmnist-mlp", "Round by round")["Lottery Ticket"][-1] == expected
+
+
+def test_accuracy_at_equal_density_is_that_of_the_records(lottery):
+    values = []
+    for run in lottery.values():  # 0.8^10 > 0.1 > 0.8^11
+        (d, a), (e, b) = ((run[t]["retrained"]["density"], run[t]["test"]["accuracy"]) for t in (10, 11))
+        values.append(100 * (a + (b - a) * (log(d) - log(0.1)) / (log(d) - log(e))))
+    expected = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
+    assert table("fashionmnist-mlp", "At equal density")["10 %"][3] == expected
+    front = (RESULTS.parent / "README.md").read_text().partition("<!-- results: begin -->")[2]
+    assert re.search(rf"^\| Lottery Ticket \| {re.escape(expected)} \|", front, re.MULTILINE)
+
+
+def test_the_difference_between_precisions_is_that_of_the_records(lottery):
+    single = records("bfloat16", "lottery-ticket")
+    pairs = [lottery[s][8]["test"]["accuracy"] - single[s][8]["test"]["accuracy"] for s in single]
+    assert len(pairs) == 8
+    shown = (RESULTS / "bfloat16/README.md").read_text()
+    row = re.search(r"^\| 8 \|(.*)$", shown, re.MULTILINE)[1].split(" | ")
+    assert row[1].startswith(f"{100 * statistics.fmean(pairs):+.2f} (".replace("-", "−"))
+
+
+@pytest.mark.parametrize("study", STUDIES)
+def test_a_study_has_a_page_with_its_command_hardware_versions_and_date(study):
+    text = " ".join((RESULTS / study / "README.md").read_text().split())
+    about = Study(study).about
+    known = [about["title"], about["hardware"], about["versions"], about["date"]]
+    known += [part["command"] for part in about["commands"]]
+    assert [words for words in known if words not in text] == []
+    assert f"]({study}/README.md)" in (RESULTS / "README.md").read_text()
+    assert all(file.stat().st_size < 300_000 for file in (RESULTS / study).glob("*.png"))
+
+
+def test_no_line_of_a_page_begins_like_something_else():
+    assert prose("a" * 122, "5 % of it").splitlines() == ["a" * 122, "5\u00a0% of it"]
+    texts = [file.read_text() for file in RESULTS.rglob("README.md")]
+    assert [line for text in texts for line in text.splitlines() if line.startswith("%")] == []
+
+
+def test_what_does_not_hold_any_more_is_not_written():
+    assert true(1 < 2, "Yes.") == "Yes."
+    with pytest.raises(ValueError, match=r"rewrite it: Yes\."):
+        true(2 < 1, "Yes.")
+
+
+def test_p_values_are_adjusted_for_their_number():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_few_pairs_have_students_interval_and_many_the_bootstrap():
+    four = Difference.of([0.0, 1.0, 2.0, 3.0])
+    assert (four.mean, four.pairs, four.sign) == (1.5, 4, 0)
+    assert four.high - four.mean == pytest.approx(3.18245 * np.std([0, 1, 2, 3], ddof=1) / 2, rel=1e-5)
+    assert four.high > 3  # wider than a bootstrap can be
+    many = Difference.of([1.0] * 16)
+    assert (many.low, many.high, many.sign) == (1.0, 1.0, 1)
+
+
+def test_numbers_for_eyes():
+    assert [percent(v) for v in (1.0, 0.5, 0.0235, 0.00126, 0.0)] == ["100 %", "50 %", "2.4 %", "0.13 %", "0 %"]
+    assert spread(Spread(0.5, 0.25, 3)) == "50.00 ± 25.00"
+    assert difference(Difference(-0.001, -0.002, 0.003, 4)) == "−0.10 (−0.20 to +0.30)"
+    assert points("one", "two") == "- one\n- two"
+    assert page("a", "b") == b"a\n\nb\n"
