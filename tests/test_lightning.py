@@ -223,6 +223,26 @@ def test_a_checkpoint_without_masks_is_gone_on_from(tmp_path):
     assert watch.densities == [1.0] * 5 + [0.5]
 
 
+def test_a_step_of_one_of_two_optimizers_is_counted_and_not_passed_over(tmp_path):
+    _, watch = fit(tmp_path, PalmetteCallback(steps=[3], budget=HALF, say=None), Digits("two"), max_epochs=1)
+    assert watch.densities == [1.0] + [0.5] * 5
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", ["EMAWeightAveraging", "StochasticWeightAveraging"])
+def test_averages_of_the_weights_have_the_same_zeros(tmp_path, name, first):
+    pruning = PalmetteCallback(epochs=[1, 2], budget=HALF, say=None)
+    average = (
+        L.callbacks.EMAWeightAveraging() if name[0] == "E" else L.callbacks.StochasticWeightAveraging(0.01, 1)
+    )
+    options = {"accelerator": "cpu", "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    callbacks = [average, pruning] if first else [pruning, average]
+    trainer = L.Trainer(max_epochs=4, default_root_dir=tmp_path, callbacks=callbacks, **options)
+    trainer.fit(Digits(), DataLoader(TensorDataset(X[:600], Y[:600]), 100))
+    assert pruning.pruner.density == 0.25
+    assert_zero(pruning.pruner)
+
+
 def test_a_layer_that_is_replaced_while_it_is_trained_is_named(tmp_path):
     class Replaces(Digits):
         def on_train_batch_start(self, batch, number):

@@ -64,7 +64,8 @@ class Cutting:
         Pruner(nn.Linear(1, 1), **self._settings | {"include": None, "exclude": ()})
         self._masks, self._say = masks, say or (lambda _: None)
         self._made: Pruner | None = None
-        self._cut_at: dict[int, str] = {}  # step -> "step 500" or "epoch 2"
+        self._done: list[str] = []  # such as "step 500" or "epoch 2"
+        self._seen = 0  # the last step
 
     @property
     def pruner(self) -> Pruner:
@@ -73,21 +74,22 @@ class Cutting:
             raise RuntimeError("there is no Pruner before training has begun")
         return self._made
 
-    def _begin(self, model: nn.Module, state: Mapping[str, Any] | None, where: str) -> None:
-        """Prune this model from here on; `state` is what `_state` gave when a checkpoint was written."""
+    def _begin(self, model: nn.Module, state: Mapping[str, Any] | None, step: int) -> None:
+        """Prune this model after this step; `state` is what `_state` gave when a checkpoint was written."""
+        self._seen = step
         if self._made is None or self._made.model is not model:
             self._made = Pruner(model, masks=self._masks, **self._settings)
-            self._cut_at = {}
+            self._done = []
         if state is None:
             return
         try:
             self._made.load_state_dict(state["pruner"])
         except MaskMismatch as error:
             raise MaskMismatch(
-                f"{where} cannot go on: {error}. Resume with the model, include and exclude that it was saved "
-                "with, or start afresh without resuming"
+                f"the checkpoint of step {step} cannot go on: {error}. Resume with the model, include and exclude "
+                "that it was saved with, or start afresh without resuming"
             ) from None
-        self._cut_at = {int(step): str(name) for step, name in state["cut_at"].items()}
+        self._done = list(state["done"])
 
     def _hold(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Hold those that update a pruned weight."""
@@ -106,16 +108,20 @@ class Cutting:
 
     def _cut_if_due(self, step: int, epoch: int | None, *, tell: bool = True) -> bool:
         """Cut if it is time, after so many steps, and at the end of an epoch, so many epochs; whether it was."""
-        due = step in self._steps or (epoch is not None and epoch in self._epochs)
-        if not due or step in self._cut_at or self.pruner.stopped != "":
+        # Lightning counts the steps of each optimizer, and so more than one in a batch.
+        due = [f"step {n}" for n in sorted(self._steps) if self._seen < n <= step]
+        due += [f"epoch {epoch}"] if epoch in self._epochs else []
+        due = [name for name in due if name not in self._done]
+        self._seen = step
+        if not due or self.pruner.stopped != "":
             return False
         decision = self.pruner.step()
-        self._cut_at[step] = name = f"epoch {epoch}" if self._epochs else f"step {step}"
+        self._done += due
         if tell:
             share = decision.cut / max(1, decision.kept_before)
             self._say(
-                f"palmette: after {name} the cut takes {share:.1%} of what was kept, {decision.density_after:.1%} "
-                f"of the weights remain (PQ Index before: {decision.index:.4f})"
+                f"palmette: after {due[-1]} the cut takes {share:.1%} of what was kept, "
+                f"{decision.density_after:.1%} of the weights remain (PQ Index before: {decision.index:.4f})"
             )
             if why := self.pruner.stopped:
                 self._say(f"palmette: no more cuts, because {why}")
@@ -123,12 +129,12 @@ class Cutting:
 
     def _state(self) -> dict[str, Any]:
         """Tensors and plain values."""
-        return {"pruner": self.pruner.state_dict(), "cut_at": {str(k): v for k, v in self._cut_at.items()}}
+        return {"pruner": self.pruner.state_dict(), "done": list(self._done)}
 
     def _end(self) -> None:
         """Say which cuts were not made, unless a rule ended them."""
         wanted = [f"epoch {n}" for n in sorted(self._epochs)] + [f"step {n}" for n in sorted(self._steps)]
-        missed = [name for name in wanted if name not in self._cut_at.values()]
+        missed = [name for name in wanted if name not in self._done]
         if missed and not self.pruner.stopped:
             names = f"{', '.join(missed[:6])}{', …' if len(missed) > 6 else ''}"
             warnings.warn(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch.optim.swa_utils import AveragedModel
+
 from palmette.integrations.cutting import Cutting
+from palmette.pruning.weights import uncompiled
 from palmette.studies.randomness import random_state, set_random_state
 
 try:
@@ -22,12 +25,12 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
     """Prunes the module of a Lightning `Trainer` at given steps or epochs; what is pruned stays exactly zero.
 
     ``Trainer(..., callbacks=[PalmetteCallback(epochs=[1, 2, 3])])`` is all. It works with the module's optimizers,
-    manual optimization, mixed precision, clipping and gradient accumulation. Masks and decisions are in every
-    checkpoint, so that ``trainer.fit(module, ckpt_path="last")`` goes on exactly. The `state_dict` of the module
-    stays its own, and loads without palmette. Lightning keeps no random numbers in its checkpoints: in a training
-    by one process, the state of their generators is kept here too, so that one that is resumed from the end of an
-    epoch has the same weights, bit for bit, as one that was never interrupted. In the middle of an epoch Lightning
-    itself begins the data anew, unless the data loader has a state of its own.
+    manual optimization, mixed precision, clipping, gradient accumulation and averages of weights. Masks and
+    decisions are in every checkpoint, so that ``trainer.fit(module, ckpt_path="last")`` goes on exactly. The
+    `state_dict` of the module stays its own, and loads without palmette. Lightning keeps no random numbers in its
+    checkpoints: in a training by one process, the state of their generators is kept here too, so that one that is
+    resumed from the end of an epoch has the same weights, bit for bit, as one that was never interrupted. In the
+    middle of an epoch Lightning itself begins the data anew, unless the data loader has a state of its own.
 
     A cut is made when the step that it comes after is over, before the Trainer validates and saves.
 
@@ -48,14 +51,24 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
                 f"PalmetteCallback holds masks of whole parameters, and {strategy} cuts them in pieces; train "
                 "with one process or DDP"
             )
-        self._begin(pl_module, self._saved, f"the checkpoint of step {trainer.global_step}")
+        self._begin(pl_module, self._saved, trainer.global_step)
         self._saved = None
         self._hold(trainer.optimizers)
+        self._mask_averages(trainer)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Cut if it is time. The end of an epoch is that of its last batch, which a checkpoint may come after."""
         epoch = trainer.current_epoch + 1 if trainer.is_last_batch else None
-        self._cut_if_due(trainer.global_step, epoch, tell=trainer.is_global_zero)
+        if self._cut_if_due(trainer.global_step, epoch, tell=trainer.is_global_zero):
+            self._mask_averages(trainer)
+
+    def _mask_averages(self, trainer: Trainer) -> None:
+        """Averages of the weights, which other callbacks keep and put in their place, have the same zeros."""
+        model = uncompiled(self.pruner.model)
+        for kept in [kept for callback in trainer.callbacks for kept in vars(callback).values()]:
+            average = kept.module if isinstance(kept, AveragedModel) else kept
+            if type(average) is type(model) and average is not model:
+                self.pruner.masks.apply_(dict(average.named_parameters()))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what was not cut."""

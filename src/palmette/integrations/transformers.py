@@ -56,9 +56,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
                 "now",
                 stacklevel=2,
             )
-        self._begin(
-            model, None if saved is None else _decoded(saved), f"the checkpoint of step {state.global_step}"
-        )
+        self._begin(model, None if saved is None else _decoded(saved), state.global_step)
         self._hold([_inner(kwargs["optimizer"])])
         state.stateful_callbacks[_KEY] = _encoded(self._state())
 
