@@ -493,7 +493,9 @@ def test_inputs_by_name_and_a_model_of_transformers():
 
 
 def test_a_model_that_is_not_one_and_inputs_that_do_not_fit_are_refused():
-    with pytest.raises(TypeError, match=r"compact takes a torch.nn.Module, got dict"):
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got dict"):
         compact({}, X)
     with pytest.raises(ValueError, match="the model fails on the example inputs: RuntimeError: "):
         compact(nn.Linear(3, 2), torch.ones(2, 4))
+    with pytest.raises(ValueError, match="the weights must have values, got 'weight' on the meta device"):
+        compact(nn.Linear(3, 2, device="meta"), torch.ones(2, 3, device="meta"))

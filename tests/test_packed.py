@@ -198,6 +198,14 @@ def test_another_model_is_not_touched(path):
     assert all(torch.equal(t, before[n]) for n, t in other.state_dict().items())
 
 
+def test_what_cannot_be_filled_is_refused(path):
+    pm.save(path, nn.Linear(3, 2))
+    with pytest.raises(TypeError, match=r"load fills a torch.nn.Module, got dict"):
+        pm.load(path, {})
+    with pytest.raises(ValueError, match=r"'weight' is on the meta device, .* call model.to_empty"):
+        pm.load(path, nn.Linear(3, 2, device="meta"))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

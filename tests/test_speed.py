@@ -50,6 +50,8 @@ def test_what_cannot_be_run_says_so():
     assert way(pm.speed(model, torch.randn(5, 64).half()), "CSR").note.startswith("PyTorch cannot: ")
     with pytest.raises(ValueError, match="the model fails on the example inputs"):
         pm.speed(three_layers(), torch.randn(5, 63))
+    with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got str"):
+        pm.speed("mlp", torch.randn(5, 64))
 
 
 @pytest.mark.parametrize(

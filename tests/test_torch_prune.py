@@ -80,7 +80,15 @@ def test_save_and_compact_say_what_to_do_first(tmp_path):
         pm.save(tmp_path / "m.safetensors", model)
     with pytest.raises(ValueError, match=r"call pm.from_torch_prune\(model\) first"):
         pm.compact(model, torch.randn(2, 50))
+    with pytest.raises(ValueError, match=r"call pm.from_torch_prune\(model\) first"):
+        pm.speed(model, torch.randn(2, 50))
     pm.from_torch_prune(model)
     pm.save(tmp_path / "m.safetensors", model)
     small, _ = pm.compact(model, torch.randn(2, 50))
     assert small[0].weight.shape == (20, 50)
+
+
+def test_a_weight_with_a_spectral_norm_is_not_taken_for_a_pruned_one(tmp_path):
+    model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(5, 4)))  # it has a weight_orig, and no weight_mask
+    pm.save(tmp_path / "m.safetensors", model)
+    assert pm.compact(model, torch.randn(2, 5))[1].layers == {}

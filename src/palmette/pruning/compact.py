@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from palmette.pruning.compact_graph import Plan, Stored, Walk, planned
+from palmette.pruning.torch_prune import is_torch_pruned
 from palmette.pruning.weights import uncompiled
 
 _Model = TypeVar("_Model", bound=nn.Module)
@@ -78,9 +79,12 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
     FLOPs        8,000    800
     """
     if not isinstance(model, nn.Module):
-        raise TypeError(f"compact takes a torch.nn.Module, got {type(model).__name__}")
-    if any(name.endswith("weight_orig") for name, _ in model.named_parameters()):
+        raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
+    if any(is_torch_pruned(name, names) for name in names):
         raise ValueError("torch.nn.utils.prune has pruned this model; call pm.from_torch_prune(model) first")
+    if meta := [name for name, parameter in model.named_parameters() if parameter.is_meta]:
+        raise ValueError(f"the weights must have values, got {meta[0]!r} on the meta device")
     inner = uncompiled(model)
     args, kwargs = _called_with(example_inputs)
     with _evaluating(inner), exact(), torch.no_grad():

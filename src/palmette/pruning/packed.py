@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from palmette.errors import NotWritten, PackedDamaged
 from palmette.pruning.masks import check_match
 from palmette.pruning.positions import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
+from palmette.pruning.torch_prune import is_torch_pruned
 from palmette.pruning.weights import INTEGER, uncompiled
 
 _FORMAT = "palmette-packed-1"
@@ -89,6 +90,8 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
     those of `model` before it is changed. What was one tensor under two names is one again.
     """
     path = Path(path)
+    if not (model is None or isinstance(model, nn.Module)):
+        raise TypeError(f"load fills a torch.nn.Module, got {type(model).__name__}; load(path) gives a state_dict")
     if not path.is_file():
         raise FileNotFoundError(f"no file at {str(path)!r}")
     try:
@@ -105,6 +108,11 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
         return state
     inner = uncompiled(model)
     own = {n: v for n, v in inner.state_dict().items() if isinstance(v, Tensor)}
+    if empty := [n for n, v in own.items() if v.is_meta]:
+        raise ValueError(
+            f"{empty[0]!r} is on the meta device, where there is no room for weights: call "
+            'model.to_empty(device="cpu") first'
+        )
     check_match(state, {n: v.shape for n, v in own.items()}, f"the weights in {str(path)!r}")
     inner.load_state_dict(state)
     return model
@@ -140,7 +148,7 @@ def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
         if tensor.is_meta or tensor.layout != torch.strided or _name_of(tensor) not in _DTYPES:
             kind = "meta" if tensor.is_meta else f"{tensor.layout} {tensor.dtype}"
             raise TypeError(f"save writes dense tensors of {', '.join(_DTYPES)}, got {kind} for {name!r}")
-        if name.endswith("weight_orig") and name[:-4] + "mask" in model:
+        if is_torch_pruned(name, model):
             raise ValueError(
                 f"{name!r} is the unpruned weight that torch.nn.utils.prune keeps beside its mask, and would "
                 "take its whole size; call pm.from_torch_prune(model) first, which makes the zeros permanent"

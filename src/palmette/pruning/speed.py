@@ -89,9 +89,9 @@ def speed(model: nn.Module, inputs: Any) -> Speed:
     >>> speed(model, torch.randn(64, 1000)).fastest
     'compacted'
     """
-    inner = copy.deepcopy(uncompiled(model)).eval()
+    small, report = compact(model, inputs)
+    small, inner = small.eval(), copy.deepcopy(uncompiled(model)).eval()
     device = next((p.device for p in inner.parameters()), torch.device("cpu"))
-    small, report = compact(inner, inputs)
     with torch.no_grad():
         models: dict[str, tuple[nn.Module | None, str]] = {
             "dense": (inner, "as it is"),
