@@ -240,6 +240,18 @@ def test_a_trained_model_is_measured_and_cut_before_it_is_trained():
     assert f"score {dense:.4f}" in lines[0]
 
 
+def test_a_round_that_has_nothing_left_to_learn_ends_nothing():
+    calls = []
+
+    def once(model):
+        calls.append(1)
+        if len(calls) == 1:
+            quick(model)
+
+    pm.prune_and_retrain(network(), once, **OPTIONS | {"rounds": 2})
+    assert len(calls) == 3
+
+
 def test_what_was_pruned_before_is_held_in_every_round():
     model = network()
     masks, _ = pm.prune(pm.prunable(model), scope="global", budget=pm.FixedRatio(0.5))

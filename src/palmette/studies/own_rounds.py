@@ -145,7 +145,7 @@ class OwnRounds:
                 f"{what}, by train. It must change the values of the model's parameters, not put others in their "
                 "place: add or replace layers before prune_and_retrain is called"
             ) from None
-        if before == after:
+        if before == after and self.round == self.wanted.trained:  # later it may have nothing left to learn
             raise ValueError(
                 "train left every weight as it was. It must train the model that it is given, in place: does it "
                 "train a copy, was its optimizer made for another model, or is the learning rate 0? If the model "
