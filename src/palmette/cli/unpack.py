@@ -21,12 +21,12 @@ def unpack(path: Path, out: Path) -> None:
     """
     from palmette.pruning.packed import load, write_safetensors
 
-    state = load(path)
+    state, before = load(path), path.stat().st_size
     seen: set[int] = set()
     for name, tensor in state.items():
         if id(tensor) in seen:  # safetensors files have no tensors that share memory
             state[name] = tensor.clone()
         seen.add(id(tensor))
     write_safetensors(out, state, {"format": "pt"})  # Transformers asks for this
-    before, after = path.stat().st_size, out.stat().st_size
+    after = out.stat().st_size
     click.echo(f"{out}: {len(state)} tensor{'s' if len(state) != 1 else ''}, {size(after)}; packed {size(before)}")

@@ -7,7 +7,6 @@ from typing import Any
 from torch.optim.swa_utils import AveragedModel
 
 from palmette.integrations.cutting import Cutting
-from palmette.pruning.weights import uncompiled
 from palmette.studies.randomness import random_state, set_random_state
 
 try:
@@ -64,11 +63,15 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
 
     def _mask_averages(self, trainer: Trainer) -> None:
         """Averages of the weights, which other callbacks keep and put in their place, have the same zeros."""
-        model = uncompiled(self.pruner.model)
-        for kept in [kept for callback in trainer.callbacks for kept in vars(callback).values()]:
-            average = kept.module if isinstance(kept, AveragedModel) else kept
-            if type(average) is type(model) and average is not model:
-                self.pruner.masks.apply_(dict(average.named_parameters()))
+        kept = [item for callback in trainer.callbacks for item in vars(callback).items()]
+        for name, average in kept:
+            if isinstance(average, AveragedModel):
+                average = average.module
+            elif name != "_average_model" or average is None:  # as StochasticWeightAveraging calls its own
+                continue
+            parameters = dict(average.named_parameters())
+            if self.pruner.masks.keys() <= parameters.keys():  # it is of the whole module
+                self.pruner.masks.apply_(parameters)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Say what was not cut."""
