@@ -49,8 +49,9 @@ def map_of_rows(rows: Rows, *, p: Sequence[float] = P_GRID, q: Sequence[float] =
         tile /= scale[chosen].to(tile.device)[:, None]
         for i, exponent in enumerate(exponents):
             sums[i, chosen] += tile.pow(exponent).sum(1).cpu()
-    powers = torch.tensor(exponents, dtype=torch.float64)[:, None]
-    means = (sums / rows.counts()) ** (1 / powers)
+    roots = 1 / torch.tensor(exponents, dtype=torch.float64)
+    # Row by row: of a matrix, the last digit of a power depends on how many rows there are.
+    means = torch.stack([mean**roots for mean in (sums / rows.counts()).T.contiguous()], 1)
     small = means[[exponents.index(float(x)) for x in p]].T[:, :, None]
     large = means[[exponents.index(float(x)) for x in q]].T[:, None, :]
     index = ((large - small) / large).clamp_min(0.0) + 0.0

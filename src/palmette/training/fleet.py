@@ -41,14 +41,17 @@ class Fleet:
         self.recipe, self._notes = recipe, list[str]()
         models = [member.model for member in members]
         self.device = next(models[0].parameters()).device
-        self.stacked = stack and len(members) > 1 and stackable(models)
-        if self.stacked and self.device.type == "cpu":
+        self.stacked = stack and stackable(models)
+        if self.device.type != "cpu":
+            self.stacked = self.stacked and len(members) > 1
+        elif self.stacked:
+            # One is stacked too, so that the last one left has the same sums as among others.
             self.stacked = flops_per_image(models[0], shape=images.shape) <= CHEAP
         if self.stacked and check and (why := _difference(members, images, recipe)) is not None:
             self._notes.append(f"these networks cannot be stacked, and train one by one: {why}")
             self.stacked = False
         parts = [list(members)] if self.stacked else [[member] for member in members]
-        self.trainings = [Training(part, images, recipe) for part in parts]
+        self.trainings = [Training(part, images, recipe, stacked=self.stacked) for part in parts]
         draws = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in models[0].modules())
         streams = 1 if self.device.type == "cpu" or draws else min(SIDE_BY_SIDE, len(self.trainings))
         self._streams = [torch.cuda.Stream(self.device) for _ in range(streams)] if streams > 1 else []
@@ -111,7 +114,7 @@ def _difference(members: Sequence[Member], images: Images, recipe: Recipe) -> st
     prepare = Preparation(images, device=images.train_images.device)
     test = (few.train_images, few.train_labels, prepare)
     try:
-        training = Training(together, few, step)
+        training = Training(together, few, step, stacked=True)
         training.epoch(0)
         scores = evaluate_all(training.network, *test)
     except torch.OutOfMemoryError:

@@ -53,11 +53,15 @@ class Training:
         members: one network, or several that are `stackable`, all on one device.
         images: the data set.
         recipe: how to train.
+        stacked: whether a single network, too, is a stack.
     """
 
-    def __init__(self, members: Sequence[Member], images: Images, recipe: Recipe) -> None:
+    def __init__(
+        self, members: Sequence[Member], images: Images, recipe: Recipe, *, stacked: bool = False
+    ) -> None:
         self.members, self.recipe = tuple(members), recipe
-        self.network: Network = Alone(members[0], recipe) if len(members) == 1 else Stacked(members, recipe)
+        stacked = stacked or len(members) > 1
+        self.network: Network = Stacked(members, recipe) if stacked else Alone(members[0], recipe)
         self.device = self.network.device
         self._prepare = Preparation(images, device=self.device)
         self._images = images.train_images.to(self.device)
