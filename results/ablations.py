@@ -116,6 +116,8 @@ def text() -> bytes:
     kept = {name: remaining(f, name, 5) for row in settings_of().values() for name in row.values()}
     capped = [records_of(f, f"{SAP}, gamma={g:g}") for g in GAMMAS[2:]]
     p_row, q_row, eta_row, gamma_row = ([kept[n] for n in row.values()] for row in settings_of().values())
+    behind = Difference.of((accuracy(LT, "neuron", 0.02) - accuracy(LT, "global", 0.02)).tolist())
+    last = f[(f["name"] == SAP) & (f["round"] == 30)].groupby("scope")["dead_neurons"].mean()
     heavy = [f"{SAP}, eta=1", *(f"{SAP}, gamma={g:g}" for g in GAMMAS[1:])]
     collapsed = {n: float(end.loc[end["name"] == n, "test_accuracy"].mean()) for n in heavy}
     lasts = {n: float(end.loc[end["name"] == n, "round"].max()) for n in heavy}
@@ -156,7 +158,13 @@ def text() -> bytes:
             "The index of layers is more stable in neuron scope",
             true(second["neuron"] > 0.5 > second["global"] + 0.2, "**No:**")
             + f" that of the second layer is {second['neuron']:.2f} at T = 30, where layer and global scope have "
-            f"{second['layer']:.2f} and {second['global']:.2f}",
+            f"{second['layer']:.2f} and {second['global']:.2f}. "
+            + true(
+                last["neuron"] < last["layer"] < last["global"],
+                "The index of a neuron is the same when all of its weights shrink, so one that is not needed "
+                f"stays: {last['neuron']:.0f} neurons have lost all weights, {last['layer']:.0f} in layer scope "
+                f"and {last['global']:.0f} in global scope",
+            ),
         ),
         (
             "SAP prunes more when p is close to q = 1, and when q is far from p = 1",
@@ -196,7 +204,12 @@ def text() -> bytes:
                 ended[SAP, "neuron"] > 2 * ended[SAP, "layer"] > 2 * ended[SAP, "global"],
                 "It prunes least: after 30 rounds SAP (0.5, 1) has "
                 + ", ".join(f"{percent(ended[SAP, s])} in {s} scope" for s in SCOPES)
-                + ".",
+                + ". ",
+            )
+            + true(
+                behind.sign < 0,
+                f"Where few weights remain it is behind, for Lottery Ticket by {difference(behind)} points at 2 "
+                "%.",
             ),
             f"**p and q decide how fast, not how good:** at equal density the means of {spread_at[0.1][2]} "
             f"settings lie between {percent2(spread_at[0.1][0])} and {percent2(spread_at[0.1][1])} at 10 % of "
@@ -273,7 +286,7 @@ def scope_table() -> str:
     for name in METHODS:
         for scope in SCOPES:
             found = [Spread.of(accuracy(name, scope, d)) for d in DENSITIES]
-            rows.append((name, scope, *(spread(s) if s.n == len(SEEDS) else "" for s in found)))
+            rows.append((SHORT.get(name, name), scope, *(spread(s) if s.n == len(SEEDS) else "" for s in found)))
     return table(("method", "scope", *map(percent, DENSITIES)), rows, words=2)
 
 

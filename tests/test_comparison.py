@@ -193,6 +193,12 @@ def test_what_varies_is_never_averaged_over():
     assert "| layer | none |" in as_markdown(found)
 
 
+def test_settings_of_a_method_stand_in_their_order():
+    etas = [1.0, 0.001, 0.1]
+    found = compare(table(*((SAP | {"eta": eta}, HALVING, [0.9, 0.8, 0.7]) for eta in etas)), at=[0.5])
+    assert found["method"].tolist() == [f"SAP (p=0.5, q=1), eta={eta:g}" for eta in sorted(etas)]
+
+
 def test_a_name_says_every_setting_of_a_method_that_is_not_default():
     assert (
         name_of(Experiment(p=1, q=2, eta=0.1, gamma=1.5, beta=0.5))

@@ -112,3 +112,17 @@ def test_numbers_for_eyes():
     assert difference(Difference(-0.001, -0.002, 0.003, 4)) == "−0.10 (−0.20 to +0.30)"
     assert points("one", "two") == "- one\n- two"
     assert page("a", "b") == b"a\n\nb\n"
+
+
+@pytest.mark.slow
+def test_the_pages_are_what_the_records_give():
+    from results import ablations, four_methods, overview
+
+    texts = {
+        overview.HERE: overview.text(),
+        ablations.STUDY.folder: ablations.text(),
+        four_methods.MLP.folder: four_methods.mlp(four_methods.MLP),
+        four_methods.LINEAR.folder: four_methods.linear(four_methods.LINEAR),
+    }
+    assert [folder for folder, text in texts.items() if (folder / "README.md").read_bytes() != text] == []
+    assert overview.front() in overview.FRONT.read_text()

@@ -244,7 +244,9 @@ def compare(
         points = points.assign(difference=differences(points, baseline))
     # What is to be compared stands together, and pruning goes on downwards: rounds rise, densities fall.
     points = points.assign(condition=points.groupby(conditions, sort=False, dropna=False).ngroup())
-    points = points.sort_values(["condition", point], ascending=[True, point == "round"], kind="stable")
+    points = points.assign(kind=points.groupby("method", sort=False).ngroup())
+    keys = ["condition", point, "kind", *_OF_METHOD]
+    points = points.sort_values(keys, ascending=[key != "density" for key in keys], kind="stable")
     rows = []
     for key, group in points.groupby([*conditions, point, "name"], sort=False, dropna=False):
         *values, where, name = key

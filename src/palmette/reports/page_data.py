@@ -155,5 +155,9 @@ def _series(runs: Sequence[Run]) -> tuple[Series, ...]:
         alike = [_meant(other) for other, _ in runs if label(other) == label(run[0])]
         own = _meant(run[0])
         differing = [name for name in own if any(other.get(name) != own[name] for other in alike)]
-        groups.setdefault(", ".join([label(run[0]), *(f"{n}={own[n]}" for n in differing)]), []).append(run)
+        groups.setdefault(", ".join([label(run[0]), *(_said(n, own[n]) for n in differing)]), []).append(run)
     return tuple(Series(name, tuple(many)) for name, many in groups.items())
+
+
+def _said(name: str, value: Any) -> str:
+    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
