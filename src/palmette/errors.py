@@ -33,6 +33,10 @@ class RunInterrupted(PalmetteError):
     """A run that was asked to end did so at a clean point; starting it again goes on from there."""
 
 
+class RunFailed(PalmetteError, RuntimeError):
+    """A run that failed time and again on a cluster, and was set aside; starting again tries it anew."""
+
+
 class NotWritten(PalmetteError, OSError):
     """A file could not be written, such as on a full disk; what was there before is still there."""
 

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -15,21 +16,26 @@ import click
 from palmette.cli.flags import RememberingCommand, device_named, fleet_size
 from palmette.cli.live import duration
 from palmette.cli.run import Command
+from palmette.cli.sweep_status import show_status
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from palmette.cli.watch import Watch
+    from palmette.integrations.ray import OnRay
     from palmette.reports.tables import Run
     from palmette.studies.rounds import Outcomes
 
 
 @click.command(cls=RememberingCommand)
-@click.argument("file", type=click.Path(path_type=Path), metavar="GRID.toml")
+@click.argument("file", type=click.Path(path_type=Path), metavar="GRID.toml|FOLDER")
 @click.option("--out", default="runs", metavar="FOLDER", help="Where run folders go. [default: runs]")
 @click.option("--data-dir", metavar="FOLDER", help="Where data sets are looked for first.")
 @click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
 @click.option("--fleet", metavar="N|auto", help="How many networks train at once. [default: auto, what fits]")
+@click.option("--engine", type=click.Choice(["here", "ray"]), default="here", help="Where. [default: here]")
+@click.option("--address", metavar="auto|HOST:PORT", help="The Ray cluster. [default: one is started here]")
+@click.option("--status", is_flag=True, help="Say how far the runs of GRID.toml, or all in a FOLDER, have come.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
 @click.pass_context
 def sweep(
@@ -39,6 +45,9 @@ def sweep(
     data_dir: str | None,
     device: str | None,
     fleet: str | None,
+    engine: str,
+    address: str | None,
+    status: bool,
     dry_run: bool,
 ) -> None:
     """Run all experiments of a grid: every combination of the values of some settings.
@@ -56,20 +65,37 @@ def sweep(
     Tables [[variants]] have settings that go together. All is checked before the first run begins. The same
     command again goes on where it was ended; a run that fails does not stop the others, and is named at the end.
     `palmette table` compares what came out.
+
+    With --engine ray the fleets are split over all workers of a Ray cluster. In another terminal, --status tells
+    how far a sweep has come, with either engine.
     """
     from palmette.studies.sweep import read
 
     if not out:
         raise ValueError("--out must be the name of a folder, got ''")
-    planned, arguments = read(file), ctx.meta["palmette.arguments"]
-    command = Sweep(
-        planned, Path(out), data_dir, device_named(device), False, fleet_size(fleet), arguments, stem=file.stem
-    )
-    command.check_all()
-    if dry_run:
-        command.show_plans()
+    if status:
+        show_status(file, Path(out))
         return
-    ctx.exit(command.run())
+    if address is not None and engine != "ray":
+        raise ValueError("--address belongs to --engine ray")
+    planned, arguments = read(file), ctx.meta["palmette.arguments"]
+    with _engine(engine, address) as on_ray:
+        where = device_named(device) if on_ray is None else on_ray.device(device)
+        size, folder = fleet_size(fleet), Path(out)
+        command = Sweep(planned, folder, data_dir, where, False, size, arguments, stem=file.stem, engine=on_ray)
+        command.check_all()
+        if dry_run:
+            command.show_plans()
+            return
+        ctx.exit(command.run())
+
+
+def _engine(name: str, address: str | None) -> AbstractContextManager[OnRay | None]:
+    if name == "here":
+        return nullcontext()
+    from palmette.integrations.ray import OnRay
+
+    return OnRay(address)
 
 
 @dataclass
@@ -78,6 +104,7 @@ class Sweep(Command):
 
     word: ClassVar = "sweep"
     stem: str = ""
+    engine: OnRay | None = None
 
     def check_all(self) -> None:
         """Whatever would stop a run is said before the first begins."""
@@ -134,7 +161,7 @@ class Sweep(Command):
 
     def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
         """All fleets, past those that fail."""
-        from palmette.studies.sweep import run
+        from palmette.studies.sweep import here, run
 
         yield run(
             self.planned,
@@ -143,6 +170,7 @@ class Sweep(Command):
             device=self.device,
             size=self.fleet,
             observer=watch,
+            engine=self.engine or here,
         )
 
     def _greet(self, console: Console) -> None:
@@ -150,7 +178,11 @@ class Sweep(Command):
 
         count = len(fleets(self.planned))
         fleet = "one fleet" if count == 1 else f"{count} fleets"
-        console.print(f"{len(self.planned)} runs in {fleet} on {self.device} into {self.out}\n", soft_wrap=True)
+        where = self.device
+        if self.engine is not None:
+            workers = self.engine.workers(self.device)
+            where = "one worker" if workers == 1 else f"{workers} workers of Ray, each with {self.device},"
+        console.print(f"{len(self.planned)} runs in {fleet} on {where} into {self.out}\n", soft_wrap=True)
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
         """The table; a figure has no room for any grid."""

@@ -17,7 +17,7 @@ import tarfile
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
@@ -89,6 +89,18 @@ class RunDir:
             if name and not _locked(file, fcntl.LOCK_SH):
                 return name
         return None
+
+    def free_from(self, hosts: Collection[str]) -> bool:
+        """Take the folder from an owner on one of `hosts`, which are known to be lost; whether that was needed.
+
+        A network file system may keep a lock of a lost machine. It stays on its file; the name goes to another.
+        """
+        owner = self.owner()
+        if owner is None or owner.rpartition(" on ")[2] not in hosts:
+            return False
+        with self._writing(self.lock_file, 0):
+            _write(self.lock_file, b"")
+        return True
 
     def write_text(self, name: str | Path, text: str) -> Path:
         """Write a text file of the run, whole or not at all; see `write_bytes`."""

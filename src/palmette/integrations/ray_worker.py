@@ -1,0 +1,289 @@
+"""What a worker of a Ray cluster does with a crew of runs, and the desk on the driver's machine where it reports.
+
+Where a worker sees the driver's run folders, it trains in them. Where it does not, it gets copies of those of its
+crew, and what a round adds goes back when the round is over.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import torch
+
+from palmette.errors import NotWritten, RunBusy, RunInterrupted
+from palmette.studies.config import Experiment
+from palmette.studies.in_step import Observer, Progress
+from palmette.studies.rounds import run_together
+from palmette.studies.rundir import RunDir
+from palmette.training.data import Images, load
+
+Word: TypeAlias = Literal["go on", "share", "end"]
+"""What a crew is told: to go on, to end after this round, to end after this epoch."""
+News: TypeAlias = tuple[str, Path | None, Any]
+"""What happened, to the run of which folder, and more about it."""
+Files: TypeAlias = dict[str, bytes]
+
+
+@dataclass(frozen=True)
+class Place:
+    """What all crews of a sweep have in common.
+
+    Args:
+        token: a file beside the run folders; who sees it, shares them.
+        here: the driver's working directory, for data and models of a user's own.
+        data_folder, device: as for `palmette.run`.
+        threads: of a worker that trains on a CPU.
+        seconds: between two reports.
+    """
+
+    token: Path
+    here: str
+    data_folder: str | None
+    device: str
+    threads: int
+    seconds: float
+
+
+@dataclass
+class Report:
+    """How a crew ended: what is known of each run by folder, and why not all are over."""
+
+    outcomes: dict[Path, str | Exception] = field(default_factory=dict)
+    why: Exception | None = None
+    interrupted: bool = False
+
+
+class Desk:
+    """Where workers leave their news for the driver; an actor on the driver's machine."""
+
+    def __init__(self) -> None:
+        self._news: list[News] = []
+        self._words: dict[int, Word] = {}
+        self._everybody: Word = "go on"
+        self._lent: dict[int, ExitStack] = {}
+
+    def tell(self, crew: int, news: list[News], files: Mapping[Path, tuple[Files, list[str]]]) -> Word:
+        """News of a crew, and files of runs that it trains elsewhere; what the crew is to do."""
+        for folder, (changed, names) in files.items():
+            put(RunDir(folder), changed, names)
+        self._news += news
+        return "end" if self._everybody == "end" else self._words.get(crew, "go on")
+
+    def take(self) -> list[News]:
+        """All news since it was last asked for."""
+        news, self._news = self._news, []
+        return news
+
+    def ask(self, word: Word, crew: int | None = None) -> None:
+        """Tell a crew, or all of them, what to do."""
+        if crew is None:
+            self._everybody = word
+        else:
+            self._words[crew] = word
+
+    def lend(self, crew: int, folders: list[Path]) -> dict[Path, Files | RunBusy]:
+        """The files of runs that are to be trained where they cannot be seen; they are locked until `close`."""
+        locks = self._lent[crew] = ExitStack()
+        found: dict[Path, Files | RunBusy] = {}
+        for folder in folders:
+            try:
+                locks.enter_context(RunDir(folder, say=lambda _: None).lock())
+                found[folder] = files_of(folder)
+            except RunBusy as error:
+                found[folder] = error
+        return found
+
+    def close(self, crew: int) -> None:
+        """A crew is over, or lost."""
+        self._words.pop(crew, None)
+        if crew in self._lent:
+            self._lent.pop(crew).close()
+
+
+class Reporter(Observer):
+    """Tells the desk what happens, a few times a minute, and after each round."""
+
+    def __init__(
+        self,
+        tell: Callable[[list[News], dict[Path, tuple[Files, list[str]]]], Word],
+        runs: Mapping[Path, Experiment],
+        places: Mapping[Path, Path],
+        seconds: float,
+    ) -> None:
+        self._tell, self._places, self._seconds = tell, places, seconds
+        self._homes = {runs[folder].id: folder for folder in places}
+        self._away = any(folder != there for folder, there in places.items())
+        self._news: list[News] = []
+        self._epochs: dict[Path, tuple[int, Progress]] = {}
+        self._sent: dict[Path, dict[str, tuple[int, int]]] = {}
+        self._border, self._told = False, time.monotonic()
+        self._word: Word = "go on"
+
+    def epoch(self, experiment: Experiment, progress: Progress) -> None:
+        """Counted, and told with others."""
+        count, _ = self._epochs.get(self._homes[experiment.id], (0, None))
+        self._epochs[self._homes[experiment.id]] = (count + 1, progress)
+        self._border = False
+
+    def recorded(self, experiment: Experiment, record: Mapping[str, Any]) -> None:
+        """Told when all of the crew are."""
+        home = self._homes[experiment.id]
+        self._flush_epochs()
+        self._news.append(("recorded", home, dict(record)))
+        self._border = True
+
+    def say(self, text: str) -> None:
+        """Told with others."""
+        self._news.append(("said", None, text))
+
+    def interrupts(self) -> bool:
+        """Whether the driver wants the end, or what is left after this round."""
+        if self._border or time.monotonic() - self._told > self._seconds:
+            self.report()
+        return self._word == "end" or (self._border and self._word == "share")
+
+    def report(self, *, last: bool = False) -> None:
+        """Tell all there is, and at the end of a round send what has changed where folders are not shared."""
+        self._flush_epochs()
+        files: dict[Path, tuple[Files, list[str]]] = {}
+        if self._away and (self._border or last):
+            for home, there in self._places.items():
+                files[home] = (files_of(there, self._sent.setdefault(home, {})), _names(there))
+        news, self._news = self._news, []
+        self._word = self._tell(news, files)
+        self._told = time.monotonic()
+
+    def _flush_epochs(self) -> None:
+        self._news += [("epoch", home, found) for home, found in self._epochs.items()]
+        self._epochs.clear()
+
+
+def train(crew: int, runs: Mapping[Path, Experiment], place: Place, desk: Any) -> Report:
+    """Train a crew until its runs are over or the driver wants them back; the task of a worker."""
+    import ray
+
+    _settle(place)
+    report = Report()
+    with ExitStack() as stack:
+        away = not place.token.exists()
+        places = {folder: folder for folder in runs}
+        if away:
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palmette-")))
+            lent = ray.get(desk.lend.remote(crew, list(runs)))
+            busy = {folder: found for folder, found in lent.items() if isinstance(found, RunBusy)}
+            report.outcomes |= busy
+            places = {folder: scratch / folder.name for folder in runs if folder not in busy}
+            for folder, there in places.items():
+                there.mkdir()
+                put(RunDir(there), lent[folder], list(lent[folder]))
+        if not places:
+            return report
+
+        def tell(news: list[News], files: dict[Path, tuple[Files, list[str]]]) -> Word:
+            word: Word = ray.get(desk.tell.remote(crew, news, files))
+            return word
+
+        reporter = Reporter(tell, runs, places, place.seconds)
+        outcomes: dict[Path, str | Exception] = {}
+        try:
+            first = runs[next(iter(places))]
+            outcomes = run_together(
+                {there: runs[folder] for folder, there in places.items()},
+                images=_images(first.data, place.data_folder),
+                data_folder=place.data_folder,
+                device=place.device,
+                observer=reporter,
+            )
+        except RunInterrupted:
+            report.interrupted = True
+        except Exception as error:  # whatever a model, its data or a device raise
+            report.why = sendable(error)
+        for folder, there in places.items():
+            if there in outcomes:
+                report.outcomes[folder] = sendable(outcomes[there])
+            elif (stopped := _why_over(there)) is not None:
+                report.outcomes[folder] = stopped
+        reporter.report(last=True)
+    if place.device.startswith("cuda"):
+        torch.cuda.empty_cache()
+    return report
+
+
+def sendable(outcome: Any) -> Any:
+    """An error as it is, where it can be sent; else one that says the same."""
+    if not isinstance(outcome, Exception):
+        return outcome
+    text = f"{outcome} (on {socket.gethostname()})" if isinstance(outcome, NotWritten | OSError) else ""
+    with suppress(Exception):
+        copy = pickle.loads(pickle.dumps(outcome))
+        # The driver has no modules of a user's own; a class of torch or Python is everywhere.
+        if type(copy) is type(outcome) and type(outcome).__module__.split(".")[0] in ("builtins", "palmette"):
+            return type(outcome)(text) if text else copy
+    return RuntimeError(f"{type(outcome).__name__}: {outcome}")
+
+
+def files_of(folder: Path, known: dict[str, tuple[int, int]] | None = None) -> Files:
+    """What lies in a run folder, but for its lock; without what is `known` and has not changed since."""
+    found: Files = {}
+    for name in _names(folder):
+        status = (folder / name).stat()
+        mark = (status.st_size, status.st_mtime_ns)
+        if known is None or known.get(name) != mark:
+            found[name] = (folder / name).read_bytes()
+            if known is not None:
+                known[name] = mark
+    return found
+
+
+def put(rundir: RunDir, files: Mapping[str, bytes], names: list[str]) -> None:
+    """Write files of a run, records last, and remove what is not among `names`."""
+    for name in sorted(files, key=lambda name: (name.endswith(".jsonl"), name)):
+        (rundir.path / name).parent.mkdir(parents=True, exist_ok=True)
+        rundir.write_bytes(name, files[name])
+    for number in rundir.checkpoint_numbers():
+        if str(rundir.checkpoint(number).relative_to(rundir.path)) not in names:
+            rundir.checkpoint(number).unlink()
+    with suppress(OSError):  # absent, or not empty
+        rundir.checkpoints.rmdir()
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(
+        str(file.relative_to(folder))
+        for file in folder.rglob("*")
+        if file.is_file() and file.name != "lock" and file.suffix != ".partial"
+    )
+
+
+def _settle(place: Place) -> None:
+    """Be where the driver is, as far as this machine has it."""
+    torch.set_num_threads(place.threads)
+    if os.path.isdir(place.here):
+        os.chdir(place.here)
+    if place.here not in sys.path:
+        sys.path.insert(0, place.here)
+
+
+@functools.lru_cache(1)
+def _images(data: str, folder: str | None) -> Images:
+    """A worker that trains one crew after another reads their data once."""
+    return load(data, folder=folder)
+
+
+def _why_over(folder: Path) -> str | None:
+    with suppress(Exception):
+        records = RunDir(folder).records()
+        stopped: str | None = records[-1]["stopped"] if records else None
+        return stopped
+    return None
