@@ -117,7 +117,7 @@ def front() -> str:
         table(("method", *(f"at {percent(d)}" for d in at), "ends at"), rows),
         prose(
             f"Test accuracy in percent at equal density, mean ± sd, n = {dense.n} seeds; dense: {spread(dense)}. "
-            f"Empty: not reached. `{command}`: {MLP.frame['id'].nunique()} runs of "
+            f"Empty: not reached. `{command}`: {MLP.frame['id'].nunique()} runs of up to "
             f"{MLP.frame['rounds'].max() + 1} × {MLP.frame['epochs'].max()} epochs in {MLP.seconds} s, in two "
             f"parts; {MLP.under()}; {MLP.frame['precision'].iloc[0]}."
         ),
