@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palmette.measures.exact import powers
 from palmette.measures.pq import check_pq
 from palmette.measures.rows import as_number, as_tensor, in_the_kind_of, is_number
 
@@ -156,7 +157,7 @@ def ordered_mass(magnitudes: Tensor, p: float) -> Tensor:
     ordered = magnitudes.sort().values
     # A power of two: at p = 1 the masses of whole numbers stay exact, and so does a tie between them.
     excess = (torch.frexp(ordered[-1]).exponent - 900).clamp_min(0)
-    return (ordered / torch.ldexp(torch.ones_like(ordered[-1]), excess)).pow(p)
+    return powers(ordered / torch.ldexp(torch.ones_like(ordered[-1]), excess), p)
 
 
 def _tail_share(mass: Tensor, cut: int) -> float:

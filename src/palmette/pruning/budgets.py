@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from palmette.measures.bound import check_eta, check_mass_power, droppable, ordered_mass
+from palmette.measures.exact import exact_power_sums
 from palmette.measures.pq import PowerSums, check_pq, index_from_sums, power_sums
-from palmette.measures.rows import Rows, as_tensor, is_number
+from palmette.measures.rows import TILE, Rows, as_tensor, is_number
 
 
 @dataclass(frozen=True)
@@ -115,14 +117,33 @@ class Sap(Budget):
             raise ValueError(f"beta must be above 0 and at most 1, got beta={self.beta!r}")
 
     def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
-        p, q, eta, gamma = (float(x) for x in (self.p, self.q, self.eta, self.gamma))
+        p, q, eta = (float(x) for x in (self.p, self.q, self.eta))
         size, power = sums.d.to(torch.float64), q / (q - p)
         # The same r, powers of d cancelled: at a small p the index is so near 1 that 1 - I has few digits left.
         retained = sums.p_sum * (sums.p_sum / sums.q_sum) ** (p / (q - p)) * (1 + eta) ** -power
+        # Sums round, in another way in each order. Where that could move a count, they are summed exactly.
+        noise = 2 * power * (_roundings(rows) + 8) * torch.finfo(torch.float64).eps
+        least, most = (self._cut(retained * (1 + sign * noise), size, sums.d, power)[1] for sign in (1, -1))
+        in_doubt = (least != most) & (sums.p_sum > 0)
+        if bool(in_doubt.any()) and (rows.segments or sums.exact):
+            retained[in_doubt] = self._exactly(rows, sums, in_doubt)
+        return self._cut(retained, size, sums.d, power)
+
+    def _cut(self, retained: Tensor, size: Tensor, d: Tensor, power: float) -> tuple[Tensor, Tensor]:
         retained = torch.minimum(_whole_if_near(retained, size * power), size)
-        wanted = _whole_if_near(gamma * (size - retained), gamma * size)
-        most = _share(sums.d, self.beta)
+        wanted = _whole_if_near(float(self.gamma) * (size - retained), float(self.gamma) * size)
+        most = _share(d, self.beta)
         return retained, torch.where(wanted < most, wanted.floor(), most).to(torch.int64)
+
+    def _exactly(self, rows: Rows, sums: PowerSums, which: Tensor) -> Tensor:
+        """How many to keep of some rows: the same number, whatever their sums were made of."""
+        if not sums.exact:
+            sums = exact_power_sums(rows.take(which), p=sums.p, q=sums.q)
+            which = torch.ones_like(sums.p_sum, dtype=torch.bool)
+        p, q, eta = (float(x) for x in (self.p, self.q, self.eta))
+        p_sum, q_sum = sums.p_sum[which].numpy(), sums.q_sum[which].numpy()
+        # numpy: torch takes other arithmetic for the last few entries of a tensor.
+        return torch.from_numpy(p_sum * np.power(p_sum / q_sum, p / (q - p)) * (1 + eta) ** (-q / (q - p)))
 
 
 @dataclass(frozen=True)
@@ -218,3 +239,12 @@ def _whole_if_near(x: Tensor, size: Tensor) -> Tensor:
     """
     whole = x.round()
     return torch.where((x - whole).abs() <= 16 * torch.finfo(torch.float64).eps * size, whole, x)
+
+
+def _roundings(rows: Rows) -> float:
+    """How many roundings in their last digit the sums of rows may be off by, at most."""
+    if any(s.is_cuda for s in rows.segments):
+        return 1e-11 / torch.finfo(torch.float64).eps  # see `pq_index`
+    # torch adds up a tile in a few hundred parallel chains, and the tiles one after another.
+    width = sum(s.shape[1] for s in rows.segments)
+    return min(width, 512) + width / TILE + len(rows.segments)

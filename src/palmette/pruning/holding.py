@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import ParameterGone
+from palmette.pruning.shards import local
 from palmette.pruning.weights import INTEGER
 
 
@@ -36,7 +37,7 @@ class Holder:
 
         All that can fail is done before anything is changed.
         """
-        kept = {n: m for n, m in masks.items() if not bool(m.all())}
+        kept = {n: local(m) for n, m in masks.items() if not bool(local(m).all())}
         pairs = [pair for name, mask in kept.items() for pair in self._places_of(name, mask)]
         forgetful = [o for o in self._optimizers if isinstance(o, torch.optim.LBFGS)]
         self._kept = kept
@@ -49,13 +50,15 @@ class Holder:
     def _places_of(self, name: str, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The weight, its gradient and what optimizers know of it, as integers, each with the mask beside it."""
         parameter = self._parameters[name]
-        if not _is_plain(parameter):
+        if not _is_plain(local(parameter)):
             raise TypeError(f"the weight {name!r} must be a plain tensor with a place for each entry to be pruned")
-        yield _integers(parameter), mask.to(parameter.device)
+        weight = local(parameter)
+        yield _integers(weight), mask.to(weight.device)
         known = [v for o in self._optimizers for v in o.state.get(parameter, {}).values()]
-        for values in (parameter.grad, *known):
+        for held in (parameter.grad, *known):
+            values = local(held) if isinstance(held, Tensor) else None
             # What an optimizer has packed in a way of its own is left to it.
-            if _is_plain(values) and values.shape == parameter.shape:
+            if _is_plain(values) and values.shape == weight.shape:
                 yield _integers(values), mask.to(values.device)
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
@@ -78,14 +81,16 @@ class Holder:
     @torch.no_grad()
     def _zero_weights(self) -> None:
         if self._kept:
-            weights = [_integers(self._parameters[name]) for name in self._kept]
+            weights = [_integers(local(self._parameters[name])) for name in self._kept]
             torch._foreach_mul_(weights, [self._beside(n, w) for n, w in zip(self._kept, weights, strict=True)])
 
     @torch.no_grad()
     def _zero_gradient(self, name: str) -> None:
         gradient = self._parameters[name].grad
-        if name in self._kept and _is_plain(gradient):
-            _integers(gradient).mul_(self._beside(name, gradient))
+        if name in self._kept and gradient is not None:
+            part = local(gradient)
+            if _is_plain(part) and part.shape == self._kept[name].shape:
+                _integers(part).mul_(self._beside(name, part))
 
     def _beside(self, name: str, values: Tensor) -> Tensor:
         if self._kept[name].device != values.device:  # the model has moved

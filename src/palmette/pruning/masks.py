@@ -15,9 +15,11 @@ from safetensors.torch import save
 from torch import Tensor
 
 from palmette.errors import MaskMismatch
+from palmette.pruning.shards import Spread, beside, is_sharded, like, local
 from palmette.pruning.weights import Weight, tensors_of
 
 _FORMAT = "palmette-masks-1"
+_SHARDED = "palmette-masks-sharded-1"
 
 
 class Masks(Mapping[str, Tensor]):
@@ -45,7 +47,9 @@ class Masks(Mapping[str, Tensor]):
     @staticmethod
     def ones_like(weights: Mapping[str, Tensor | Weight]) -> Masks:
         """Masks that keep everything."""
-        return Masks({n: torch.ones_like(w, dtype=torch.bool) for n, w in tensors_of(weights).items()})
+        return Masks(
+            {n: like(w, torch.ones_like(local(w), dtype=torch.bool)) for n, w in tensors_of(weights).items()}
+        )
 
     def __getitem__(self, name: str) -> Tensor:
         return self._masks[name]
@@ -59,14 +63,15 @@ class Masks(Mapping[str, Tensor]):
     def __and__(self, other: Mapping[str, Tensor]) -> Masks:
         """What both keep."""
         check_match(other, {n: m.shape for n, m in self.items()}, "the masks to narrow with")
-        return Masks({n: m & other[n].to(m.device) for n, m in self.items()})
+        return Masks({n: like(m, local(m) & local(beside(other[n], m, n))) for n, m in self.items()})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Masks):
             return NotImplemented
-        return self.keys() == other.keys() and all(
-            m.shape == other[n].shape and torch.equal(m, other[n].to(m.device)) for n, m in self.items()
-        )
+        if self.keys() != other.keys() or any(m.shape != other[n].shape for n, m in self.items()):
+            return False
+        others = {n: local(beside(other[n], m, n)) for n, m in self.items()}
+        return not _total({n: like(m, local(m) ^ others[n]) for n, m in self.items()})
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -76,7 +81,7 @@ class Masks(Mapping[str, Tensor]):
     @functools.cached_property
     def kept(self) -> int:
         """How many weights are kept."""
-        return sum(int(m.sum()) for m in self.values())
+        return _total(self._masks)
 
     @property
     def total(self) -> int:
@@ -102,10 +107,17 @@ class Masks(Mapping[str, Tensor]):
         tensors = {n: w for n, w in tensors_of(weights).items() if n in self}
         check_match(tensors, {n: m.shape for n, m in self.items()}, "the weights")
         for name, mask in self.items():
-            tensors[name].masked_fill_(~mask.to(tensors[name].device), 0)
+            weight = local(tensors[name])
+            weight.masked_fill_(~local(beside(mask, tensors[name], name)).to(weight.device), 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """One bit per weight, in tensors and plain values that `torch.save` and `torch.load` take."""
+        """One bit per weight, in tensors and plain values that `torch.save` and `torch.load` take.
+
+        Masks that are spread over processes are given as they are, one byte per weight, for
+        `torch.distributed.checkpoint`, which reads them back into any other spread.
+        """
+        if any(map(is_sharded, self.values())):
+            return {"format": _SHARDED, "kept": {n: like(m, local(m).clone()) for n, m in self.items()}}
         return {
             "format": _FORMAT,
             "shapes": {n: list(m.shape) for n, m in self.items()},
@@ -117,6 +129,8 @@ class Masks(Mapping[str, Tensor]):
         """What `state_dict` gave, on the CPU."""
         if not isinstance(state, Mapping):
             raise TypeError(f"from_state_dict takes what state_dict gave, got {type(state).__name__}")
+        if state.get("format") == _SHARDED:
+            return Masks({n: m.to(torch.bool) for n, m in state.get("kept", {}).items()})
         if state.get("format") != _FORMAT:
             raise MaskMismatch(f"these are not masks of format {_FORMAT!r}, got format {state.get('format')!r}")
         shapes, bits = state.get("shapes", {}), state.get("bits", {})
@@ -126,6 +140,11 @@ class Masks(Mapping[str, Tensor]):
 
     def save(self, path: str | Path) -> None:
         """Write a safetensors file with one bit per weight, whole or not at all."""
+        if any(map(is_sharded, self.values())):
+            raise TypeError(
+                "these masks are spread over processes; save the Pruner with torch.distributed.checkpoint, beside "
+                "the model"
+            )
         state = self.state_dict()
         metadata = {"format": _FORMAT, "shapes": json.dumps(state["shapes"])}
         path = Path(path)
@@ -180,6 +199,21 @@ def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], w
     ]
     if faults:
         raise MaskMismatch(f"{what} belong to another model; {'; '.join(faults)}")
+
+
+def _total(marked: Mapping[str, Tensor]) -> int:
+    """How many entries are marked, on all processes together."""
+    total = 0
+    for spread, names in _by_spread(marked).items():
+        total += int(spread.add(torch.tensor(sum(int(local(marked[n]).sum()) for n in names))))
+    return total
+
+
+def _by_spread(tensors: Mapping[str, Tensor]) -> dict[Spread, list[str]]:
+    found: dict[Spread, list[str]] = {}
+    for name, tensor in tensors.items():
+        found.setdefault(Spread.of(tensor), []).append(name)
+    return found
 
 
 def _packed(mask: Tensor) -> Tensor:

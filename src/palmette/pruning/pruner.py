@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -18,9 +19,19 @@ from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope, check_scope, groups_of
 from palmette.pruning.selection import select
+from palmette.pruning.sharded import prune_sharded
+from palmette.pruning.shards import Spread, beside, is_sharded, local
 from palmette.pruning.stopping import DEFAULT_RULES, StopRule
 from palmette.pruning.torch_prune import from_torch_prune
-from palmette.pruning.weights import Weight, check_values, parameters_by_name, prunable, tensors_of, uncompiled
+from palmette.pruning.weights import (
+    Weight,
+    check_values,
+    parameters_by_name,
+    prunable,
+    tensors_of,
+    uncompiled,
+    wrappers,
+)
 
 
 def prune(
@@ -62,6 +73,11 @@ def prune(
         raise NothingToPrune("weights must hold at least one tensor, got none")
     whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
     tensors = tensors_of(whole)
+    if any(map(is_sharded, tensors.values())):
+        masks = Masks.ones_like(tensors) if masks is None else Masks(masks)
+        check_match(masks, {n: w.shape for n, w in tensors.items()}, "the masks")
+        fitted = {n: beside(masks[n], w, n) for n, w in tensors.items()}
+        return prune_sharded(whole, fitted, scope=scope, budget=budget, saliency=saliency)
     for name, tensor in tensors.items():
         check_values(name, tensor)
     kept: dict[str, Tensor | None] = dict.fromkeys(tensors)
@@ -235,8 +251,9 @@ class Pruner:
         self._check_still_there()
         if not isinstance(state, Mapping):
             raise TypeError(f"rewind takes an earlier model.state_dict(), got {type(state).__name__}")
-        compiled = any(n.startswith("_orig_mod.") for n in state)
-        model = self.model if compiled else uncompiled(self.model)
+        model = next(
+            (m for m in wrappers(self.model) if m.state_dict().keys() == state.keys()), uncompiled(self.model)
+        )
         whole = model.state_dict()
         own = {n: v for n, v in whole.items() if isinstance(v, Tensor)}
         given = {n: v for n, v in state.items() if isinstance(v, Tensor)}
@@ -244,7 +261,8 @@ class Pruner:
         if whole.keys() != state.keys():  # there is extra state that is no tensor
             differ = sorted(whole.keys() ^ state.keys())
             raise MaskMismatch(f"the weights to rewind to belong to another model; {', '.join(differ)} differ")
-        if any(v.numel() and v.data_ptr() == given[n].data_ptr() for n, v in own.items()):
+        parts = [(local(v), local(given[n])) for n, v in own.items()]
+        if any(v.numel() and v.data_ptr() == earlier.data_ptr() for v, earlier in parts):
             raise ValueError(
                 "the state to rewind to is the model's own, not a copy, and has been trained along with it; "
                 "take copy.deepcopy(model.state_dict()) before training"
@@ -253,8 +271,17 @@ class Pruner:
         self._masks.apply_(self._tensors())
 
     def state_dict(self) -> dict[str, Any]:
-        """Masks (one bit per weight) and the decisions so far. The settings are the constructor's."""
-        return {"masks": self._masks.state_dict(), "decisions": [d.state_dict() for d in self.decisions]}
+        """Masks (one bit per weight) and the decisions so far. The settings are the constructor's.
+
+        Of weights that are spread over processes, it is what `torch.distributed.checkpoint` takes: every process
+        gives its part of the masks.
+        """
+        decisions: Any = [d.state_dict() for d in self.decisions]
+        if any(map(is_sharded, self._masks.values())):
+            # As one value: such a checkpoint is read into the state of a Pruner that has decided nothing yet.
+            torch.save(decisions, file := io.BytesIO())
+            decisions = file.getvalue()
+        return {"masks": self._masks.state_dict(), "decisions": decisions}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` was taken; the model's pruned weights become zero."""
@@ -264,16 +291,21 @@ class Pruner:
         if missing := {"masks", "decisions"} - state.keys():
             raise ValueError(f"load_state_dict takes what state_dict gave, got a state without {sorted(missing)}")
         masks = self._fitted(Masks.from_state_dict(state["masks"]), "the masks of this state")
-        decisions = [Decision.from_state_dict(d) for d in state["decisions"]]
+        taken = state["decisions"]
+        if isinstance(taken, bytes):
+            taken = torch.load(io.BytesIO(taken), weights_only=True)
+        decisions = [Decision.from_state_dict(d) for d in taken]
         self._set(masks)
         self.decisions = decisions
 
     def _fitted(self, masks: Masks, what: str) -> Masks:
         """The masks beside the weights that they are for, or an error that says how they differ."""
         check_match(masks, {n: w.shape for n, w in self._tensors().items()}, what)
-        return Masks({n: masks[n].to(w.device, copy=True) for n, w in self._tensors().items()})
+        return Masks({n: beside(masks[n], w, n) for n, w in self._tensors().items()})
 
     def _set(self, masks: Masks) -> None:
+        if any(map(is_sharded, masks.values())):
+            _ = masks.kept  # counted now, by all processes together, so that one alone can ask for it
         self._holder.set_masks_(masks)
         self._masks = masks
 
@@ -283,7 +315,8 @@ class Pruner:
     def _say_what_came_back(self) -> None:
         """Warn if pruned weights are not zero. They do not count in the cut, and are zero after it."""
         weights = self._tensors()
-        back = {n: int(((weights[n] != 0) & ~m.to(weights[n].device)).sum()) for n, m in self._masks.items()}
+        parts = {n: (Spread.of(w), local(w), local(self._masks[n])) for n, w in weights.items()}
+        back = {n: int(s.add(((w != 0) & ~m.to(w.device)).sum().cpu())) for n, (s, w, m) in parts.items()}
         if names := [n for n, count in back.items() if count]:
             shown = f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
             warnings.warn(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
@@ -17,6 +17,7 @@ _OUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes -> the integers that a float of so many can be read as."""
+_PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
@@ -82,6 +83,7 @@ def prunable(
             raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    parameters_by_name(model)
     model = uncompiled(model)
     patterns = None if include is None else [str(pattern) for pattern in include]
     left_out = [str(pattern) for pattern in exclude]
@@ -108,13 +110,26 @@ def tensors_of(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module that `torch.compile` wrapped, or `model` itself: its names are those of `state_dict`."""
-    inner = getattr(model, "_orig_mod", model)
-    return inner if isinstance(inner, nn.Module) else model
+    """The module inside of `torch.compile` and `DistributedDataParallel`, or `model` itself.
+
+    Its names are those of its own `state_dict`, whatever it is wrapped in.
+    """
+    return list(wrappers(model))[-1]
+
+
+def wrappers(model: nn.Module) -> Iterator[nn.Module]:
+    """The model, and the module that it wraps, down to the user's own."""
+    inner: object = model
+    while isinstance(inner, nn.Module):
+        yield inner
+        inner = inner.module if isinstance(inner, _PARALLEL) else getattr(inner, "_orig_mod", None)
 
 
 def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
-    """All parameters by name, each once."""
+    """All parameters by name, each once; those that `fully_shard` has gathered for a pass are spread again."""
+    for module in model.modules():
+        if callable(reshard := getattr(module, "reshard", None)) and hasattr(module, "unshard"):
+            reshard()
     return dict(uncompiled(model).named_parameters())
 
 

@@ -1,0 +1,65 @@
+"""Pruner and Masks under DistributedDataParallel and fully_shard, with real processes that talk to each other.
+
+The cases are in distributed_cases.py. They are run together: starting processes takes longer than most of them.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from distributed_cases import CASES
+
+pytestmark = pytest.mark.skipif(not dist.is_gloo_available(), reason="torch was built without gloo")
+QUICK = [
+    "five_steps_with_fully_shard_are_those_of_one_process",
+    "five_steps_with_ddp_are_those_of_one_process",
+    "ties_go_by_index_across_the_borders_of_parts",
+    "pruned_before_or_after_it_is_cut_into_parts_the_result_is_the_same",
+    "no_collective_gathers_a_weight",
+    "a_nan_on_one_process_is_said_by_all",
+    "weights_that_came_back_are_counted_over_all_processes",
+    "one_process_alone_can_ask_where_the_pruner_stands",
+    "a_cut_after_an_evaluation_finds_the_weights_spread_again",
+    "a_saliency_ranks_weights_that_are_spread",
+    "a_checkpoint_is_read_by_another_number_of_processes",
+]
+
+
+def run(ranks, folder, *names, thorough=False):
+    """What went wrong on each process, by case."""
+    script = Path(__file__).with_name("distributed_cases.py")
+    settings = os.environ | {"OMP_NUM_THREADS": "1", "PALMETTE_THOROUGH": "1" if thorough else "0"}
+    command = [sys.executable, str(script), str(ranks), str(folder), *names]
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=600)
+    files = [folder / f"{ranks}-{rank}.json" for rank in range(ranks)]
+    assert done.returncode == 0, done.stderr[-4000:]
+    found = [json.loads(file.read_text()) for file in files]
+    return {name: [result[name] for result in found] for name in found[0]}
+
+
+@pytest.fixture(scope="module")
+def on_two(tmp_path_factory):
+    return run(2, tmp_path_factory.mktemp("two"), *QUICK)
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_on_two_processes(name, on_two):
+    assert on_two[name] == ["", ""]
+
+
+@pytest.fixture(scope="module")
+def on_four_then_two(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("four")
+    return {ranks: run(ranks, folder, thorough=True) for ranks in (4, 2)}  # two read what four have saved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("ranks", [4, 2])
+def test_on_four_processes_and_on_two(ranks, name, on_four_then_two):
+    assert on_four_then_two[ranks][name] == [""] * ranks
