@@ -135,6 +135,25 @@ def test_a_finished_run_gives_its_model_back_at_once(whole):
     assert states_are_equal(plain, whole[0])
 
 
+def test_a_cache_that_the_forward_pass_makes_and_lets_grow_is_left_to_it(tmp_path):
+    class Caches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+            self.register_buffer("grows", torch.ones(0), persistent=False)
+
+        def forward(self, x):
+            if not hasattr(self, "made"):
+                self.register_buffer("made", torch.ones(64), persistent=False)
+            self.grows = torch.ones(max(len(x), len(self.grows)))
+            return self.net(x * self.made)
+
+    options = OPTIONS | {"rewind": "init", "rounds": 1, "folder": tmp_path}
+    one = pm.prune_and_retrain(Caches(), train, evaluate, **options)
+    other = pm.prune_and_retrain(Caches(), train, evaluate, **options)
+    assert states_are_equal(one, other)
+
+
 def test_records_say_what_was_measured_and_other_commands_read_them(whole):
     from click.testing import CliRunner
 

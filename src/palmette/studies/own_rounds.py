@@ -251,7 +251,8 @@ class OwnRounds:
         model.load_state_dict(state)
         own = dict(model.named_buffers())
         for name, values in buffers.items():
-            own[name].copy_(values)
+            if name in own and own[name].shape == values.shape:  # else a cache, which the forward pass makes
+                own[name].copy_(values)
 
     def _set_modes(self) -> None:
         for module, training in self.modes.items():
