@@ -80,7 +80,8 @@ def first() -> str:
             ),
             true(
                 one.accuracy[2] < 0.4,
-                f"The second fall begins when {percent(one.accuracy[2])} are left, long after the collapse.",
+                f"The second fall begins when accuracy is down to {percent(one.accuracy[2])}, long after the "
+                "collapse.",
             ),
         ),
         table(
