@@ -475,7 +475,7 @@ def test_an_encoder_layer_of_pytorch_keeps_its_heads_and_loses_neurons():
 def test_inputs_by_name_and_a_model_of_transformers():
     from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
-    sizes = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": 30, "use_cache": False}
+    sizes = {"bos_token_id": 0, "eos_token_id": 0, "vocab_size": 30}
     gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=16, **sizes))
     gpt2.transformer.h[0].mlp.c_fc.weight.data[:, :20] = 0
     llama = LlamaForCausalLM(

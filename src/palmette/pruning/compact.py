@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import logging
 import warnings
@@ -87,6 +88,8 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
         raise ValueError(f"the weights must have values, got {meta[0]!r} on the meta device")
     inner = uncompiled(model)
     args, kwargs = _called_with(example_inputs)
+    if "use_cache" in inspect.signature(inner.forward).parameters:  # of Transformers; it cannot be traced
+        kwargs = {"use_cache": False} | kwargs
     with _evaluating(inner), exact(), torch.no_grad():
         walk, why = _walk(inner, args, kwargs)
         flops = _flops(inner, args, kwargs)
