@@ -5,6 +5,7 @@ The cases are in distributed_cases.py. They are run together: starting processes
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,23 @@ def on_four_then_two(tmp_path_factory):
 @pytest.mark.parametrize("ranks", [4, 2])
 def test_on_four_processes_and_on_two(ranks, name, on_four_then_two):
     assert on_four_then_two[ranks][name] == [""] * ranks
+
+
+@pytest.mark.slow
+def test_the_script_on_the_page_runs_and_goes_on_with_another_number_of_processes(tmp_path):
+    page = Path(__file__).parent.parent / "docs" / "distributed.md"
+    script = re.search(r"^```py\n# (\S+)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    (tmp_path / script[1]).write_text(script[2])
+    densities = []
+    for ranks in (2, 1):
+        command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks), script[1]]
+        settings = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=settings, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        densities += [float(d) for pair in re.findall(r"(\d\.\d{4}) -> (\d\.\d{4})", done.stdout) for d in pair]
+    assert densities[0] == 1.0
+    assert densities[1:-1:2] == densities[2::2]  # each cut begins where the one before ended
+    assert len(densities) == 12
+    assert sorted(densities, reverse=True) == densities

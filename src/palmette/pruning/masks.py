@@ -107,8 +107,10 @@ class Masks(Mapping[str, Tensor]):
         tensors = {n: w for n, w in tensors_of(weights).items() if n in self}
         check_match(tensors, {n: m.shape for n, m in self.items()}, "the weights")
         for name, mask in self.items():
-            weight = local(tensors[name])
-            weight.masked_fill_(~local(beside(mask, tensors[name], name)).to(weight.device), 0)
+            weight = tensors[name]
+            spread = is_sharded(weight) or is_sharded(mask)
+            kept = local(beside(mask, weight, name)) if spread else mask.to(weight.device)
+            local(weight).masked_fill_(~kept, 0)
 
     def state_dict(self) -> dict[str, Any]:
         """One bit per weight, in tensors and plain values that `torch.save` and `torch.load` take.

@@ -31,11 +31,14 @@ def is_sharded(values: object) -> bool:
     return module is not None and isinstance(values, module.DTensor)
 
 
-@torch.no_grad()
 def local(values: Tensor) -> Tensor:
     """The entries that this process has, without a copy: what is written to them is written to `values`."""
+    if not is_sharded(values):
+        return values
     known: Any = values
-    return known.to_local().detach() if is_sharded(values) else values
+    with torch.no_grad():
+        part: Tensor = known.to_local().detach()
+    return part
 
 
 def like(weight: Tensor, part: Tensor) -> Tensor:
