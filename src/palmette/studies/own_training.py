@@ -55,7 +55,8 @@ def prune_and_retrain(
         evaluate: how good the model is, larger is better, such as accuracy in [0, 1] or minus a loss; **on data
             that were held out of training, and that are not the test data**: it decides how far is too far.
         budget: how many weights go in a round; `Sap()` by default.
-        scope, saliency, include, exclude, masks: as for `Pruner`; `masks` are of weights that are pruned already.
+        scope: as for `Pruner`, but "global" by default: weights compete in the whole network.
+        saliency, include, exclude, masks: as for `Pruner`; `masks` are of weights that are pruned already.
         rewind: where a round after the first starts. "learning-rate": where the last one ended, `train` as it is,
             its schedule from the beginning (Renda et al. 2020). "init": from the weights and buffers that `model`
             came with (Frankle and Carbin 2019). "fine-tune": where the last one ended, every step at the learning
