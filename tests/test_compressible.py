@@ -91,7 +91,7 @@ def test_a_large_network_is_cut_where_prune_cuts_it(monkeypatch):
         streaming, "_inside", lambda stored, *args: looked.append(stored.name) or inside(stored, *args)
     )
     test_the_next_cut_is_the_one_that_prune_makes(pm.Sap())
-    assert looked == list(pm.prunable(mixed()))
+    assert looked == [name for name in pm.prunable(mixed()) if name != "narrow.weight"]  # whose counts say it
 
 
 def test_masks_say_what_still_counts():

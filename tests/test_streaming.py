@@ -1,15 +1,20 @@
 """Weights that are read in parts are cut as `prune` cuts them at once: random networks, every scope and budget."""
 
 import random
+from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 import palmette as pm
 from palmette.measures import spectrum
+from palmette.measures.rows import Rows
+from palmette.pruning.compressible import measure
 from palmette.pruning.scopes import SCOPES
 from palmette.pruning.stored import stored_weights
 from palmette.pruning.streaming import decide
+from palmette.pruning.survey import survey
 from palmette.pruning.weights import Weight
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -50,3 +55,42 @@ def test_any_network_in_parts_of_any_size_loses_what_it_loses_at_once(monkeypatc
         for one in stored:
             found = torch.cat([mask for _, mask in cut.masks(one, chunk)])
             assert torch.equal(found, wanted[one.name]), (budget, chunk, one.name)
+
+
+@pytest.mark.parametrize("budget", BUDGETS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+def test_neurons_of_narrow_weights_lose_what_they_lose_in_float64(budget, dtype):
+    torch.manual_seed(0)
+    w = (torch.randn(600, 500) * torch.rand(600, 1)).to(dtype).float()
+    w[1], w[2] = 0.0, 0.25  # no index; an index of exactly 0
+    w[3:9] = (w[3:9] > 0.1).float()  # a cut of exactly as many as are zero
+    (found,) = survey([replace(one, read=partial(_narrow, one.read, dtype)) for one in _stored(w)], budget=budget)
+    assert found.spectrum.narrow
+    assert found.neuron_cut == int(budget.plan(Rows.of(w)).cut.sum())
+    assert found.dead == int((w == 0).all(1).sum())
+    assert int(budget.plan_of_sums(found.layer).cut) == int(budget.plan(Rows.of(w.reshape(1, -1))).cut)
+
+
+def _stored(w):
+    return stored_weights({"w": Weight(w)})
+
+
+def _narrow(read, dtype, first, last):
+    return read(first, last).to(dtype)
+
+
+def test_threads_and_parts_change_nothing():
+    torch.manual_seed(0)
+    weights = {f"w{i}": Weight(torch.randn(64, 100).to(dtype)) for i, dtype in enumerate(DTYPES * 3)}
+    one, *others = (_report(weights, threads, chunk) for threads, chunk in ((1, 10**6), (4, 10**6), (4, 800)))
+    assert [other == one for other in others] == [True, True]
+
+
+def _report(weights, threads, chunk):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return measure(stored_weights(weights), budget=pm.Sap(), chunk=chunk)
+    finally:
+        assert torch.get_num_threads() == threads
+        torch.set_num_threads(before)

@@ -129,7 +129,7 @@ def _kept(masks: Path) -> dict[str, Callable[[tuple[int, ...]], Callable[[int, i
             width = math.prod(shape[1:])
 
             def kept(first: int, last: int) -> Tensor:
-                # Parts begin at multiples of 8 rows, so at whole bytes.
+                # Parts begin at multiples of 8 entries, so at whole bytes.
                 size = (last - first) * width
                 bits = np.fromfile(masks, np.uint8, (size + 7) // 8, offset=offset + first * width // 8)
                 flat = np.unpackbits(bits, count=size, bitorder="little").astype(bool)

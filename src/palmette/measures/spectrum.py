@@ -1,10 +1,11 @@
 """How many entries have which magnitude: a summary of a row that adds up over chunks, tensors and files.
 
-Every measure of a row, and every threshold, is a function of its sorted magnitudes. A `Spectrum` knows them: all
-of them while there are few, and beyond that how many fall into each of 2^20 buckets and what these add up to. A
-bucket is a piece of the integers that floats without their sign are (8 bits of exponent, 12 of mantissa), so that
-each 16-bit float has a bucket of its own, and float32 entries of one bucket differ by at most 2^-12 of themselves,
-unless they are below 1e-38.
+Every measure of a row, and every threshold, is a function of its sorted magnitudes. A `Spectrum` knows them. A
+16-bit float is one of 2^15 magnitudes, and how often each of them occurs is all there is to know. Wider ones are
+kept as they are while they are few; beyond that, it is known how many fall into each of 2^20 buckets and what they
+add up to. A bucket is a piece of the integers that floats without their sign are (of float32, 8 bits of exponent
+and 12 of mantissa), so that float32 entries of one bucket differ by at most 2^-12 of themselves, unless they are
+below 1e-38.
 """
 
 from __future__ import annotations
@@ -16,21 +17,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-EXACT = 1 << 18  # up to so many entries are kept as they are: sorting them takes 10 ms
+EXACT = 1 << 18  # up to so many wide entries are kept as they are: sorting them takes 10 ms
+NARROW = (torch.bfloat16, torch.float16)
 _BUCKET_BITS = 20
 _BLOCK = 1 << 20
 _KEY_BITS: dict[Any, int] = {np.dtype(np.float32): 31, np.dtype(np.float64): 63}
 _INTEGERS: dict[int, np.dtype[Any]] = {31: np.dtype(np.int32), 63: np.dtype(np.int64)}
+_REALS: dict[int, np.dtype[Any]] = {31: np.dtype(np.float32), 63: np.dtype(np.float64)}
 
 _Array = np.ndarray[Any, Any]
+Points = tuple[_Array, _Array]
+"""Magnitudes in ascending order, none twice, and how many entries have each."""
 
 
 class Spectrum:
-    r"""The magnitudes of a row, as a list that is exact, or as counts in narrow buckets.
+    r"""The magnitudes of a row: counts of 16-bit ones, a list of few wide ones, counts in narrow buckets of many.
 
-    It is exact for up to `EXACT` entries, and for any number of 16-bit ones. Beyond, counts and the sum of all
-    magnitudes are still exact, and what else is computed is off by as much as entries within a bucket differ:
-    less than 1e-7 for the Gini Index of weights. `d` counts all entries, `zeros` those that are exactly zero.
+    It is exact for up to `EXACT` wide entries, and for any number of 16-bit ones. Beyond, counts are still exact,
+    and what else is computed is off by as much as entries within a bucket differ: less than 1e-7 for the Gini Index
+    of weights. Parts give the same in any order. `d` counts all entries, `zeros` those that are exactly zero.
 
     >>> spectrum = Spectrum()
     >>> spectrum.add(torch.tensor([1.0, -2.0]))
@@ -42,12 +47,22 @@ class Spectrum:
     def __init__(self) -> None:
         self.d = 0
         self.zeros = 0
+        self._narrow: dict[torch.dtype, _Array] = {}  # how many entries have each of the 2^15 magnitudes
         self._few: list[_Array] = []
-        self._counts: _Array | None = None
-        self._above: _Array | None = None  # per bucket, what its keys add up to beyond its lowest one
-        self._key_bits = 31
-        self._narrow = True
-        self._points: tuple[_Array, _Array] | None = None
+        self._wide = 0  # entries that are not narrow
+        # By the width of the keys: counts, and per bucket what its keys add up to beyond its lowest one.
+        self._buckets: dict[int, tuple[_Array, _Array]] = {}
+        self._points: Points | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether every magnitude is known as it is."""
+        return not self._buckets
+
+    @property
+    def narrow(self) -> bool:
+        """Whether all entries are 16-bit floats."""
+        return self._wide == 0
 
     def add(self, values: Tensor, kept: Tensor | None = None) -> None:
         """Count finite `values`, of any shape and float or integer dtype; if `kept` is given, those it marks."""
@@ -55,13 +70,20 @@ class Spectrum:
         if chosen.numel() == 0:
             return
         self._points = None
-        self._narrow &= chosen.dtype in (torch.float16, torch.bfloat16)
-        wide = torch.float32 if chosen.is_floating_point() and chosen.element_size() <= 4 else torch.float64
         flat = chosen.cpu().reshape(-1)
-        flat = flat if flat.is_floating_point() else flat.to(wide)
         self.d += flat.numel()
+        if flat.dtype in NARROW:
+            counts = self._counts_of(flat.dtype)
+            before = int(counts[0])
+            for block in flat.view(torch.int16).split(2 * _BLOCK):
+                counts += torch.bincount(block & 0x7FFF, minlength=1 << 15).numpy()
+            self.zeros += int(counts[0]) - before
+            return
+        wide = torch.float32 if flat.is_floating_point() and flat.element_size() <= 4 else torch.float64
+        flat = flat if flat.is_floating_point() else flat.to(wide)
         self.zeros += flat.numel() - int(flat.count_nonzero())
-        if self.d <= EXACT:
+        self._wide += flat.numel()
+        if self._wide <= EXACT:
             # A copy: the caller may use its memory again.
             self._few.append(flat.to(wide, copy=True).abs_().numpy())
             return
@@ -74,49 +96,44 @@ class Spectrum:
         self._points = None
         self.d += other.d
         self.zeros += other.zeros
-        self._narrow &= other._narrow
-        if other._counts is None and self._counts is None and self.d <= EXACT:
-            self._few += other._few
-            return
-        self._fold()
-        for values in other._few:
-            self._count(values)
-        if other._counts is not None and other._above is not None:
-            counts, above = self._buckets(other._key_bits)
-            if self._key_bits == other._key_bits:
-                counts += other._counts
-                above += other._above
-            else:
-                self._count(*other._points_of_buckets())
+        self._wide += other._wide
+        for dtype, counts in other._narrow.items():
+            self._counts_of(dtype).__iadd__(counts)
+        self._few += other._few
+        if self._wide > EXACT:
+            self._fold()
+        for bits, theirs in other._buckets.items():
+            for mine, more in zip(self._buckets_of(bits), theirs, strict=True):
+                mine += more
 
-    def points(self) -> tuple[_Array, _Array]:
+    def points(self) -> Points:
         """Magnitudes in ascending order, none twice (a bucket has its mean), and how many entries have each."""
         if self._points is None:
-            self._points = self._points_of_few() if self._counts is None else self._points_of_buckets()
+            few = [(x.astype(np.float64), np.ones(len(x), np.int64)) for x in self._few]
+            self._points = joined([*self._narrow_points(), *few, *map(self._means, self._buckets)])
         return self._points
-
-    def _points_of_few(self) -> tuple[_Array, _Array]:
-        values = np.concatenate([few.astype(np.float64) for few in self._few]) if self._few else np.empty(0)
-        values.sort()
-        starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]]) if len(values) else np.empty(0, np.int64)
-        return values[starts], np.diff(np.r_[starts, len(values)])
 
     def bracket(self, rank: int) -> tuple[float, float, int]:
         """Between which two magnitudes the `rank`-th smallest lies (from 1), and how many are below both.
 
         They are equal where it is known exactly.
         """
-        values, counts = self.points()
-        upto = np.cumsum(counts)
-        at = int(np.searchsorted(upto, rank))
-        below = int(upto[at] - counts[at])
-        if self._counts is None or self._narrow:
+        if self.exact:
+            values, counts = self.points()
+            at, below = _place(counts, rank)
             return float(values[at]), float(values[at]), below
-        bucket = int(np.flatnonzero(self._counts)[at])
-        shift = self._key_bits - _BUCKET_BITS
-        edges = np.array([bucket << shift, ((bucket + 1) << shift) - 1], _INTEGERS[self._key_bits])
-        low, high = edges.view(np.float32 if self._key_bits == 31 else np.float64)
+        everything = self._in_buckets(max(self._buckets))
+        ((bits, (counts, _)),) = everything._buckets.items()
+        bucket, below = _place(counts, rank)
+        shift = bits - _BUCKET_BITS
+        edges = np.array([bucket << shift, ((bucket + 1) << shift) - 1], _INTEGERS[bits])
+        low, high = edges.view(_REALS[bits])
         return float(low), float(high), below
+
+    def power_sum(self, power: float, scale: float = 1.0) -> float:
+        r"""The sum of all :math:`(|w_i| / scale)^{power}`."""
+        values, counts = self.points()
+        return float(np.sum((values / scale) ** power * counts))
 
     def gini(self) -> float:
         """Gini Index, as `palmette.gini_index` defines it; NaN without a non-zero entry."""
@@ -157,53 +174,78 @@ class Spectrum:
         """How many different magnitudes there are; in buckets, at least so many."""
         return len(self.points()[0])
 
+    def _counts_of(self, dtype: torch.dtype) -> _Array:
+        return self._narrow.setdefault(dtype, np.zeros(1 << 15, np.int64))
+
+    def _buckets_of(self, bits: int) -> tuple[_Array, _Array]:
+        if bits not in self._buckets:
+            self._buckets[bits] = np.zeros(1 << _BUCKET_BITS, np.int64), np.zeros(1 << _BUCKET_BITS)
+        return self._buckets[bits]
+
+    def _narrow_points(self) -> list[Points]:
+        found = []
+        for dtype, counts in self._narrow.items():
+            used = np.flatnonzero(counts)
+            values = torch.from_numpy(used.astype(np.int16)).view(dtype).to(torch.float64).numpy()
+            found.append((values, counts[used]))
+        return found
+
     def _fold(self) -> None:
         few, self._few = self._few, []
         for values in few:
             self._count(values)
 
-    def _buckets(self, key_bits: int) -> tuple[_Array, _Array]:
-        """The two arrays of buckets, for keys at least so wide."""
-        if self._counts is None or self._above is None:
-            self._key_bits = key_bits
-            self._counts = np.zeros(1 << _BUCKET_BITS, np.int64)
-            self._above = np.zeros(1 << _BUCKET_BITS)
-        elif key_bits > self._key_bits:
-            values, counts = self._points_of_buckets()
-            self._counts = None
-            self._buckets(key_bits)
-            self._count(values, counts)
-        assert self._counts is not None
-        assert self._above is not None
-        return self._counts, self._above
+    def _in_buckets(self, bits: int) -> Spectrum:
+        """The same with all of it in buckets of one kind: narrower ones are each inside of a wider one."""
+        found = Spectrum()
+        for mine, more in zip(found._buckets_of(bits), self._buckets[bits], strict=True):
+            mine += more
+        others = [self._means(b) for b in self._buckets if b != bits]
+        for values, counts in (*self._narrow_points(), *others):
+            found._count(values.astype(_REALS[bits]), counts)
+        return found
 
     def _count(self, values: _Array, times: _Array | None = None) -> None:
-        counts, above = self._buckets(_KEY_BITS[values.dtype])
-        bits = self._key_bits
-        if _KEY_BITS[values.dtype] < bits:
-            values = values.astype(np.float64)
+        bits = _KEY_BITS[values.dtype]
+        counts, above = self._buckets_of(bits)
         keys = values.view(_INTEGERS[bits]) & np.iinfo(_INTEGERS[bits]).max
         shift = bits - _BUCKET_BITS
         where = keys >> shift
-        first = int(
-            where.min()
-        )  # few of the buckets are in use: counting only among these is several times faster
+        # Few of the buckets are in use: counting only among these is several times faster.
+        first = int(where.min())
         where -= first
         found = np.bincount(where, weights=times)
         used = slice(first, first + len(found))
         counts[used] += found.astype(np.int64)
-        if not self._narrow:
-            beyond = keys & ((1 << shift) - 1)
-            above[used] += np.bincount(where, weights=beyond if times is None else beyond * times)
+        # Whole numbers of at most 20 bits: they add up without rounding, so in any order.
+        beyond = (keys & ((1 << shift) - 1)) >> max(0, shift - 20)
+        above[used] += np.bincount(where, weights=beyond if times is None else beyond * times)
 
-    def _points_of_buckets(self) -> tuple[_Array, _Array]:
-        assert self._counts is not None
-        assert self._above is not None
-        used = np.flatnonzero(self._counts)
-        counts = self._counts[used]
-        integer = _INTEGERS[self._key_bits]
-        lowest = (used << (self._key_bits - _BUCKET_BITS)).astype(integer)
-        real = np.float32 if self._key_bits == 31 else np.float64
-        base = lowest.view(real).astype(np.float64)
-        step = (lowest + 1).view(real).astype(np.float64) - base  # within a bucket, floats are evenly spaced
-        return base + step * (self._above[used] / counts), counts
+    def _means(self, bits: int) -> Points:
+        counts, above = self._buckets[bits]
+        used = np.flatnonzero(counts)
+        shift = bits - _BUCKET_BITS
+        lowest = (used << shift).astype(_INTEGERS[bits])
+        base = lowest.view(_REALS[bits]).astype(np.float64)
+        # Within a bucket, floats are evenly spaced.
+        step = (lowest + (1 << max(0, shift - 20))).view(_REALS[bits]).astype(np.float64) - base
+        return base + step * (above[used] / counts[used]), counts[used]
+
+
+def joined(parts: list[Points]) -> Points:
+    """The points of several rows as one."""
+    if len(parts) == 1 and bool((parts[0][0][1:] > parts[0][0][:-1]).all()):
+        return parts[0]
+    values = np.concatenate([v for v, _ in parts]) if parts else np.empty(0)
+    counts = np.concatenate([n for _, n in parts]) if parts else np.empty(0, np.int64)
+    order = np.argsort(values, kind="stable")
+    values = values[order]
+    starts = np.flatnonzero(np.r_[True, values[1:] != values[:-1]]) if len(values) else np.empty(0, np.int64)
+    return values[starts], np.add.reduceat(counts[order], starts) if len(values) else counts
+
+
+def _place(counts: _Array, rank: int) -> tuple[int, int]:
+    """Where the `rank`-th smallest is, and how many come before that place."""
+    upto = np.cumsum(counts)
+    at = int(np.searchsorted(upto, rank))
+    return at, int(upto[at] - counts[at])

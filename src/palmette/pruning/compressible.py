@@ -9,11 +9,12 @@ from typing import Any
 
 from palmette.errors import NothingToPrune
 from palmette.measures.pq import PowerSums
-from palmette.measures.spectrum import Spectrum
+from palmette.measures.spectrum import Points, Spectrum
 from palmette.pruning.budgets import Sap
 from palmette.pruning.scopes import SCOPES
 from palmette.pruning.stored import CHUNK, Stored
-from palmette.pruning.streaming import Survey, find_thresholds, survey
+from palmette.pruning.streaming import find_thresholds
+from palmette.pruning.survey import Survey, survey
 from palmette.pruning.verdict import verdict, warnings
 
 
@@ -146,18 +147,19 @@ def measure(
 
     Memory is bounded by `chunk` entries and the largest row, whatever the size of the weights.
     """
-    p, q = float(budget.p), float(budget.q)
     spectrum = Spectrum()
     found, sums = [], None
-    for stored in weights:
-        one = survey(stored, p=p, q=q, chunk=chunk)
+    known: dict[int, Points] = {}
+    for i, one in enumerate(survey(weights, budget=budget, chunk=chunk)):
         sums = one.layer if sums is None else sums + one.layer
         spectrum.merge(one.spectrum)
         found.append(_Layer.of(one, budget))
+        if one.spectrum.narrow:
+            known[i] = one.spectrum.points()
     if sums is None:
         raise NothingToPrune("there is no weight to measure")
     cut = int(budget.plan_of_sums(sums).cut)
-    cuts = [cut] if len(weights) == 1 else [c for c, _ in find_thresholds(weights, spectrum, cut, chunk)]
+    cuts = [cut] if len(weights) == 1 else [c for c, _ in find_thresholds(weights, spectrum, cut, chunk, known)]
     layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))
     whole = _together(layers, _measures(spectrum, budget, sums), left_out)
     return Compressibility(
@@ -176,10 +178,8 @@ class _Layer:
 
     @staticmethod
     def of(one: Survey, budget: Sap) -> _Layer:
-        units = {"neuron": one.neurons, "layer": one.layer}
-        cuts = {scope: int(budget.plan_of_sums(sums).cut.sum()) for scope, sums in units.items()}
-        dead = int((one.neurons.q_sum == 0).sum())
-        return _Layer(one.stored, _measures(one.spectrum, budget, one.layer), cuts, dead)
+        cuts = {"neuron": one.neuron_cut, "layer": int(budget.plan_of_sums(one.layer).cut)}
+        return _Layer(one.stored, _measures(one.spectrum, budget, one.layer), cuts, one.dead)
 
     def measurement(self, cut: int) -> Measurement:
         stored, measures, cuts = self.stored, self.measures, {**self.cuts, "global": cut}

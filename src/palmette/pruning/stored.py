@@ -59,8 +59,8 @@ class Stored:
         """
         for first, last in self._slices(self.entries if self.groups > 1 else chunk):
             raw = self.read(first, last)
-            # Bytes are no floats to torch: few of its functions take them.
-            values = raw.to(torch.float32) if raw.is_floating_point() and raw.element_size() == 1 else raw
+            # Bytes are no floats to torch, few of whose functions take them; bfloat16 has all of their numbers.
+            values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
             _check_finite(self, values)
             yield Part(self, raw, values, None if self.kept is None else self.kept(first, last))
 
@@ -71,8 +71,9 @@ class Stored:
 
     def _slices(self, chunk: int) -> Iterator[tuple[int, int]]:
         length, width = self.shape[0] if self.shape else 1, math.prod(self.shape[1:])
-        # Multiples of 8 rows: the bits of a mask that is packed part by part then follow one another.
-        rows = length if chunk >= self.entries else max(8, chunk // max(1, width) // 8 * 8)
+        # Multiples of 8 entries: the bits of a mask that is packed part by part then follow one another.
+        step = 8 // math.gcd(8, width)
+        rows = length if chunk >= self.entries else max(step, chunk // max(1, width) // step * step)
         for first in range(0, max(1, length), max(1, rows)):
             yield first, min(first + rows, length)
 

@@ -2,67 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
-from typing import Any
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from palmette.errors import NothingToPrune
-from palmette.measures.pq import PowerSums, power_sums
-from palmette.measures.rows import Rows
-from palmette.measures.spectrum import Spectrum
+from palmette.measures.pq import PowerSums
+from palmette.measures.rows import TILE
+from palmette.measures.spectrum import Points, Spectrum, joined
 from palmette.pruning.budgets import Budget, FixedRatio, Sap
 from palmette.pruning.pruner import prune
 from palmette.pruning.scopes import Scope, check_scope
 from palmette.pruning.stored import CHUNK, Part, Stored
-
-_Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True)
-class Survey:
-    """What one pass over a weight finds out: the power sums of each neuron, and all magnitudes."""
-
-    stored: Stored
-    neurons: PowerSums
-    spectrum: Spectrum
-
-    @property
-    def layer(self) -> PowerSums:
-        """The power sums of the weight as one row."""
-        return self.neurons.over_rows()
-
-
-def survey(stored: Stored, *, p: float, q: float, chunk: int = CHUNK) -> Survey:
-    """Read a weight once."""
-    spectrum = Spectrum()
-    sums: list[PowerSums] = []
-    for part in stored.parts(chunk):
-        spectrum.add(part.values, part.kept)
-        kept = None if part.kept is None else part.rows(part.kept)
-        sums.append(power_sums(Rows.of(part.rows(part.values), kept), p=p, q=q))
-    # Parts are further neurons, or further inputs of the same.
-    in_parts = stored.transposed or len(stored.shape) < 2
-    return Survey(stored, reduce(add, sums) if in_parts else _one_below_another(sums), spectrum)
-
-
-def _one_below_another(sums: Sequence[PowerSums]) -> PowerSums:
-    def joined(of: Callable[[PowerSums], Tensor]) -> Tensor:
-        return torch.cat([of(s) for s in sums])
-
-    return PowerSums(
-        joined(lambda s: s.d),
-        joined(lambda s: s.scale),
-        joined(lambda s: s.p_sum),
-        joined(lambda s: s.q_sum),
-        sums[0].p,
-        sums[0].q,
-    )
+from palmette.pruning.survey import in_order, survey
 
 
 @dataclass(frozen=True)
@@ -74,51 +30,64 @@ class Threshold:
 
 
 def find_thresholds(
-    weights: Sequence[Stored], spectrum: Spectrum, cut: int, chunk: int = CHUNK
+    weights: Sequence[Stored],
+    spectrum: Spectrum,
+    cut: int,
+    chunk: int = CHUNK,
+    known: Mapping[int, Points] | None = None,
 ) -> list[tuple[int, Threshold]]:
     """What the `cut` smallest of all weights together take from each, and where: one threshold, ties in order.
 
     Args:
-        weights: read once more, unless there is one alone and its threshold is known.
+        weights: read once more, but for a single one whose threshold is known.
         spectrum: the magnitudes of all.
         cut: how many go.
         chunk: entries to read at a time.
+        known: by their place in `weights`, the magnitudes of those that need not be read again.
     """
     if cut == 0:
         return [(0, Threshold(0.0, 0)) for _ in weights]
     low, high, below = spectrum.bracket(cut)
     if low == high and len(weights) == 1:
         return [(cut, Threshold(low, cut - below))]
-    inside = [_inside(stored, low, high, chunk) for stored in weights]
-    values, where = np.unique(np.concatenate([found for _, found, _ in inside]), return_inverse=True)
-    counts = np.zeros(len(values), np.int64)
-    np.add.at(counts, where, np.concatenate([times for _, _, times in inside]))
+    inside = [
+        _between(known[i], low, high) if known and i in known else _inside(stored, low, high, chunk)
+        for i, stored in enumerate(weights)
+    ]
+    values, counts = joined([points for _, points in inside])
     upto = np.cumsum(counts)
     at = int(np.searchsorted(upto, cut - below))
     left = cut - below - int(upto[at] - counts[at])
     shares = []
-    for less, found, times in inside:
+    for less, (found, times) in inside:
         ties = min(left, int(times[found == values[at]].sum()))
         left -= ties
         shares.append((less + int(times[found < values[at]].sum()) + ties, Threshold(float(values[at]), ties)))
     return shares
 
 
-def _inside(stored: Stored, low: float, high: float, chunk: int) -> tuple[int, _Array, _Array]:
-    """How many magnitudes of a weight are below `low`, and those from there to `high`: values and counts.
+def _between(points: Points, low: float, high: float) -> tuple[int, Points]:
+    """How many magnitudes are below `low`, and those from there to `high`."""
+    values, counts = points
+    first, last = np.searchsorted(values, low), np.searchsorted(values, high, "right")
+    return int(counts[:first].sum()), (values[first:last], counts[first:last])
 
-    They are the entries of one bucket: 2,048 values at most for float32, however many entries have them.
-    """
-    below, found, counts = 0, np.empty(0), np.empty(0, np.int64)
-    for part in stored.parts(chunk):
-        values = part.values if part.kept is None else part.values[part.kept]
+
+def _inside(stored: Stored, low: float, high: float, chunk: int) -> tuple[int, Points]:
+    """The same of a weight, which is read: the entries of one bucket are no more than 2,048 values of float32."""
+    looked_at = list(in_order(partial(_inside_part, low, high), stored.parts(chunk)))
+    return sum(below for below, _ in looked_at), joined([points for _, points in looked_at])
+
+
+def _inside_part(low: float, high: float, part: Part) -> tuple[int, Points]:
+    values = part.values if part.kept is None else part.values[part.kept]
+    below, found = 0, []
+    for block in values.detach().cpu().reshape(-1).split(TILE):
         # float64: the ends need not be numbers of the weight's own dtype.
-        x = values.detach().cpu().to(torch.float64, copy=True).abs_().reshape(-1).numpy()
+        x = block.to(torch.float64, copy=True).abs_().numpy()
         below += int(np.count_nonzero(x < low))
-        found, where = np.unique(np.concatenate([found, x[(x >= low) & (x <= high)]]), return_inverse=True)
-        times = np.bincount(where[: len(counts)], weights=counts, minlength=len(found)).astype(np.int64)
-        counts = times + np.bincount(where[len(counts) :], minlength=len(found))
-    return below, found, counts
+        found.append(np.unique(x[(x >= low) & (x <= high)], return_counts=True))
+    return below, joined(found)
 
 
 @dataclass(frozen=True)
@@ -175,27 +144,27 @@ def decide(weights: Sequence[Stored], *, scope: Scope, budget: Budget, chunk: in
     check_streamable(scope, budget)
     if not weights:
         raise NothingToPrune("weights must hold at least one, got none")
-    p, q = float(budget.p), float(budget.q)
     if scope == "neuron":
         flat = [w for w in weights if len(w.shape) < 2]
-        return Cut(scope, budget, _by_layer(flat, budget, p, q, chunk) if flat else None)
+        return Cut(scope, budget, _by_layer(flat, budget, chunk) if flat else None)
     if scope == "layer":
-        return Cut(scope, budget, _by_layer(weights, budget, p, q, chunk))
+        return Cut(scope, budget, _by_layer(weights, budget, chunk))
     sums: PowerSums | None = None
     spectrum = Spectrum()
-    for stored in weights:
-        found = survey(stored, p=p, q=q, chunk=chunk)
+    known: dict[int, Points] = {}
+    for i, found in enumerate(survey(weights, budget=budget, chunk=chunk)):
         sums = found.layer if sums is None else sums + found.layer
         spectrum.merge(found.spectrum)
+        if found.spectrum.narrow:
+            known[i] = found.spectrum.points()
     assert sums is not None
-    shares = find_thresholds(weights, spectrum, int(budget.plan_of_sums(sums).cut), chunk)
+    shares = find_thresholds(weights, spectrum, int(budget.plan_of_sums(sums).cut), chunk, known)
     return Cut(scope, budget, {w.name: own for w, (_, own) in zip(weights, shares, strict=True)})
 
 
-def _by_layer(weights: Sequence[Stored], budget: Budget, p: float, q: float, chunk: int) -> dict[str, Threshold]:
+def _by_layer(weights: Sequence[Stored], budget: Budget, chunk: int) -> dict[str, Threshold]:
     thresholds = {}
-    for stored in weights:
-        found = survey(stored, p=p, q=q, chunk=chunk)
+    for found in survey(weights, budget=budget, chunk=chunk):
         cut = int(budget.plan_of_sums(found.layer).cut)
-        ((_, thresholds[stored.name]),) = find_thresholds([stored], found.spectrum, cut, chunk)
+        ((_, thresholds[found.stored.name]),) = find_thresholds([found.stored], found.spectrum, cut, chunk)
     return thresholds
