@@ -257,6 +257,8 @@ def _maps(picture: Picture, title: str) -> Figure:
             axis.set_yticks(range(0, len(grid["p"]), 2), [f"{p:g}" for p in grid["p"][::2]])
             axis.set_xlabel("$q$")
             axis.set_ylabel("$p$" if number == 0 else "")
+            axis.set_xlim(-0.5, len(grid["q"]) - 0.5)
+            axis.set_ylim(len(grid["p"]) - 0.5, -0.5)
             if not one:
                 axis.text(0.5, 0.5, "no run has come\nso far", ha="center", va="center", transform=axis.transAxes)
                 continue
