@@ -10,7 +10,7 @@ from torch import nn
 
 import palmette as pm
 from palmette.pruning import streaming
-from palmette.pruning.compressible import measure, packed_bytes
+from palmette.pruning.measuring import measure, packed_bytes
 from palmette.pruning.scopes import SCOPES
 from palmette.pruning.stored import Stored, stored_weights
 from palmette.pruning.verdict import gaussian_index

@@ -10,7 +10,7 @@ import torch
 import palmette as pm
 from palmette.measures import spectrum
 from palmette.measures.rows import Rows
-from palmette.pruning.compressible import measure
+from palmette.pruning.measuring import measure
 from palmette.pruning.scopes import SCOPES
 from palmette.pruning.stored import stored_weights
 from palmette.pruning.streaming import decide

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from palmette.errors import NotFinite
 from palmette.integrations.files import open_checkpoint, readable
 from palmette.pruning.budgets import Sap
-from palmette.pruning.compressible import Compressibility, LeftOut, measure
+from palmette.pruning.compressible import Compressibility, LeftOut
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.stored import stored_weights
+from palmette.pruning.measuring import measure
+from palmette.pruning.stored import MEMORY, chunk_for, stored_weights
 from palmette.pruning.weights import prunable, uncompiled
 
 
@@ -23,6 +24,7 @@ def how_compressible(
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
     masks: Mapping[str, Tensor] | None = None,
+    memory: int = MEMORY,
 ) -> Compressibility:
     """How far can this be pruned? Layer by layer and for the whole, without data and without a change to anything.
 
@@ -32,6 +34,7 @@ def how_compressible(
         budget: whose next step is foretold; `Sap()` by default.
         include, exclude: patterns of parameter names, see `palmette.prunable`.
         masks: of a model: which of its weights are still there, all by default, such as ``pruner.masks``.
+        memory: of a file: bytes that the process may take, unless a single row of a weight takes more.
 
     Returns:
         The report: print it, or look at its `whole`, `layers`, `verdict` and `warnings`; `to_dict` for JSON.
@@ -56,7 +59,13 @@ def how_compressible(
         raise ValueError("masks go with a model; those of a file are beside it, where `palmette prune` left them")
     found = open_checkpoint(model, include=include, exclude=exclude)
     with readable(found.path):
-        return measure(found.weights, budget=budget, left_out=found.left_out, title=found.path.name)
+        return measure(
+            found.weights,
+            budget=budget,
+            left_out=found.left_out,
+            title=found.path.name,
+            chunk=chunk_for(memory),
+        )
 
 
 def _of_model(

@@ -11,6 +11,7 @@ below 1e-38.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -28,14 +29,16 @@ _REALS: dict[int, np.dtype[Any]] = {31: np.dtype(np.float32), 63: np.dtype(np.fl
 _Array = np.ndarray[Any, Any]
 Points = tuple[_Array, _Array]
 """Magnitudes in ascending order, none twice, and how many entries have each."""
+Counts = Mapping[torch.dtype, Points]
+"""Of 16-bit floats, by dtype: their bits without the sign, uint16, and how many entries have each."""
 
 
 class Spectrum:
     r"""The magnitudes of a row: counts of 16-bit ones, a list of few wide ones, counts in narrow buckets of many.
 
     It is exact for up to `EXACT` wide entries, and for any number of 16-bit ones. Beyond, counts are still exact,
-    and what else is computed is off by as much as entries within a bucket differ: less than 1e-7 for the Gini Index
-    of weights. Parts give the same in any order. `d` counts all entries, `zeros` those that are exactly zero.
+    and what else is computed is off by as much as entries within a bucket differ: less than 1e-7 for the Gini
+    Index of weights. Parts give the same in any order. `d` counts all entries, `zeros` those that are 0.
 
     >>> spectrum = Spectrum()
     >>> spectrum.add(torch.tensor([1.0, -2.0]))
@@ -106,11 +109,27 @@ class Spectrum:
             for mine, more in zip(self._buckets_of(bits), theirs, strict=True):
                 mine += more
 
+    def counts(self) -> Counts:
+        """Of the 16-bit entries, by dtype: which magnitudes occur, and how often."""
+        found = {}
+        for dtype, counts in self._narrow.items():
+            used = np.flatnonzero(counts)
+            found[dtype] = (used.astype(np.uint16), counts[used])
+        return found
+
+    def add_counts(self, counts: Counts) -> None:
+        """Add 16-bit entries that were counted elsewhere."""
+        self._points = None
+        for dtype, (used, times) in counts.items():
+            self._counts_of(dtype)[used] += times
+            self.d += int(times.sum())
+            self.zeros += int(times[used == 0].sum())
+
     def points(self) -> Points:
         """Magnitudes in ascending order, none twice (a bucket has its mean), and how many entries have each."""
         if self._points is None:
             few = [(x.astype(np.float64), np.ones(len(x), np.int64)) for x in self._few]
-            self._points = joined([*self._narrow_points(), *few, *map(self._means, self._buckets)])
+            self._points = joined([*points_of(self.counts()), *few, *map(self._means, self._buckets)])
         return self._points
 
     def bracket(self, rank: int) -> tuple[float, float, int]:
@@ -182,14 +201,6 @@ class Spectrum:
             self._buckets[bits] = np.zeros(1 << _BUCKET_BITS, np.int64), np.zeros(1 << _BUCKET_BITS)
         return self._buckets[bits]
 
-    def _narrow_points(self) -> list[Points]:
-        found = []
-        for dtype, counts in self._narrow.items():
-            used = np.flatnonzero(counts)
-            values = torch.from_numpy(used.astype(np.int16)).view(dtype).to(torch.float64).numpy()
-            found.append((values, counts[used]))
-        return found
-
     def _fold(self) -> None:
         few, self._few = self._few, []
         for values in few:
@@ -201,7 +212,7 @@ class Spectrum:
         for mine, more in zip(found._buckets_of(bits), self._buckets[bits], strict=True):
             mine += more
         others = [self._means(b) for b in self._buckets if b != bits]
-        for values, counts in (*self._narrow_points(), *others):
+        for values, counts in (*points_of(self.counts()), *others):
             found._count(values.astype(_REALS[bits]), counts)
         return found
 
@@ -230,6 +241,14 @@ class Spectrum:
         # Within a bucket, floats are evenly spaced.
         step = (lowest + (1 << max(0, shift - 20))).view(_REALS[bits]).astype(np.float64) - base
         return base + step * (above[used] / counts[used]), counts[used]
+
+
+def points_of(counts: Counts) -> list[Points]:
+    """What was counted, by dtype, with the magnitudes as numbers."""
+    return [
+        (torch.from_numpy(used.astype(np.int16)).view(dtype).to(torch.float64).numpy(), times)
+        for dtype, (used, times) in counts.items()
+    ]
 
 
 def joined(parts: list[Points]) -> Points:

@@ -1,21 +1,12 @@
-"""How compressible are these weights? Layer by layer and for the whole, with a verdict in plain words."""
+"""The report on how compressible weights are: layer by layer, for the whole, and a verdict in plain words."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from palmette.errors import NothingToPrune
-from palmette.measures.pq import PowerSums
-from palmette.measures.spectrum import Points, Spectrum
 from palmette.pruning.budgets import Sap
 from palmette.pruning.scopes import SCOPES
-from palmette.pruning.stored import CHUNK, Stored
-from palmette.pruning.streaming import find_thresholds
-from palmette.pruning.survey import Survey, survey
-from palmette.pruning.verdict import verdict, warnings
 
 
 @dataclass(frozen=True)
@@ -133,117 +124,3 @@ class Compressibility:
 
 def _digits(value: float | None) -> str:
     return "none" if value is None else f"{value:.4f}"
-
-
-def measure(
-    weights: Sequence[Stored],
-    *,
-    budget: Sap,
-    left_out: Sequence[LeftOut] = (),
-    title: str = "",
-    chunk: int = CHUNK,
-) -> Compressibility:
-    """Read the weights, twice if there are several, and say how compressible they are.
-
-    Memory is bounded by `chunk` entries and the largest row, whatever the size of the weights.
-    """
-    spectrum = Spectrum()
-    found, sums = [], None
-    known: dict[int, Points] = {}
-    for i, one in enumerate(survey(weights, budget=budget, chunk=chunk)):
-        sums = one.layer if sums is None else sums + one.layer
-        spectrum.merge(one.spectrum)
-        found.append(_Layer.of(one, budget))
-        if one.spectrum.narrow:
-            known[i] = one.spectrum.points()
-    if sums is None:
-        raise NothingToPrune("there is no weight to measure")
-    cut = int(budget.plan_of_sums(sums).cut)
-    cuts = [cut] if len(weights) == 1 else [c for c, _ in find_thresholds(weights, spectrum, cut, chunk, known)]
-    layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))
-    whole = _together(layers, _measures(spectrum, budget, sums), left_out)
-    return Compressibility(
-        budget, layers, whole, tuple(left_out), title, verdict(layers, whole, budget), warnings(layers, whole)
-    )
-
-
-@dataclass(frozen=True)
-class _Layer:
-    """What is known of a layer before the threshold of the network is: no longer its magnitudes."""
-
-    stored: Stored
-    measures: Mapping[str, Any]
-    cuts: Mapping[str, int]
-    dead: int
-
-    @staticmethod
-    def of(one: Survey, budget: Sap) -> _Layer:
-        cuts = {"neuron": one.neuron_cut, "layer": int(budget.plan_of_sums(one.layer).cut)}
-        return _Layer(one.stored, _measures(one.spectrum, budget, one.layer), cuts, one.dead)
-
-    def measurement(self, cut: int) -> Measurement:
-        stored, measures, cuts = self.stored, self.measures, {**self.cuts, "global": cut}
-        left = {scope: measures["d"] - max(c, measures["zeros"]) for scope, c in cuts.items()}
-        return Measurement(
-            name=stored.name,
-            shape=stored.shape,
-            dtype=str(stored.dtype).removeprefix("torch."),
-            coding=stored.coding,
-            entries=stored.entries,
-            **measures,
-            sap_cut=cuts,
-            neurons=stored.neurons,
-            dead_neurons=self.dead,
-            bytes=stored.nbytes,
-            bytes_after={scope: packed_bytes(stored.nbytes, stored.entries, kept) for scope, kept in left.items()},
-        )
-
-
-def _measures(spectrum: Spectrum, budget: Sap, sums: PowerSums) -> dict[str, Any]:
-    """What the magnitudes of a row say, by the names of `Measurement`."""
-    plan = budget.plan_of_sums(sums)
-    index, retained, d = float(plan.index), float(plan.retained), int(sums.d)
-    known = math.isfinite(index)
-    return {
-        "levels": spectrum.distinct(),
-        "d": d,
-        "zeros": spectrum.zeros,
-        "pq_index": _finite(index),
-        "gini_index": _finite(spectrum.gini()),
-        "hoyer": _finite(spectrum.hoyer()),
-        "retained_lower_bound": retained if known else None,
-        "removable": 1 - retained / d if known else None,
-        "tail_mass": _finite(spectrum.tail_share(d - math.ceil(retained), p=float(budget.p))) if known else None,
-    }
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _together(
-    layers: Sequence[Measurement], measures: Mapping[str, Any], left_out: Sequence[LeftOut]
-) -> Measurement:
-    rest = sum(tensor.bytes for tensor in left_out)
-    return Measurement(
-        name="all",
-        shape=(),
-        dtype=", ".join(dict.fromkeys(layer.dtype for layer in layers)),
-        coding=", ".join(dict.fromkeys(layer.coding for layer in layers if layer.coding)),
-        entries=sum(layer.entries for layer in layers),
-        **measures,
-        sap_cut={scope: sum(layer.sap_cut[scope] for layer in layers) for scope in SCOPES},
-        neurons=sum(layer.neurons for layer in layers),
-        dead_neurons=sum(layer.dead_neurons for layer in layers),
-        bytes=rest + sum(layer.bytes for layer in layers),
-        bytes_after={scope: rest + sum(layer.bytes_after[scope] for layer in layers) for scope in SCOPES},
-    )
-
-
-def packed_bytes(now: int, entries: int, kept: int) -> int:
-    """What a weight takes with one bit for each entry and the values of those that are `kept`, if that is less.
-
-    >>> packed_bytes(4000, 1000, 100)
-    525
-    """
-    return min(now, math.ceil(entries / 8) + math.ceil(now * kept / entries))

@@ -10,9 +10,26 @@ import torch
 from torch import Tensor
 
 from palmette.errors import NotFinite
+from palmette.measures.rows import is_number
 from palmette.pruning.weights import Weight
 
 CHUNK = 1 << 23  # entries that are read at a time: 32 MB of float32
+MEMORY = 10**9
+"""Bytes of memory to measure in, by default."""
+_BASE = 4 * 10**8  # what Python, torch and the counts of magnitudes take
+
+
+def chunk_for(memory: int) -> int:
+    """How many entries may be read at a time, so that all of the process stays below `memory` bytes.
+
+    Of each entry that is read there are up to 16 bytes, in the hands of each thread and of the one that reads.
+
+    >>> chunk_for(10**12) == CHUNK
+    True
+    """
+    if not (is_number(memory, whole=True) and memory >= _BASE + 10**8):
+        raise ValueError(f"memory must be at least {(_BASE + 10**8) // 10**6} MB, got {memory!r} bytes")
+    return min(CHUNK, (memory - _BASE) // 16 // (torch.get_num_threads() + 1))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""One pass over weights that are read part by part: power sums, all magnitudes, and what each neuron would lose."""
+"""One pass over weights that are read in parts: power sums, all magnitudes, and what each neuron would lose."""
 
 from __future__ import annotations
 
