@@ -37,6 +37,10 @@ class RunFailed(PalmetteError, RuntimeError):
     """A run that failed time and again on a cluster, and was set aside; starting again tries it anew."""
 
 
+class ProcessLost(PalmetteError, RuntimeError):
+    """A process that trains along has ended; starting again goes on from the last saved state."""
+
+
 class NotWritten(PalmetteError, OSError):
     """A file could not be written, such as on a full disk; what was there before is still there."""
 

@@ -58,6 +58,7 @@ class Alone:
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
                     known[key] = _laid_out_like(parameter, value)
         self.notes: list[str] = []
+        self.add_gradients: Callable[[list[Tensor]], None] | None = None  # over the processes that train along
         self._forward = compiled(member.model, self.notes) if recipe.compile else member.model
         self._parameters = list(named.values())
         self._masks = {
@@ -82,6 +83,8 @@ class Alone:
         masked = [(g, mask) for i, mask in self._masks.items() if (g := self._parameters[i].grad) is not None]
         if masked:  # as floats and all at once, which takes a tenth of the time of booleans one by one
             torch._foreach_mul_([gradient for gradient, _ in masked], [mask for _, mask in masked])
+        if self.add_gradients is not None:
+            self.add_gradients([p.grad for p in self._parameters if p.grad is not None])
         if self.recipe.clip is not None:
             nn.utils.clip_grad_norm_(self._parameters, self.recipe.clip)
         self.optimizer.step()

@@ -1,0 +1,69 @@
+"""Batch normalisation over the images of all processes, as if one had them all.
+
+PyTorch's SyncBatchNorm is for GPUs alone, and replaces modules; this is for any device, and for a step.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+Add = Callable[[Tensor], Tensor]
+"""Takes a tensor and gives its sum over all processes, in place."""
+
+
+@contextmanager
+def synced(model: nn.Module, add: Add) -> Iterator[None]:
+    """Inside, batch normalisation that trains takes mean and variance over all processes, running ones too."""
+    modules: list[Any] = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
+    for module in modules:
+        module.forward = functools.partial(_forward, module, add)
+    try:
+        yield
+    finally:
+        for module in modules:
+            del module.forward
+
+
+def _forward(module: Any, add: Add, x: Tensor) -> Tensor:
+    module._check_input_dim(x)
+    wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+    others = [d for d in range(x.dim()) if d != 1]
+    shape = [1, -1, *[1] * (x.dim() - 2)]
+    count = add(torch.tensor(float(x.numel() // x.shape[1]), dtype=torch.float64, device=x.device)).item()
+    if count <= 1:  # as PyTorch says of one process
+        raise ValueError(f"batch normalisation needs more than one value per channel, got shape {tuple(x.shape)}")
+    total: Callable[..., Tensor] = _Sum.apply
+    mean = total(wide.sum(others), add) / count
+    centred = wide - mean.view(shape)
+    # Not from the sum of squares: their difference would round.
+    variance = total(centred.square().sum(others), add) / count
+    if module.track_running_stats:
+        with torch.no_grad():
+            module.num_batches_tracked += 1
+            share = module.momentum if module.momentum is not None else 1 / float(module.num_batches_tracked)
+            module.running_mean.lerp_(mean.detach(), share)
+            module.running_var.lerp_(variance.detach() * (count / max(count - 1, 1)), share)
+    scaled = centred * torch.rsqrt(variance + module.eps).view(shape)
+    if module.affine:
+        scaled = scaled * module.weight.view(shape) + module.bias.view(shape)
+    return scaled.to(x.dtype)
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over all processes; each adds to the gradient of all."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, add: Add) -> Tensor:
+        ctx.add = add
+        return add(values.clone())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return ctx.add(gradient.clone()), None
