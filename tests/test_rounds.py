@@ -63,8 +63,7 @@ def test_the_loop_is_the_method_written_out(tmp_path, name):
         optimizer = experiment.recipe.make_optimizer(model.parameters())
         if masks is not None:
             masks.apply_(pm.prunable(model))
-        member = Member(model, optimizer, 0, t, masks or {})
-        training = Training([member], digits, experiment.recipe, stacked=True)
+        training = Training([Member(model, optimizer, 0, t, masks or {})], digits, experiment.recipe)
         for epoch in range(3):
             (score,) = training.epoch(epoch)
         weights = pm.prunable(model)

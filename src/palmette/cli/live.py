@@ -14,6 +14,7 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from palmette.studies.config import Experiment
     from palmette.studies.in_step import Progress
     from palmette.studies.standing import Standing
 
@@ -45,12 +46,13 @@ class Pace:
         self.worked, self.began = 0, time.monotonic()
         self._begun: set[int] = set()
 
-    def work(self, run: int) -> None:
-        """One unit of a run is done."""
+    def reach(self, run: int, done: int) -> None:
+        """So many units of a run are done; some may have passed unseen, on another machine."""
+        new = max(0, done - self.done[run])
         self._begun.add(run)
-        self.worked += 1
-        self.done[run] += 1
-        self.left[run] = max(0, self.left[run] - 1)
+        self.worked += new
+        self.done[run] += new
+        self.left[run] = max(0, self.left[run] - new)
 
     def end(self, run: int) -> None:
         """A run is over, perhaps early."""
@@ -105,11 +107,11 @@ class Lines:
 
     def epoch(self, run: int, progress: Progress) -> None:
         """Nothing is said."""
-        self.pace.work(run)
+        self.pace.reach(run, _units(self.standings[run].experiment, progress.round, progress.epoch))
 
     def recorded(self, run: int, record: Mapping[str, Any]) -> None:
         """One line."""
-        self.pace.work(run)
+        self.pace.reach(run, _units(self.standings[run].experiment, record["round"] + 1))
         left = self.pace.seconds_left
         retrained, experiment = record["retrained"], self.standings[run].experiment
         line = {
@@ -165,7 +167,7 @@ class Live:
 
     def epoch(self, run: int, progress: Progress) -> None:
         """Its row moves on."""
-        self.pace.work(run)
+        self.pace.reach(run, _units(self.standings[run].experiment, progress.round, progress.epoch))
         self.running.add(run)
         rounds = self.standings[run].experiment.rounds
         self.rows[run] |= {
@@ -178,7 +180,7 @@ class Live:
 
     def recorded(self, run: int, record: Mapping[str, Any]) -> None:
         """Its row shows what the round left."""
-        self.pace.work(run)
+        self.pace.reach(run, _units(self.standings[run].experiment, record["round"] + 1))
         index = record["retrained"]["pq_index"]
         self.rows[run] |= {
             "round": f"{record['round']}/{self.standings[run].experiment.rounds}",
@@ -269,6 +271,14 @@ def size(count: int) -> str:
         if count >= least:
             return f"{count / least:.{digits}f} {unit}"
     return f"{count} bytes"
+
+
+def _units(experiment: Experiment, rounds: int, epoch: int | None = None) -> int:
+    """Of so many rounds, and of the next up to an epoch."""
+    from palmette.studies.standing import epochs_before, epochs_of
+
+    more = 0 if epoch is None else epoch - epochs_of(experiment, rounds).start
+    return epochs_before(experiment, rounds) + rounds + more
 
 
 def _rounds_left(standing: Standing) -> int:

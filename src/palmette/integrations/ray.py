@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 import uuid
@@ -17,10 +18,12 @@ import torch
 from palmette.errors import NotFinite, NotWritten, PalmetteError, RunBusy, RunDamaged, RunFailed, RunInterrupted
 from palmette.integrations.ray_worker import Desk, News, Place, Report, train
 from palmette.studies.config import Experiment
-from palmette.studies.crews import TRIES, Crew, Schedule
+from palmette.studies.crews import TRIES, Crew, Schedule, kind
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes
 from palmette.studies.rundir import RunDir
+from palmette.training.data import load
+from palmette.training.models import build, flops_per_image
 
 PATIENCE = 120.0
 """Seconds that a run may be in use by somebody else: so long a file system may keep the lock of a lost machine."""
@@ -144,12 +147,14 @@ class _Sweep:
     def __post_init__(self) -> None:
         ray = _ray()
         self.runs = {folder: e for fleet in self.fleets for folder, e in fleet.items()}
+        self.company = {folder for fleet in self.fleets if len(fleet) > 1 for folder in fleet}
         self.outcomes: Outcomes = {}
         self.flying: dict[Any, Crew] = {}
         self.busy_since: dict[Path, float] = {}
         self.workers, self._counted = self.engine.workers(self.place.device), time.monotonic()
         done = {folder: _rounds(folder) for folder in self.runs}
-        self.schedule = Schedule(self.fleets, max(1, self.workers), self.size, done)
+        guess = {kind(e): _flops(e.data, e.model, self.place.data_folder) for e in self.runs.values()}
+        self.schedule = Schedule(self.fleets, max(1, self.workers), self.size, done, guess)
         here = ray.get_runtime_context().get_node_id()
         pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
         self.desk = ray.remote(Desk).options(num_cpus=0, scheduling_strategy=pinned).remote()
@@ -169,7 +174,8 @@ class _Sweep:
             while not ending and len(self.flying) < self.workers:
                 if (crew := self.schedule.next(time.monotonic())) is None:
                     break
-                self.flying[self.task.remote(crew.number, crew.runs, self.place, self.desk)] = crew
+                company = self.size != 1 and any(folder in self.company for folder in crew.runs)
+                self.flying[self.task.remote(crew.number, crew.runs, company, self.place, self.desk)] = crew
             if not ending:
                 for crew in self.schedule.to_share(self._idle()):
                     self.desk.ask.remote("share", crew.number)
@@ -209,8 +215,9 @@ class _Sweep:
             if what == "said":
                 self.observer.say(more)
             elif folder is not None and what == "epoch":
-                for _ in range(more[0]):
-                    self.observer.epoch(self.runs[folder], more[1])
+                self.observer.epoch(self.runs[folder], more)
+            elif folder is not None and what == "pace":
+                self.schedule.seconds[kind(self.runs[folder])] = more
             elif folder is not None:
                 self.schedule.reached(folder, more["round"] + 1)
                 self.observer.recorded(self.runs[folder], more)
@@ -267,6 +274,17 @@ def _rounds(folder: Path) -> int:
     with suppress(RunDamaged):
         return len(RunDir(folder).records())
     return 0
+
+
+@functools.cache
+def _flops(data: str, model: str, folder: str | None) -> float:
+    """Of an epoch: by that, convolutions and layers are told apart until their times are known."""
+    try:
+        images = load(data, folder=folder)
+        network = build(model, shape=images.shape, classes=images.classes)
+        return float(max(1, flops_per_image(network, shape=images.shape)) * len(images.train_images))
+    except Exception:  # a driver may be without the data, or a model without a count
+        return 1.0
 
 
 def _in_words(error: Exception) -> str:

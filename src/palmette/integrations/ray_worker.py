@@ -28,6 +28,8 @@ from palmette.studies.rounds import run_together
 from palmette.studies.rundir import RunDir
 from palmette.training.data import Images, load
 
+SECONDS_BETWEEN_SAVES = 900.0
+"""Within a round: on one path for all, a state every half minute is what breaks first (docs/scale.md)."""
 Word: TypeAlias = Literal["go on", "share", "end"]
 """What a crew is told: to go on, to end after this round, to end after this epoch."""
 News: TypeAlias = tuple[str, Path | None, Any]
@@ -125,15 +127,14 @@ class Reporter(Observer):
         self._homes = {runs[folder].id: folder for folder in places}
         self._away = any(folder != there for folder, there in places.items())
         self._news: list[News] = []
-        self._epochs: dict[Path, tuple[int, Progress]] = {}
+        self._epochs: dict[Path, Progress] = {}
         self._sent: dict[Path, dict[str, tuple[int, int]]] = {}
         self._border, self._told = False, time.monotonic()
         self._word: Word = "go on"
 
     def epoch(self, experiment: Experiment, progress: Progress) -> None:
-        """Counted, and told with others."""
-        count, _ = self._epochs.get(self._homes[experiment.id], (0, None))
-        self._epochs[self._homes[experiment.id]] = (count + 1, progress)
+        """The last one is told, with others: a GPU trains thousands in a second."""
+        self._epochs[self._homes[experiment.id]] = progress
         self._border = False
 
     def recorded(self, experiment: Experiment, record: Mapping[str, Any]) -> None:
@@ -141,6 +142,8 @@ class Reporter(Observer):
         home = self._homes[experiment.id]
         self._flush_epochs()
         self._news.append(("recorded", home, dict(record)))
+        if not self._border and (timings := RunDir(self._places[home]).timings()) and timings[-1]["epochs"]:
+            self._news.append(("pace", home, timings[-1]["seconds"] / timings[-1]["epochs"]))
         self._border = True
 
     def say(self, text: str) -> None:
@@ -165,12 +168,20 @@ class Reporter(Observer):
         self._told = time.monotonic()
 
     def _flush_epochs(self) -> None:
-        self._news += [("epoch", home, found) for home, found in self._epochs.items()]
+        self._news += [("epoch", home, progress) for home, progress in self._epochs.items()]
         self._epochs.clear()
 
 
-def train(crew: int, runs: Mapping[Path, Experiment], place: Place, desk: Any) -> Report:
-    """Train a crew until its runs are over or the driver wants them back; the task of a worker."""
+def train(crew: int, runs: Mapping[Path, Experiment], company: bool, place: Place, desk: Any) -> Report:
+    """Train a crew until its runs are over or the driver wants them back; the task of a worker.
+
+    Args:
+        crew: its number.
+        runs: by the folder that the driver knows.
+        company: whether they are part of a larger fleet.
+        place: what all crews have in common.
+        desk: where to report.
+    """
     import ray
 
     _settle(place)
@@ -203,6 +214,8 @@ def train(crew: int, runs: Mapping[Path, Experiment], place: Place, desk: Any) -
                 images=_images(first.data, place.data_folder),
                 data_folder=place.data_folder,
                 device=place.device,
+                save_seconds=SECONDS_BETWEEN_SAVES,
+                company=company,
                 observer=reporter,
             )
         except RunInterrupted:

@@ -6,6 +6,7 @@ Nothing here knows of machines. An engine asks for crews when workers are free, 
 
 from __future__ import annotations
 
+import functools
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from palmette.studies.config import Experiment
-from palmette.studies.standing import epochs_before
+from palmette.studies.standing import epochs_of
 
 TRIES = 3
 """So often a run may fail without a new round in between; then it is set aside."""
@@ -52,12 +53,14 @@ class Schedule:
         workers: that there are to begin with; a fleet is split so that all have work.
         size: runs of a crew, which then stays as it is; None splits as it is best.
         rounds: how many rounds of a run are done already, by folder.
+        guess: what an epoch of one network costs, by `kind` and in any unit, until `seconds` are measured.
     """
 
     fleets: Sequence[Mapping[Path, Experiment]]
     workers: int
     size: int | None = None
     rounds: dict[Path, int] = field(default_factory=dict)
+    guess: Mapping[object, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count()
@@ -65,8 +68,9 @@ class Schedule:
         self._later: list[Crew] = []
         self.training: dict[int, Crew] = {}
         self.asked: set[int] = set()
+        self._some_may_share = True
         self.failures: dict[Path, int] = {}
-        self.seconds: dict[object, float] = {}  # of an epoch of one network, by kind
+        self.seconds: dict[object, float] = {}  # of an epoch of one network, by kind, as it was measured
         for part in self._parts():
             self._wait(self._crew(part))
 
@@ -93,14 +97,19 @@ class Schedule:
             yield from divided(fleet, count)
 
     def work(self, runs: Mapping[Path, Experiment]) -> float:
-        """What is left to do, in seconds or, before any is known, in epochs."""
-        known = self.seconds or {None: 1.0}
-        usual = sum(known.values()) / len(known)
-        return sum(
-            (epochs_before(e, e.rounds + 1) - epochs_before(e, self.rounds.get(folder, 0)))
-            * known.get(kind(e), usual)
-            for folder, e in runs.items()
-        )
+        """What is left to do: seconds where they are known of one kind at least, else in the unit of the guess."""
+        first = next(iter(runs.values()))
+        return self.cost(kind(first)) * sum(self._epochs_left(folder, e) for folder, e in runs.items())
+
+    def cost(self, of: object) -> float:
+        """Of an epoch of one network: measured, or guessed from others that are."""
+        ratios = [seconds / self.guess.get(known, 1.0) for known, seconds in self.seconds.items()]
+        scale = sum(ratios) / len(ratios) if ratios else 1.0
+        return self.seconds.get(of, scale * self.guess.get(of, 1.0))
+
+    def _epochs_left(self, folder: Path, experiment: Experiment) -> int:
+        done, later = self.rounds.get(folder, 0), _epochs_later(experiment.epochs, experiment.rewind)
+        return (experiment.rounds + 1 - done) * later + (experiment.epochs - later if done == 0 else 0)
 
     def next(self, now: float = 0.0) -> Crew | None:
         """The crew with the most work left, to be trained now; None if none is ready."""
@@ -111,6 +120,7 @@ class Schedule:
             return None
         crew = heapq.heappop(self._waiting)[2]
         self.training[crew.number] = crew
+        self._some_may_share = True
         return crew
 
     def reached(self, folder: Path, rounds: int) -> None:
@@ -120,18 +130,16 @@ class Schedule:
 
     def to_share(self, idle: int) -> list[Crew]:
         """Crews that should give back what is left after this round, since `idle` workers have nothing to do."""
-        if not idle or self._waiting or self._later:
+        wanted = idle - len(self.asked)
+        if wanted <= 0 or self._waiting or self._later or not self._some_may_share:
             return []
         able = [
             crew
             for crew in self.training.values()
-            if len(crew.runs) >= 2 * crew.least and self._rounds_left(crew) >= 2
+            if crew.number not in self.asked and len(crew.runs) >= 2 * crew.least and self._rounds_left(crew) >= 2
         ]
-        under_way = sum(crew.number in self.asked for crew in able)
-        able = sorted(
-            (c for c in able if c.number not in self.asked), key=lambda c: (-self.work(c.runs), c.number)
-        )
-        chosen = able[: max(0, idle - under_way)]
+        chosen = heapq.nlargest(wanted, able, key=lambda crew: (self.work(crew.runs), -crew.number))
+        self._some_may_share = len(able) > len(chosen)  # until another crew begins
         self.asked |= {crew.number for crew in chosen}
         return chosen
 
@@ -192,18 +200,25 @@ class Schedule:
         return bool(self._waiting or self._later or self.training)
 
 
+@functools.cache
+def _epochs_later(epochs: int, rewind: str) -> int:
+    """Of each round but the first."""
+    return len(epochs_of(Experiment(epochs=epochs, rewind=rewind), 1))
+
+
 def kind(experiment: Experiment) -> object:
     """Runs of one kind take about the same time for an epoch."""
     return (experiment.data, experiment.model, experiment.batch, experiment.precision, experiment.compile)
 
 
 def divided(runs: Mapping[Path, Experiment], parts: int) -> Iterable[dict[Path, Experiment]]:
-    """In so many parts, whose sizes differ by one at most.
+    """In so many parts, or as many as there are, whose sizes differ by one at most.
 
     >>> [len(part) for part in divided({Path(f"{i}"): Experiment(seed=i) for i in range(96)}, 7)]
     [14, 14, 14, 14, 14, 13, 13]
     """
     items, start = list(runs.items()), 0
+    parts = min(parts, len(items))
     for i in range(parts):
         size = len(items) // parts + (i < len(items) % parts)
         yield dict(items[start : start + size])

@@ -23,7 +23,7 @@ from palmette.training.fleet import Fleet
 from palmette.training.loop import Score
 from palmette.training.models import MODELS
 
-_SECONDS_BETWEEN_SAVES = 30.0
+SECONDS_BETWEEN_SAVES = 30.0
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,13 @@ class InStep:
         held_out: Sequence[torch.Tensor] | None,
         data: str,
         save_every: int | None,
+        save_seconds: float,
+        company: bool,
         watch: Observer,
         end: Callable[[Experiment, RunDir, str | Exception], None],
     ) -> None:
-        self.images, self.held_out, self.data, self.save_every = images, held_out, data, save_every
+        self.images, self.held_out, self.data = images, held_out, data
+        self.save_every, self.save_seconds, self.company = save_every, save_seconds, company
         self.watch, self._end = watch, end
         self.saved, self.told, self.over = time.monotonic(), set[str](), set[Path]()
         self.stack, self.checked = True, False
@@ -164,7 +167,14 @@ class InStep:
         began, epochs = time.monotonic(), runs[0].epochs
         check = not self.checked and runs[0].experiment.model not in MODELS
         members = [state.member() for state in runs]
-        fleet = Fleet(members, self.images, runs[0].recipe, stack=self.stack, check=check)
+        fleet = Fleet(
+            members,
+            self.images,
+            runs[0].recipe,
+            stack=self.stack,
+            check=check,
+            company=self.company,
+        )
         if len(runs) > 1:
             self.stack, self.checked = fleet.stacked, True
         diverged: set[RunState] = set()
@@ -266,7 +276,7 @@ class InStep:
                 self.watch.say(note)
 
     def _save_if_due(self, runs: list[RunState], epoch: int) -> None:
-        due = time.monotonic() - self.saved > _SECONDS_BETWEEN_SAVES
+        due = time.monotonic() - self.saved > self.save_seconds
         if epoch % self.save_every == 0 if self.save_every else due:
             self._save(runs)
 

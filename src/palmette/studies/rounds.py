@@ -14,7 +14,7 @@ import torch
 
 from palmette.errors import RunBusy, RunDamaged
 from palmette.studies.config import Experiment
-from palmette.studies.in_step import InStep, Observer
+from palmette.studies.in_step import SECONDS_BETWEEN_SAVES, InStep, Observer
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import experiment_of
 from palmette.training.data import Images, load, validation_split
@@ -78,6 +78,8 @@ def run_together(
     device: torch.device | str = "cpu",
     size: int | None = None,
     save_every: int | None = None,
+    save_seconds: float = SECONDS_BETWEEN_SAVES,
+    company: bool | None = None,
     observer: Observer | None = None,
 ) -> Outcomes:
     """Run all of one of the `fleets`, each in its folder, as `run` does one; what fails does not stop the others.
@@ -86,6 +88,8 @@ def run_together(
         experiments: by folder.
         images: their data set, if it has been loaded already.
         size: how many are trained at once; as many as the memory holds by default.
+        save_seconds: between two states within a round, where `save_every` does not say it.
+        company: whether the last one left is trained as among others; by default where it was among others.
         data_folder, device, save_every, observer: as for `run`.
 
     Returns:
@@ -114,7 +118,9 @@ def run_together(
             images = load(first.data, folder=data_folder)
         if count := first.validation_images(len(images.train_images)):
             images, *held_out = validation_split(images, seed=first.seed, count=count)
-        together = InStep(_on(images, torch.device(device)), held_out, _hash(images), save_every, watch, end)
+        company = min(size, len(everyone)) > 1 if company is None else company
+        how = (save_every, save_seconds, company)
+        together = InStep(_on(images, torch.device(device)), held_out, _hash(images), *how, watch, end)
         # Whether some are done already makes no difference to who is trained with whom.
         for start in range(0, len(everyone), size):
             together.run([pending[folder] for folder, _ in everyone[start : start + size] if folder in pending])

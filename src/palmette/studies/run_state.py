@@ -172,14 +172,16 @@ class RunState:
         Args:
             company: the ids of the runs that are saved at the same moment, this one among them.
         """
+        # At the beginning of a round, weights follow from seed and masks: of an MLP, a thirtieth of the bytes.
+        fresh = self.rewind.kind == "init" and not self.epoch and self.stopped is None
         state = {
             "company": sorted(company),
             "data": self.data,
             "round": self.round,
             "epoch": self.epoch,
             "train": (self.train.loss, self.train.accuracy),
-            "model": self._weights_and_buffers(),
-            "optimizer": _own(self.optimizer.state_dict()),
+            "model": None if fresh else self._weights_and_buffers(),
+            "optimizer": None if fresh else _own(self.optimizer.state_dict()),
             "pruner": self.pruner.state_dict(),
             "start": self.start if self.rewind.kind == "epoch" else None,
             "dense": self.dense,
@@ -195,8 +197,9 @@ class RunState:
                 f"the data set {self.experiment.data!r} is no longer the one that {self.experiment.id} was begun "
                 "with; give another folder, or bring the old data back"
             )
-        self._load(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+        if state["model"] is not None:
+            self._load(state["model"])
+            self.optimizer.load_state_dict(state["optimizer"])
         self.pruner.load_state_dict(state["pruner"])
         self.dense, self.record = state["dense"], state["record"]
         self.start = state["start"] or self.start

@@ -33,19 +33,26 @@ class Fleet:
         recipe: how to train.
         stack: whether they may be stacked.
         check: whether to try first that each does the same together with the others as alone.
+        company: whether one by itself is trained as among others: on a CPU with one thread it then comes to the
+            same weights, to the last bit, and takes up to twice as long.
     """
 
     def __init__(
-        self, members: Sequence[Member], images: Images, recipe: Recipe, *, stack: bool = True, check: bool = False
+        self,
+        members: Sequence[Member],
+        images: Images,
+        recipe: Recipe,
+        *,
+        stack: bool = True,
+        check: bool = False,
+        company: bool = False,
     ) -> None:
         self.recipe, self._notes = recipe, list[str]()
         models = [member.model for member in members]
         self.device = next(models[0].parameters()).device
-        self.stacked = stack and stackable(models)
-        if self.device.type != "cpu":
-            self.stacked = self.stacked and len(members) > 1
-        elif self.stacked:
-            # One is stacked too, so that the last one left has the same sums as among others.
+        several = len(members) > 1 or (company and self.device.type == "cpu")
+        self.stacked = stack and several and stackable(models)
+        if self.stacked and self.device.type == "cpu":
             self.stacked = flops_per_image(models[0], shape=images.shape) <= CHEAP
         if self.stacked and check and (why := _difference(members, images, recipe)) is not None:
             self._notes.append(f"these networks cannot be stacked, and train one by one: {why}")
