@@ -95,7 +95,9 @@ def test_the_table_fits_the_terminal(columns):
     lines = result.stdout.splitlines()
     assert lines[0] == "digits-mlp.safetensors, PQ Index at p=0.5, q=1; SAP's next cut in three scopes"
     narrow = ["weights", "PQ", "Index", "Gini", "Hoyer", "neuron", "layer", "global", "dead"]
-    assert lines[1].split() == (narrow if columns < 100 else [*narrow, "tail", "size", "after"])
+    assert lines[1].split() == (
+        [*narrow, "size", "after"] if columns < 100 else [*narrow, "tail", "size", "after"]
+    )
     assert [line.split()[0] for line in lines[2:6]] == ["head", "layer1", "layer2", "all"]
     whole = measured("example")[-1]
     assert lines[5].split()[1:9] == [
@@ -108,12 +110,28 @@ def test_the_table_fits_the_terminal(columns):
     assert "\x1b" not in result.stdout
 
 
-def test_a_long_name_is_folded_and_every_number_stays(saved):
+@pytest.mark.parametrize(
+    ("length", "left_out"),
+    [
+        (14, ["tail", "size", "after"]),
+        (18, ["tail", "size", "after"]),
+        (30, ["tail", "size", "after", "Hoyer"]),
+        (36, ["tail", "size", "after", "Hoyer", "Gini"]),
+    ],
+)
+def test_columns_make_room_for_names_the_least_important_first(saved, length, left_out):
+    lines = run(saved({"x" * length: torch.eye(3)})).stdout.splitlines()
+    every = "weights PQ Index Gini Hoyer neuron layer global dead tail size after".split()
+    assert lines[1].split() == [heading for heading in every if heading not in left_out]
+    assert lines[2].split()[0] == "x" * length
+
+
+def test_a_name_longer_than_the_screen_is_folded(saved):
     name = "model.layers.31.mlp." + "experts." * 8 + "down_proj.weight"
     lines = run(saved({name: torch.eye(100)})).stdout.splitlines()
     assert all(len(line) <= 80 for line in lines)
     # 100 ones among 10,000 entries: index and Gini are 1 - 1/100, but no more than 90% go at once.
-    assert lines[2].split()[1:] == ["10,000", "0.9900", "0.9900", "0.9091", *["90.0%"] * 3, "0"]
+    assert lines[2].split()[1:] == ["10,000", "0.9900", *["90.0%"] * 3, "0"]
     folded = lines[2].split()[0] + "".join(line.strip() for line in lines[3 : lines.index("")])
     assert folded == name.removesuffix(".weight")
 
@@ -141,7 +159,7 @@ def test_a_pipe_without_unicode_gets_escapes_and_no_colour(saved):
     ran = subprocess.run([*command, str(file)], env=environment, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines()[0] == r"gr\xf6\xdfe.pt, PQ Index at p=0.5, q=1; SAP's next cut in three scopes"
-    assert ran.stdout.splitlines()[2].split() == [
+    assert ran.stdout.splitlines()[2].split()[:9] == [
         r"\xdf",
         "4",
         "0.5000",
@@ -244,7 +262,8 @@ def test_zeros_alone_have_no_index(saved):
     assert zeros["sap_cut"] == {"neuron": 0, "layer": 0, "global": 4}  # the network's smallest are here
     assert (zeros["zeros"], zeros["dead_neurons"]) == (4, 2)
     assert (eye["pq_index"], together["pq_index"]) == (0.5, 0.75)
-    assert run(file).stdout.splitlines()[2].split() == ["zeros", "4", *["none"] * 3, "0.0%", "0.0%", "100.0%", "2"]
+    row = run(file).stdout.splitlines()[2].split()
+    assert row[:9] == ["zeros", "4", *["none"] * 3, "0.0%", "0.0%", "100.0%", "2"]
     alone = run(saved(np.zeros(3), "zeros.npy")).stdout
     assert "\nZeros alone have no index, and SAP cuts none of them.\n" in alone
     assert "nan" not in alone
@@ -390,7 +409,7 @@ IN_PARTS = """
 import resource
 import palmette as pm
 from palmette.integrations.files import open_checkpoint
-from palmette.pruning.compressible import measure
+from palmette.pruning.measuring import measure
 
 def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

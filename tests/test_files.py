@@ -1,6 +1,7 @@
 """Checkpoints are read without the model's code, and the weights found are those that the model would prune."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,10 @@ from safetensors.torch import save_file
 from torch import nn
 
 import palmette as pm
+from palmette.integrations import pickles
 from palmette.integrations.files import open_checkpoint
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
 
 
 class Net(nn.Module):
@@ -81,7 +85,26 @@ def test_old_and_new_files_of_torch_are_read(tmp_path, zipped):
     assert_holds(open_checkpoint(tmp_path / "a.th"), model)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "nesting", [{"state_dict": {}}, {"epoch": 3, "model": {}, "optimizer": {"0": torch.ones(5)}}]
+)
+def test_large_files_of_torch_are_read_in_parts(tmp_path, monkeypatch, nesting):
+    state = {f"{i}.weight": torch.randn(24, 10).to(dtype) for i, dtype in enumerate(DTYPES)}
+    state |= {"view.weight": state["1.weight"][4:9], "turned.weight": state["1.weight"].t()}
+    state |= {"tied.weight": state["0.weight"], "parameter.weight": nn.Parameter(torch.ones(2, 3))}
+    state |= {"bias": torch.ones(3), "sparse": torch.eye(3).to_sparse(), "counter": torch.tensor(3)}
+    torch.save({key: state if value == {} else value for key, value in nesting.items()}, tmp_path / "a.pt")
+    mapped = open_checkpoint(tmp_path / "a.pt")
+    monkeypatch.setattr(pickles, "LARGE", 0)
+    monkeypatch.setattr(pickles, "_load", lambda file: pytest.fail("it was loaded"))
+    streamed = open_checkpoint(tmp_path / "a.pt")
+    assert [replace(w, read=None) for w in streamed.weights] == [replace(w, read=None) for w in mapped.weights]
+    assert (streamed.aliases, streamed.left_out) == (mapped.aliases, mapped.left_out)
+    for weight in streamed.weights:
+        assert torch.equal(weight.read(1, 2), state[weight.name][1:2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_safetensors_are_read_in_parts(tmp_path, dtype):
     model = net().to(dtype)
     save_file(model.state_dict(), tmp_path / "a.safetensors")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from palmette.pruning.compressible import Compressibility, Measurement
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
-_NARROW = 100  # columns; below, the table leaves out what else there is
+OF_SAP = ("p", "q", "eta", "gamma", "beta")
+_FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, where names would not fit
 
 
 def sap_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -45,7 +47,7 @@ def sap_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @click.command()
-@click.argument("path")
+@click.argument("paths", nargs=-1, required=True, metavar="PATH")
 @sap_options
 @click.option("--json", "as_json", is_flag=True, help="Print all of it for a program.")
 @click.option(
@@ -57,8 +59,23 @@ def sap_options(command: Callable[..., None]) -> Callable[..., None]:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write a page with all of it, which opens from disk and needs no network.",
 )
+@click.option(
+    "--memory",
+    default="1GB",
+    show_default=True,
+    metavar="SIZE",
+    help="What the process may take, as 800MB or 2GB; a row of a weight has to fit.",
+)
+@click.option("--part", metavar="K/N", help="Measure part K of N alone, and write what was found with -o.")
+@click.option(
+    "-o",
+    "--out",
+    metavar="FILE.json",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="With --part, where to write; `palmette measure` of all these files puts them together.",
+)
 def measure(
-    path: str,
+    paths: tuple[str, ...],
     p: float,
     q: float,
     eta: float,
@@ -69,6 +86,9 @@ def measure(
     as_json: bool,
     as_csv: bool,
     html: Path | None,
+    memory: str,
+    part: str | None,
+    out: Path | None,
 ) -> None:
     """How compressible are the weights in PATH?
 
@@ -80,18 +100,46 @@ def measure(
       palmette measure example
       palmette measure model.safetensors --exclude 'lm_head*'
       palmette measure folder --html report.html
+
+    A checkpoint may be measured in parts by several processes, and what these wrote put together:
+
+    \b
+      palmette measure folder --part 1/2 -o part1.json
+      palmette measure folder --part 2/2 -o part2.json
+      palmette measure part1.json part2.json
     """
     from palmette.integrations.compressible import how_compressible
+    from palmette.integrations.parts import measure_part, merge_parts
     from palmette.pruning.budgets import Sap
+    from palmette.studies.rundir import write_whole
 
     if as_json and as_csv:
         raise ValueError("--json and --csv both print; give one of them")
     budget = Sap(p=p, q=q, eta=eta, gamma=gamma, beta=beta)
-    file = EXAMPLE if path == "example" else Path(path)
-    report = how_compressible(file, budget=budget, include=include or None, exclude=exclude)
+    file, *others = (EXAMPLE if path == "example" else Path(path) for path in paths)
+    settings: Any = {"budget": budget, "include": include or None, "exclude": exclude, "memory": _bytes(memory)}
+    if (part is None) != (out is None):
+        raise ValueError("--part K/N and -o FILE.json go together: which part to measure, and where to write it")
+    if all(f.suffix == ".json" and not f.name.endswith(".index.json") for f in (file, *others)):
+        given = [n for n in (*OF_SAP, "include", "exclude", "part") if _was_given(n)]
+        if given:
+            raise ValueError(f"parts were measured already; leave out --{given[0]}")
+        report = merge_parts([file, *others], memory=_bytes(memory))
+    elif others:
+        raise ValueError(f"one checkpoint at a time, or all parts of one (.json); got {len(paths)} paths")
+    elif part is not None and out is not None:
+        if as_json or as_csv or html is not None:
+            raise ValueError(
+                "--part writes with -o alone; --json, --csv and --html come when parts are put together"
+            )
+        content = json.dumps(measure_part(file, *_fraction(part), **settings), allow_nan=False).encode()
+        write_whole(out, content)
+        click.echo(f"{out}: part {part} of {file.name}, {size(len(content))}")
+        return
+    else:
+        report = how_compressible(file, **settings)
     if html is not None:
         from palmette.reports.compressible_page import page
-        from palmette.studies.rundir import write_whole
 
         content = page(report).encode()
         write_whole(html, content)
@@ -103,6 +151,30 @@ def measure(
         click.echo(f"{html}: {len(report.layers)} layers, {size(len(content))}")
     else:
         _show(report)
+
+
+def _was_given(name: str) -> bool:
+    source = click.get_current_context().get_parameter_source(name)
+    return source is click.core.ParameterSource.COMMANDLINE
+
+
+def _bytes(text: str) -> int:
+    """A size as a person writes it.
+
+    >>> _bytes("1GB"), _bytes("0.5 gb"), _bytes("800MB")
+    (1000000000, 500000000, 800000000)
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG])i?B?", text.strip(), re.I)
+    if found is None:
+        raise ValueError(f"--memory must be a size such as 800MB or 2GB, got {text!r}")
+    return int(float(found[1]) * {"M": 10**6, "G": 10**9}[found[2].upper()])
+
+
+def _fraction(text: str) -> tuple[int, int]:
+    found = re.fullmatch(r"(\d+)/(\d+)", text)
+    if found is None:
+        raise ValueError(f"--part must be a part of all, such as 2/4, got {text!r}")
+    return int(found[1]), int(found[2])
 
 
 def _csv(report: Compressibility) -> str:
@@ -137,27 +209,25 @@ def _show(report: Compressibility) -> None:
     head = f"{report.title}, PQ Index at p={budget.p:g}, q={budget.q:g}"
     head += "" if numbers else "; SAP's next cut in three scopes"
     console.print(printable(head, console), soft_wrap=True)
-    wide = console.width >= _NARROW
-    gap = 2 if wide else 1
-    rows = [
-        (m, _cells(m, wide, numbers))
-        for m in (*report.layers, *([report.whole] if len(report.layers) > 1 else []))
-    ]
-    headings = ["weights", "PQ Index", "Gini", "Hoyer", "neuron", "layer", "global", "dead"]
-    headings += ["tail", "size", "after"] if wide else []
-    if numbers:
-        headings = ["numbers", "PQ Index", "Gini", "Hoyer", "SAP cuts", "tail"]
-    taken = sum(
-        gap + max(map(len, column)) for column in zip(headings, *(cells for _, cells in rows), strict=True)
-    )
+    shown = (*report.layers, *([report.whole] if len(report.layers) > 1 else []))
+    ending = ".weight" if all(m.name.endswith(".weight") for m in report.layers) else ""
+    names = [printable(m.name.removesuffix(ending), console) for m in shown]
+    columns = _columns(shown, numbers)
+    gap = 2 if console.width >= 100 else 1
+
+    def room() -> int:
+        return console.width - sum(gap + max(map(len, (head, *cells))) for head, cells in columns.items())
+
+    for group in _FIRST_TO_GO:
+        if max(map(len, names)) > room():
+            columns = {heading: cells for heading, cells in columns.items() if heading not in group}
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     table.add_column("", overflow="fold")
-    for heading in headings:
+    for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    ending = ".weight" if all(m.name.endswith(".weight") for m in report.layers) else ""
-    for m, cells in rows:
-        name = printable(m.name.removesuffix(ending), console)
-        table.add_row(broken(name, console.width - taken), *cells, style="bold" if m is report.whole else "")
+    for i, (m, name) in enumerate(zip(shown, names, strict=True)):
+        cells = [column[i] for column in columns.values()]
+        table.add_row(broken(name, room()), *cells, style="bold" if m is report.whole else "")
     console.print(table)
     console.print()
     for text in (*report.verdict, *_sizes(report), *(f"Mind: {text}" for text in report.warnings)):
@@ -174,17 +244,27 @@ def broken(name: str, width: int) -> str:
     return "\n".join(lines)
 
 
-def _cells(m: Measurement, wide: bool, numbers: bool) -> list[str]:
-    cells = [f"{m.d:,}" if m.d < 10**8 else f"{m.d / 1e6:,.0f}M"]
-    cells += ["none" if x is None else f"{x:.4f}" for x in (m.pq_index, m.gini_index, m.hoyer)]
-    tail = "none" if m.tail_mass is None else f"{m.tail_mass:.4f}"
+def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]:
+    """What the table may show, by heading; plain numbers have no scopes and no neurons."""
+
+    def digits(value: float | None) -> str:
+        return "none" if value is None else f"{value:.4f}"
+
+    columns = {
+        "numbers" if numbers else "weights": [f"{m.d:,}" if m.d < 10**8 else f"{m.d / 1e6:,.0f}M" for m in rows],
+        "PQ Index": [digits(m.pq_index) for m in rows],
+        "Gini": [digits(m.gini_index) for m in rows],
+        "Hoyer": [digits(m.hoyer) for m in rows],
+    }
+    tail = {"tail": [digits(m.tail_mass) for m in rows]}
     if numbers:
-        return [*cells, f"{m.share_cut('layer'):.1%}", tail]
-    cells += [f"{m.share_cut(scope):.1%}" for scope in ("neuron", "layer", "global")]
-    cells.append(f"{m.dead_neurons:,}")
-    if wide:
-        cells += [tail, size(m.bytes), size(m.bytes_after["neuron"])]
-    return cells
+        return columns | {"SAP cuts": [f"{m.share_cut('layer'):.1%}" for m in rows]} | tail
+    columns |= {scope: [f"{m.share_cut(scope):.1%}" for m in rows] for scope in ("neuron", "layer", "global")}
+    columns |= {"dead": [f"{m.dead_neurons:,}" for m in rows]} | tail
+    return columns | {
+        "size": [size(m.bytes) for m in rows],
+        "after": [size(m.bytes_after["neuron"]) for m in rows],
+    }
 
 
 def _sizes(report: Compressibility) -> list[str]:

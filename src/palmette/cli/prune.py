@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from palmette.cli.live import size
-from palmette.cli.measure import EXAMPLE, broken, printable, sap_options
+from palmette.cli.measure import EXAMPLE, OF_SAP, broken, printable, sap_options
 
 if TYPE_CHECKING:
     from palmette.integrations.checkpoints import CheckpointCut
     from palmette.pruning.budgets import Budget
     from palmette.pruning.scopes import Scope
-
-_OF_SAP = ("p", "q", "eta", "gamma", "beta")
 
 
 @click.command()
@@ -79,7 +77,7 @@ def prune(
     from palmette.integrations.checkpoints import prune_checkpoint
     from palmette.pruning.budgets import Sap
 
-    given = [name for name in _OF_SAP if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    given = [name for name in OF_SAP if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
     if density is not None and (given or budget):
         raise ValueError(
             f"--density decides in place of SAP; leave out {f'--{given[0]}' if given else '--budget'}"
@@ -142,5 +140,6 @@ def _show(title: str, cut: CheckpointCut) -> None:
     said.append(f"{cut.weights_file}: {written}; the tensors took {size(cut.bytes_before)}{unpacked}.")
     if cut.masks is not None:
         said.append(f"{cut.masks}: {size(cut.masks.stat().st_size)}, one bit for each weight.")
+        said.append("Zeros are stored like other numbers, so the file is not smaller; --pack leaves them out.")
     for text in said:
         console.print(printable(text, console) if not text.startswith("\n") else text, soft_wrap=True)

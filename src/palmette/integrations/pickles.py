@@ -1,4 +1,7 @@
-"""PyTorch's own files: weights only, never arbitrary pickle, mapped into memory where the file allows it."""
+"""PyTorch's own files: weights only, never arbitrary pickle; large ones read in parts, others mapped into memory.
+
+A file of torch is a zip archive: a pickle that says what there is, and the bytes of each tensor, not compressed.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from palmette.integrations.shards import part_of
 from palmette.measures.rows import as_tensor
 from palmette.pruning.stored import Stored, in_memory
 
@@ -17,9 +22,14 @@ _KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", 
 _NO_WEIGHTS = ("optim", "sched", "scaler", "ema", "loop", "callback", "hyper", "args", "config")
 
 
+LARGE = 1 << 28  # bytes, from which on a file is read in parts: to find them takes torch a second
+
+
 def read(file: Path) -> tuple[list[Stored], dict[str, str], bool]:
     """The tensors, which of them are another one once more, and whether the file is a bare tensor."""
-    found = _load(file)
+    found = _heads(file) if file.stat().st_size >= LARGE else None
+    if found is None or isinstance(found, Tensor):
+        found = _load(file)
     if isinstance(found, Tensor):
         flat = as_tensor(found, repr(file.name)).reshape(-1)
         return [in_memory(file.name, flat)], {}, True
@@ -27,12 +37,14 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str], bool]:
     seen: dict[Any, str] = {}
     aliases: dict[str, str] = {}
     for name, tensor in _flattened(_state(found)):
-        if tensor.is_quantized or tensor.is_meta or tensor.layout != torch.strided:
+        if tensor.is_quantized or (tensor.is_meta and _offset(tensor) is None) or tensor.layout != torch.strided:
             tensors.append(_unreadable(name, tensor))
             continue
-        tensors.append(in_memory(name, tensor.detach()))
+        start = _offset(tensor)
+        tensors.append(in_memory(name, tensor.detach()) if start is None else _in_file(file, name, tensor, start))
         if tensor.numel():
-            place = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+            where = tensor.data_ptr() if start is None else start
+            place = (where, tensor.shape, tensor.stride(), tensor.dtype)
             first = seen.setdefault(place, name)
             if first != name:
                 aliases[name] = first
@@ -53,8 +65,42 @@ def _unreadable(name: str, tensor: Tensor) -> Stored:
 
 
 def _load(file: Path) -> Any:
-    zipped = file.open("rb").read(2) == b"PK"  # what torch wrote before 1.6 cannot be mapped
+    with file.open("rb") as handle:
+        zipped = handle.read(2) == b"PK"  # what torch wrote before 1.6 cannot be mapped
     return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+
+
+def _heads(file: Path) -> Any:
+    """What the file holds, tensors without values; None where torch cannot say, as of what it wrote before 1.6."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    try:
+        with FakeTensorMode():
+            return torch.load(file, map_location="cpu", weights_only=True)
+    except Exception:  # whatever it is, plain loading says it better
+        return None
+
+
+def _offset(tensor: Tensor) -> int | None:
+    """Where in the file the values begin, of a tensor without values."""
+    if type(tensor).__name__ != "FakeTensor":
+        return None
+    start: int | None = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
+    return None if start is None else start + int(tensor.storage_offset()) * tensor.element_size()
+
+
+def _in_file(file: Path, name: str, tensor: Tensor, start: int) -> Stored:
+    shape, stride, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
+    size = tensor.numel() * dtype.itemsize
+    if tensor.is_contiguous():
+        return Stored(name, shape, dtype, part_of(file, start, shape, dtype), size)
+
+    def strided(first: int, last: int) -> Tensor:
+        extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
+        data = np.memmap(file, np.uint8, "c", start, (extent * dtype.itemsize,))
+        return torch.from_numpy(data).view(dtype).as_strided(shape, stride)[first:last]
+
+    return Stored(name, shape, dtype, strided, size)
 
 
 def _state(found: Any) -> Mapping[Any, Any]:

@@ -11,7 +11,7 @@ below 1e-38.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -124,6 +124,29 @@ class Spectrum:
             self._counts_of(dtype)[used] += times
             self.d += int(times.sum())
             self.zeros += int(times[used == 0].sum())
+
+    def wide(self) -> tuple[list[_Array], dict[int, tuple[_Array, ...]]]:
+        """What is known of wider entries, for `of_wide`.
+
+        Few of them as they are, an array for each dtype; many by the width of their keys: which buckets are in
+        use, how many entries each has, and what these add up to beyond its lowest key.
+        """
+        dtypes = dict.fromkeys(x.dtype for x in self._few)
+        few = [np.concatenate([x for x in self._few if x.dtype == dtype]) for dtype in dtypes]
+        used = {bits: np.flatnonzero(counts).astype(np.int32) for bits, (counts, _) in self._buckets.items()}
+        return few, {bits: (u, *(array[u] for array in self._buckets[bits])) for bits, u in used.items()}
+
+    @staticmethod
+    def of_wide(few: Sequence[_Array], buckets: Mapping[int, tuple[_Array, ...]], *, zeros: int) -> Spectrum:
+        """What `wide` told, as it was."""
+        found = Spectrum()
+        found.zeros = zeros
+        found._few = list(few)
+        for bits, (used, counts, above) in buckets.items():
+            for array, values in zip(found._buckets_of(bits), (counts, above), strict=True):
+                array[used] = values
+        found.d = found._wide = sum(map(len, few)) + sum(int(counts.sum()) for _, counts, _ in buckets.values())
+        return found
 
     def points(self) -> Points:
         """Magnitudes in ascending order, none twice (a bucket has its mean), and how many entries have each."""
