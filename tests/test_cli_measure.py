@@ -121,7 +121,8 @@ def test_the_table_fits_the_terminal(columns):
 )
 def test_columns_make_room_for_names_the_least_important_first(saved, length, left_out):
     lines = run(saved({"x" * length: torch.eye(3)})).stdout.splitlines()
-    every = "weights PQ Index Gini Hoyer neuron layer global dead tail size after".split()
+    every = ["weights", "PQ", "Index", "Gini", "Hoyer", "neuron", "layer", "global", "dead"]
+    every += ["tail", "size", "after"]
     assert lines[1].split() == [heading for heading in every if heading not in left_out]
     assert lines[2].split()[0] == "x" * length
 
