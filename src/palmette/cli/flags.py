@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,6 +158,29 @@ def fleet_size(text: str | None) -> int | None:
     if not text.isdecimal() or int(text) < 1:
         raise ValueError(f"--fleet must be a number from 1, or auto, got {text!r}")
     return int(text)
+
+
+def process_count(text: str | None, device: str, fleet: int | None, planned: Sequence[Experiment]) -> int:
+    """How many processes train a network together, if that can be done."""
+    import torch
+
+    if text is None or text == "1":
+        return 1
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--nproc must be a number from 1, got {text!r}")
+    count = int(text)
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--nproc {count} needs --device cpu or cuda, got {device!r}")
+    if device == "cuda" and count > torch.cuda.device_count():
+        raise ValueError(f"--nproc {count} needs a GPU for each process, here are {torch.cuda.device_count()}")
+    if fleet is not None and fleet > 1:
+        raise ValueError(f"--nproc {count} trains one network at a time, got --fleet {fleet}")
+    for experiment in planned:
+        if experiment.batch < count:
+            raise ValueError(f"--nproc {count} needs an image for each process, got --batch {experiment.batch}")
+        if experiment.compile:
+            raise ValueError(f"--nproc {count} and --compile do not go together")
+    return count
 
 
 def device_named(name: str | None) -> str:

@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.flags import GroupedCommand, device_named, experiments, fleet_size, setting_options
+from palmette.cli.flags import (
+    GroupedCommand,
+    device_named,
+    experiments,
+    fleet_size,
+    process_count,
+    setting_options,
+)
 from palmette.cli.live import Display, Lines, Live, size
 from palmette.cli.plan import show_plan
 from palmette.errors import PalmetteError
@@ -41,6 +48,7 @@ _TIMED = 4  # networks, to tell how long many take
 @click.option("--data-dir", metavar="FOLDER", help="Where the data set is looked for first.")
 @click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
 @click.option("--fleet", metavar="N|auto", help="How many networks train at once. [default: auto, what fits]")
+@click.option("--nproc", metavar="N", help="How many processes train each network together. [default: 1]")
 @click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, beside the records.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
 @click.pass_context
@@ -52,6 +60,7 @@ def run(
     data_dir: str | None,
     device: str | None,
     fleet: str | None,
+    nproc: str | None,
     tensorboard: bool,
     dry_run: bool,
     **given: Any,
@@ -76,9 +85,9 @@ def run(
         raise ValueError("--out must be the name of a folder, got ''")
     planned = experiments(file, {name: value for name, value in given.items() if value is not None})
     arguments = ctx.meta["palmette.arguments"]
-    command = Command(
-        planned, Path(out), data_dir, device_named(device), tensorboard, fleet_size(fleet), arguments
-    )
+    where, members = device_named(device), fleet_size(fleet)
+    count = process_count(nproc, where, members, planned)
+    command = Command(planned, Path(out), data_dir, where, tensorboard, members, arguments, count)
     images = command.check()
     if dry_run:
         command.show_plan(images)
@@ -98,6 +107,7 @@ class Command:
     tensorboard: bool
     fleet: int | None
     arguments: Sequence[str]
+    nproc: int = 1
     problems: dict[str, Exception] = field(default_factory=dict)
     signal: int = 0
     trained: bool = False
@@ -192,18 +202,21 @@ class Command:
     def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
         """Train fleet by fleet, and tell how the runs of each ended."""
         from palmette.studies.rounds import fleets, run_together
+        from palmette.training.team import team_of
 
-        for fleet in fleets(self.planned):
-            if self.signal:
-                break
-            yield run_together(
-                {self.out / e.id: e for e in fleet},
-                images=self.images,
-                data_folder=self.data_dir,
-                device=self.device,
-                size=self.fleet,
-                observer=watch,
-            )
+        with team_of(self.nproc, self.device) as team:
+            for fleet in fleets(self.planned):
+                if self.signal:
+                    break
+                yield run_together(
+                    {self.out / e.id: e for e in fleet},
+                    images=self.images,
+                    data_folder=self.data_dir,
+                    device=self.device if team is None else team.device,
+                    size=self.fleet if team is None else 1,
+                    observer=watch,
+                    team=team,
+                )
 
     @contextmanager
     def _signals(self, display: Display) -> Iterator[None]:

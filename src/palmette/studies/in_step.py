@@ -22,6 +22,7 @@ from palmette.training.data import Images
 from palmette.training.fleet import Fleet
 from palmette.training.loop import Score
 from palmette.training.models import MODELS
+from palmette.training.team import Team
 
 SECONDS_BETWEEN_SAVES = 30.0
 
@@ -70,10 +71,11 @@ class InStep:
         company: bool,
         watch: Observer,
         end: Callable[[Experiment, RunDir, str | Exception], None],
+        team: Team | None = None,
     ) -> None:
         self.images, self.held_out, self.data = images, held_out, data
         self.save_every, self.save_seconds, self.company = save_every, save_seconds, company
-        self.watch, self._end = watch, end
+        self.watch, self._end, self.team = watch, end, team
         self.saved, self.told, self.over = time.monotonic(), set[str](), set[Path]()
         self.stack, self.checked = True, False
 
@@ -174,6 +176,7 @@ class InStep:
             stack=self.stack,
             check=check,
             company=self.company,
+            team=self.team,
         )
         if len(runs) > 1:
             self.stack, self.checked = fleet.stacked, True

@@ -18,6 +18,7 @@ from palmette.studies.in_step import SECONDS_BETWEEN_SAVES, InStep, Observer
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import experiment_of
 from palmette.training.data import Images, load, validation_split
+from palmette.training.team import Team
 
 Outcomes: TypeAlias = dict[Path, str | Exception]
 """Why each run is over, or what went wrong with it, by folder."""
@@ -81,6 +82,7 @@ def run_together(
     save_seconds: float = SECONDS_BETWEEN_SAVES,
     company: bool | None = None,
     observer: Observer | None = None,
+    team: Team | None = None,
 ) -> Outcomes:
     """Run all of one of the `fleets`, each in its folder, as `run` does one; what fails does not stop the others.
 
@@ -90,6 +92,7 @@ def run_together(
         size: how many are trained at once; as many as the memory holds by default.
         save_seconds: between two states within a round, where `save_every` does not say it.
         company: whether the last one left is trained as among others; by default where it was among others.
+        team: processes that train each network together.
         data_folder, device, save_every, observer: as for `run`.
 
     Returns:
@@ -120,7 +123,7 @@ def run_together(
             images, *held_out = validation_split(images, seed=first.seed, count=count)
         company = min(size, len(everyone)) > 1 if company is None else company
         how = (save_every, save_seconds, company)
-        together = InStep(_on(images, torch.device(device)), held_out, _hash(images), *how, watch, end)
+        together = InStep(_on(images, torch.device(device)), held_out, _hash(images), *how, watch, end, team)
         # Whether some are done already makes no difference to who is trained with whom.
         for start in range(0, len(everyone), size):
             together.run([pending[folder] for folder, _ in everyone[start : start + size] if folder in pending])

@@ -16,6 +16,7 @@ from palmette.training.loop import Score, Training, evaluate, evaluate_all, trai
 from palmette.training.members import Member, stackable
 from palmette.training.models import flops_per_image
 from palmette.training.recipe import Precision, Recipe
+from palmette.training.team import SharedTraining, Team
 
 SIDE_BY_SIDE = 4  # streams; more gain little on an H200, and take memory
 CHEAP = 1_000_000  # FLOPs per image, up to which stacking pays on a CPU: more keep it busy one by one
@@ -35,6 +36,7 @@ class Fleet:
         check: whether to try first that each does the same together with the others as alone.
         company: whether one by itself is trained as among others: on a CPU with one thread it then comes to the
             same weights, to the last bit, and takes up to twice as long.
+        team: processes that train each of them together.
     """
 
     def __init__(
@@ -46,19 +48,24 @@ class Fleet:
         stack: bool = True,
         check: bool = False,
         company: bool = False,
+        team: Team | None = None,
     ) -> None:
         self.recipe, self._notes = recipe, list[str]()
         models = [member.model for member in members]
         self.device = next(models[0].parameters()).device
         several = len(members) > 1 or (company and self.device.type == "cpu")
-        self.stacked = stack and several and stackable(models)
+        self.stacked = stack and several and team is None and stackable(models)
         if self.stacked and self.device.type == "cpu":
             self.stacked = flops_per_image(models[0], shape=images.shape) <= CHEAP
         if self.stacked and check and (why := _difference(members, images, recipe)) is not None:
             self._notes.append(f"these networks cannot be stacked, and train one by one: {why}")
             self.stacked = False
         parts = [list(members)] if self.stacked else [[member] for member in members]
-        self.trainings = [Training(part, images, recipe, stacked=self.stacked) for part in parts]
+        self.trainings: list[Training] = (
+            [Training(part, images, recipe, stacked=self.stacked) for part in parts]
+            if team is None
+            else [SharedTraining(member, images, recipe, team) for member in members]
+        )
         draws = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in models[0].modules())
         streams = 1 if self.device.type == "cpu" or draws else min(SIDE_BY_SIDE, len(self.trainings))
         self._streams = [torch.cuda.Stream(self.device) for _ in range(streams)] if streams > 1 else []
