@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -59,10 +60,12 @@ class OnRay:
         if self.address is None:  # where it needs no room: all workers see the run folders
             options |= {"include_dashboard": False, "object_store_memory": 1 << 28}
         try:
+            if self.address is not None and self.address != "auto":
+                _check_address(self.address)
             ray.init(**options)
         except (ConnectionError, RuntimeError, ValueError, OSError) as error:
             where = f"the Ray cluster at {self.address!r}" if self.address else "Ray"
-            why = str(error).strip().split("\n")[0]
+            why = str(error).strip().split("\n")[0].rstrip(".")
             raise PalmetteError(
                 f"{where} cannot be used: {why}. `ray start --head` starts one, and "
                 "`ray start --address HOST:PORT` adds a machine to it; this command must run on one of them."
@@ -125,6 +128,14 @@ class OnRay:
                 return {names[at]: how for at, how in _Sweep(self, fleets, place, size, observer).run().items()}
             finally:
                 token.unlink(missing_ok=True)
+
+
+def _check_address(address: str) -> None:
+    """Ray itself waits a minute for somebody to answer."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ValueError("an address is auto or HOST:PORT")
+    socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def needs_of(device: str) -> dict[str, float]:
