@@ -11,6 +11,7 @@ from torch import nn
 
 import palmette as pm
 from palmette.integrations import pickles
+from palmette.integrations.checkpoints import prune_checkpoint
 from palmette.integrations.files import open_checkpoint
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -387,3 +388,21 @@ def test_a_file_of_llama2c_is_known_by_its_size(tmp_path, shared):
     file.write_bytes(file.read_bytes()[:-4])
     with pytest.raises(ValueError, match=r"not weights in the .bin format"):
         open_checkpoint(file)
+
+
+def test_tensors_of_a_dtype_that_is_not_read_are_left_out(tmp_path):
+    head = {"a.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
+    head |= {"b.weight": {"dtype": "F4", "shape": [4, 2], "data_offsets": [16, 20]}}
+    text = json.dumps(head).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(20))
+    found = open_checkpoint(tmp_path / "a.safetensors")
+    assert [w.name for w in found.weights] == ["a.weight"]
+    assert [(t.name, t.bytes) for t in found.left_out] == [("b.weight", 4)]
+    with pytest.raises(ValueError, match=r"'b\.weight' has dtype F4, which is not read"):
+        prune_checkpoint(tmp_path / "a.safetensors", tmp_path / "b.safetensors")
+    assert not (tmp_path / "b.safetensors").exists()
+
+
+def test_labels_beside_numbers_are_passed_over(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=np.array(["x", "y"]), numbers=np.arange(4.0))
+    assert [w.name for w in open_checkpoint(tmp_path / "a.npz").weights] == ["numbers"]

@@ -81,6 +81,10 @@ def test_parts_are_small_files_that_the_command_puts_together(tmp_path):
     other = tmp_path / "other.json"
     run(file, "--part", "2/3", "-o", other, "--gamma", "2")
     assert "agree in 'gamma'" in refused(files[0], other, files[2])
+    for damage in ({"few": {"float32": "!!!"}}, {}):
+        other.write_text(json.dumps(json.loads(files[1].read_text()) | {"wide": damage}))
+        assert "part 2 of 3 is damaged; measure it again" in refused(files[0], other, files[2])
+    assert "no file at 'missing.json'" in refused("missing.json")
     other.write_text('{"a": 1}')
     assert "is no part of a measurement" in refused(other)
     file.unlink()

@@ -277,7 +277,8 @@ def _sizes(report: Compressibility) -> list[str]:
         for tensor in report.left_out:
             kinds[tensor.why] = kinds.get(tensor.why, 0) + 1
         parts = ", ".join(f"{n} × {why}" for why, n in sorted(kinds.items(), key=lambda item: -item[1])[:4])
-        said.append(f"Left out: {len(report.left_out)} tensors ({parts}).")
+        many = "1 tensor" if len(report.left_out) == 1 else f"{len(report.left_out):,} tensors"
+        said.append(f"Left out: {many} ({parts}).")
     if plain_numbers(report.layers):
         return said
     after = sorted(whole.bytes_after.values())

@@ -37,6 +37,8 @@ def read_npz(file: Path) -> list[Stored]:
                     else np.lib.format.read_array_header_2_0
                 )
                 shape, _, dtype = read(handle)
+            if dtype.kind in "USMm":  # labels and dates, beside the numbers
+                continue
             found.append(_stored(member.removesuffix(".npy"), shape or (1,), dtype, partial(load, member)))
     return found
 

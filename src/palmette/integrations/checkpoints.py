@@ -200,8 +200,9 @@ def _explained(out: Path) -> Iterator[None]:
     except OSError as error:
         if isinstance(error, NotWritten):
             raise
+        shown = str(out).replace(f".{os.getpid()}.partial", "")  # the name that was asked for
         raise NotWritten(
-            f"{str(out)!r} could not be written: {error.strerror or error}; what was there before is untouched"
+            f"{shown!r} could not be written: {error.strerror or error}; what was there before is untouched"
         ) from error
 
 

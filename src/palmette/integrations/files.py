@@ -126,6 +126,8 @@ def _why(error: Exception, suffix: str) -> str:
         return f"it needs {pickled[1]}, and only tensors are loaded; save model.state_dict() in its place"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if "incomplete metadata" in str(error):
+        return "its size is not what its header says; it may have been cut off when it was copied"
     # Torch goes on for paragraphs; a KeyError or a struct.error says nothing to a person.
     first = re.split(r"\n|; |(?<=\S)\. ", str(error).strip())[0].rstrip(".")
     if first and isinstance(error, ValueError | TypeError | RuntimeError | MemoryError | SafetensorError):

@@ -95,7 +95,7 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | Path], *, memory: int = MEMO
         twice = next(n for n in numbers if numbers.count(n) > 1)
         raise ValueError(f"part {twice} of {many} was given twice")
     budget = Sap(**{key: first[key] for key in _SETTINGS})
-    looked = [Found(tuple(map(_layer_in, part["layers"])), _wide_in(part["wide"])) for part in found]
+    looked = [_found_in(part) for part in found]
     left_out = [LeftOut(**{**tensor, "shape": tuple(tensor["shape"])}) for tensor in first["left_out"]]
     path = Path(first["path"])
     names = [layer.name for part in looked for layer in part.layers]
@@ -110,13 +110,22 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | Path], *, memory: int = MEMO
 def _opened(part: Mapping[str, Any] | Path) -> Mapping[str, Any]:
     if isinstance(part, Mapping):
         return part
+    if not part.is_file():
+        raise FileNotFoundError(f"no file at {str(part)!r}")
     try:
         found = json.loads(part.read_bytes())
     except ValueError:
         found = None
-    if not (isinstance(found, dict) and found.get("format") == FORMAT):
+    if not (isinstance(found, dict) and found.get("format") == FORMAT and "left_out" in found):
         raise ValueError(f"{str(part)!r} is no part of a measurement, as `palmette measure --part` writes them")
     return found
+
+
+def _found_in(part: Mapping[str, Any]) -> Found:
+    try:
+        return Found(tuple(map(_layer_in, part["layers"])), _wide_in(part["wide"]))
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise ValueError(f"part {part['part']} of {part['of']} is damaged; measure it again") from error
 
 
 def _share(weights: Sequence[Stored], part: int, of: int) -> list[Stored]:

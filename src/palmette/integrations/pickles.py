@@ -15,7 +15,7 @@ from torch import Tensor
 
 from palmette.integrations.shards import part_of
 from palmette.measures.rows import as_tensor
-from palmette.pruning.stored import Stored, in_memory
+from palmette.pruning.stored import Stored, in_memory, unreadable
 
 # Where training scripts keep the weights, the likeliest first.
 _KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params", "generator")
@@ -38,7 +38,7 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str], bool]:
     aliases: dict[str, str] = {}
     for name, tensor in _flattened(_state(found)):
         if tensor.is_quantized or (tensor.is_meta and _offset(tensor) is None) or tensor.layout != torch.strided:
-            tensors.append(_unreadable(name, tensor))
+            tensors.append(unreadable(name, tuple(tensor.shape), 0, "is quantised, sparse or without values"))
             continue
         start = _offset(tensor)
         tensors.append(in_memory(name, tensor.detach()) if start is None else _in_file(file, name, tensor, start))
@@ -54,14 +54,6 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str], bool]:
 def read_plain(file: Path) -> list[Stored]:
     """The tensors of a shard."""
     return read(file)[0]
-
-
-def _unreadable(name: str, tensor: Tensor) -> Stored:
-    def read(first: int, last: int) -> Tensor:
-        raise ValueError(f"{name!r} is quantised, sparse or without values")
-
-    # No numbers, so that it is left out.
-    return Stored(name, tuple(tensor.shape), torch.bool, read, 0)
 
 
 def _load(file: Path) -> Any:

@@ -18,7 +18,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from palmette.pruning.packed import load
-from palmette.pruning.stored import Stored, in_memory
+from palmette.pruning.stored import Stored, in_memory, unreadable
 
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -27,6 +27,8 @@ DTYPES: Mapping[str, torch.dtype] = {
     "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn,
     "F8_E5M2": torch.float8_e5m2,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
     "I64": torch.int64,
     "I32": torch.int32,
     "I16": torch.int16,
@@ -57,10 +59,11 @@ def read(file: Path) -> list[Stored]:
     kept = _kept(masks) if masks.is_file() and masks != file else {}
     found = []
     for name, entry in header.items():
+        shape, (first, last) = tuple(entry["shape"]), entry["data_offsets"]
         if entry["dtype"] not in DTYPES:
-            raise ValueError(f"{name!r} has dtype {entry['dtype']}, which palmette does not know")
-        dtype, shape = DTYPES[entry["dtype"]], tuple(entry["shape"])
-        first, last = entry["data_offsets"]
+            found.append(unreadable(name, shape, last - first, f"has dtype {entry['dtype']}, which is not read"))
+            continue
+        dtype = DTYPES[entry["dtype"]]
         reader = part_of(file, start + first, shape, dtype)
         found.append(Stored(name, shape, dtype, reader, last - first, kept=kept.get(name, lambda _: None)(shape)))
     return found
@@ -69,8 +72,9 @@ def read(file: Path) -> list[Stored]:
 def read_sharded(index: Path, other: Callable[[Path], Sequence[Stored]]) -> list[Stored]:
     """The tensors of all files that an ``*.index.json`` names; `other` reads those that are not safetensors."""
     said = json.loads(index.read_text(encoding="utf-8"))
-    if not (isinstance(said, dict) and isinstance(said.get("weight_map"), dict)):
-        raise ValueError(f"{index.name} has no weight_map")
+    names = said.get("weight_map") if isinstance(said, dict) else None
+    if not (isinstance(names, dict) and all(isinstance(name, str) for name in names.values())):
+        raise ValueError(f"{index.name} has no weight_map of files")
     files = [index.parent / name for name in dict.fromkeys(said["weight_map"].values())]
     if missing := [file.name for file in files if not file.is_file()]:
         raise ValueError(f"{len(missing)} of {len(files)} shards are missing, such as {missing[0]}")

@@ -132,6 +132,15 @@ def in_memory(name: str, tensor: Tensor) -> Stored:
     )
 
 
+def unreadable(name: str, shape: tuple[int, ...], nbytes: int, why: str) -> Stored:
+    """A tensor whose values are out of reach; it counts as none of floats, so that it is left out."""
+
+    def read(first: int, last: int) -> Tensor:
+        raise ValueError(f"{name!r} {why}")
+
+    return Stored(name, shape, torch.bool, read, nbytes)
+
+
 def _of_tensor(name: str, weight: Weight, mask: Tensor | None) -> Stored:
     tensor = weight.tensor.detach()
 
