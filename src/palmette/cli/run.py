@@ -259,7 +259,8 @@ class Command:
         epochs = f"{first.epochs} epochs" if same else "epochs"
         runs = f"{len(self.planned)} runs" if len(self.planned) > 1 else "one run"
         what = f"{first.model} on {first.data}, round 0 and {first.rounds} of pruning with {epochs} each"
-        console.print(f"{what}: {runs} on {self.device} into {self.out}\n", soft_wrap=True)
+        where = self.device if self.nproc == 1 else f"{self.device} by {self.nproc} processes"
+        console.print(f"{what}: {runs} on {where} into {self.out}\n", soft_wrap=True)
 
     def _conclude(self, console: Console, live: bool) -> None:
         """What came out, on disk and on the screen, and what is not finished."""

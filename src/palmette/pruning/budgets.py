@@ -123,17 +123,18 @@ class Sap(Budget):
         retained = sums.p_sum * (sums.p_sum / sums.q_sum) ** (p / (q - p)) * (1 + eta) ** -power
         # Sums round, in another way in each order. Where that could move a count, they are summed exactly.
         noise = 2 * power * (_roundings(rows) + 8) * torch.finfo(torch.float64).eps
-        least, most = (self._cut(retained * (1 + sign * noise), size, sums.d, power)[1] for sign in (1, -1))
+        limit = _share(sums.d, self.beta)
+        least, most = (self._cut(retained * (1 + sign * noise), size, limit)[1] for sign in (1, -1))
         in_doubt = (least != most) & (sums.p_sum > 0)
         if bool(in_doubt.any()) and (rows.segments or sums.exact):
             retained[in_doubt] = self._exactly(rows, sums, in_doubt)
-        return self._cut(retained, size, sums.d, power)
+        return self._cut(retained, size, limit)
 
-    def _cut(self, retained: Tensor, size: Tensor, d: Tensor, power: float) -> tuple[Tensor, Tensor]:
+    def _cut(self, retained: Tensor, size: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
+        power = float(self.q) / (float(self.q) - float(self.p))
         retained = torch.minimum(_whole_if_near(retained, size * power), size)
         wanted = _whole_if_near(float(self.gamma) * (size - retained), float(self.gamma) * size)
-        most = _share(d, self.beta)
-        return retained, torch.where(wanted < most, wanted.floor(), most).to(torch.int64)
+        return retained, torch.where(wanted < limit, wanted.floor(), limit).to(torch.int64)
 
     def _exactly(self, rows: Rows, sums: PowerSums, which: Tensor) -> Tensor:
         """How many to keep of some rows: the same number, whatever their sums were made of."""
