@@ -17,6 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from observers import EndsAfter
+from palmette.integrations.ray import OnRay
 from palmette.studies.rundir import RunDir
 from palmette.studies.sweep import read, run
 
@@ -159,15 +161,15 @@ def records():
     return sum(path.read_bytes().count(b"\n") for path in Path("runs").glob("*/records.jsonl"))
 
 
-def test_a_grid_on_ray_has_the_records_of_one_process(tmp_path):
+def test_a_grid_on_ray_has_the_records_of_one_process():
     Path("grid.toml").write_text('[base]\nmodel = "linear"\nrounds = 1\nepochs = 1\n[axes]\nseed = [0, 1]\n')
-    process = driver()
-    out, err = process.communicate(timeout=100)
-    assert process.returncode == 0, err
-    assert json.loads(out.splitlines()[-1])["finished"] == 2
+    watch = EndsAfter()
+    outcomes = run(read("grid.toml"), "runs", engine=OnRay(), observer=watch)
+    assert outcomes == {Path("runs", e.id): "1 rounds are done" for e in read("grid.toml")}
+    assert sorted(watch.records) == sorted((e.id, t) for e in read("grid.toml") for t in (0, 1))
     run(read("grid.toml"), "here")
     assert same() == [True] * 2
-    assert sorted(path.name for path in Path("runs").iterdir() if path.name.startswith(".")) == []
+    assert [path.name for path in Path("runs").iterdir() if path.name.startswith(".")] == []
 
 
 @pytest.mark.slow
