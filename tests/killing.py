@@ -7,7 +7,7 @@ import torch
 
 
 def killed_in(function):
-    """Whether a child that runs `function` was killed by SIGKILL; `function` sends it to itself when it is time."""
+    """Whether a child that runs `function`, which sends SIGKILL to itself when it is time, was killed by it."""
     child = os.fork()
     if child == 0:
         try:
