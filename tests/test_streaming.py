@@ -41,12 +41,13 @@ def network(draw):
 
 
 @pytest.mark.parametrize("scope", SCOPES)
-@pytest.mark.parametrize("few", [0, 50, 10**6])  # entries that are kept as they are, before they are counted
+# Entries that are kept as they are, before they are counted.
+@pytest.mark.parametrize("few", [0, pytest.param(50, marks=pytest.mark.slow), 10**6])
 def test_any_network_in_parts_of_any_size_loses_what_it_loses_at_once(monkeypatch, few, scope):
     monkeypatch.setattr(spectrum, "EXACT", few)
     torch.manual_seed(few)
     draw = random.Random(few)
-    for _ in range(12):
+    for _ in range(8):
         weights, masks = network(draw)
         budget, chunk = draw.choice(BUDGETS), draw.choice([1, 20, 10**6])
         wanted, _ = pm.prune(weights, masks, scope=scope, budget=budget)
