@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from observers import EndsAfter
-from palmette.errors import NotFinite, NotWritten, RunInterrupted
+from palmette.errors import NotFinite, NotWritten, RunBusy, RunInterrupted
 from palmette.studies import sweep
 from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir
@@ -190,3 +190,16 @@ def test_another_engine_is_given_fleets_by_folder(tmp_path):
     outcomes = sweep.run(planned, tmp_path, engine=engine)
     assert [list(fleet.values()) for fleet in seen] == [planned[::2], planned[1::2]]
     assert list(outcomes) == [tmp_path / e.id for e in planned]
+
+
+def test_a_lock_that_a_lost_machine_left_is_taken_over_and_no_other(tmp_path):
+    run, again = RunDir(tmp_path / "run"), RunDir(tmp_path / "run")
+    with run.lock():  # which a network file system may keep when its machine is gone
+        run.lock_file.write_text("process 7 on lost\n")
+        assert not again.free_from({"other"})
+        with pytest.raises(RunBusy, match="process 7 on lost"), again.lock():
+            pass
+        assert again.free_from({"lost"})
+        with again.lock():
+            assert again.owner() != "process 7 on lost"
+    assert not again.free_from({"lost"})
