@@ -1,4 +1,4 @@
-"""Power sums of 16-bit rows on a CPU, at the speed at which a disk delivers them.
+"""Power sums of 16-bit rows on a CPU, fast enough to keep up with a disk where two or three cores are free.
 
 A root in float64 takes longer than all the rest together. In float32 it takes a tenth of that, and is off by no
 more than a known share; whoever needs to know more looks again at the few rows where that matters.
