@@ -21,7 +21,7 @@ from palmette.studies.standing import Standing
 
 TINY = ("--epochs", 1, "--rounds", 1, "--seeds", "0..1")
 LINEAR = ("--models", "linear")
-FRAGILE = (
+SHAKY = (
     "from torch import nn\n"
     "class Net(nn.Linear):\n"
     "    def forward(self, x):\n"
@@ -128,13 +128,13 @@ def test_model_and_data_take_the_place_of_the_papers_and_tables_may_be_among_fig
 
 
 def test_what_fails_is_named_and_the_others_are_drawn():
-    Path("fragile.py").write_text(FRAGILE)
-    plan = paper("fig1", "--models", "fragile:net", "--dry-run", "--device", "cpu").stdout
+    Path("shaky.py").write_text(SHAKY)
+    plan = paper("fig1", "--models", "shaky:net", "--dry-run", "--device", "cpu").stdout
     assert json.loads(plan)["seconds"] > 0
-    result = run("fig1", "--epochs", 1, "--rounds", 1, "--seeds", 0, "--models", "fragile:net,linear", code=1)
+    result = run("fig1", "--epochs", 1, "--rounds", 1, "--seeds", 0, "--models", "shaky:net,linear", code=1)
     last = last_line(result)
     assert list(last["problems"].values()) == ["KeyError: 'gate'"]
-    assert last["fig1-fragile:net"] is None
+    assert last["fig1-shaky:net"] is None
     assert files() == [f"fig1-linear-e1-t1-n1.{end}" for end in ("pdf", "png", "svg")]
 
 
