@@ -35,6 +35,7 @@ def main() -> None:
     parts = [part for part in ("weights", "training") if part in sys.argv[1:]] or ["weights", "training"]
     folders = [Path(argument) for argument in sys.argv[1:] if argument not in parts]
     folder = folders[0] if folders else Path(__file__).parent.parent / "docs"
+    folder.mkdir(parents=True, exist_ok=True)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     for part in parts:
         figures: list[Figure] = []

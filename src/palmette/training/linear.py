@@ -60,7 +60,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
-        out = torch.bmm(x, weight.mT)
+        out = _product(x, weight.mT)
         if out.is_cuda and triton_is_there():
             fused.add_bias_(out, bias, relu=relu)
             return out
@@ -82,7 +82,7 @@ class _Linear(torch.autograd.Function):
         else:
             slopes = slopes if out is None else torch.ops.aten.threshold_backward(slopes, out, 0)
             of_bias = slopes.sum(1) if ctx.has_bias else None
-        of_x = torch.bmm(slopes, weight) if ctx.needs_input_grad[0] else None
+        of_x = _product(slopes, weight) if ctx.needs_input_grad[0] else None
         of_weight = torch.bmm(slopes.mT, x) if ctx.needs_input_grad[1] else None
         return of_x, of_weight, of_bias, None
 
@@ -94,3 +94,8 @@ class _Linear(torch.autograd.Function):
             return value.expand(info.batch_size, *value.shape) if dim is None else value.movedim(dim, 0)
 
         return _Linear.apply(*map(stacked, inputs, in_dims)), 0  # type: ignore[no-untyped-call]
+
+
+def _product(one: Tensor, other: Tensor) -> Tensor:
+    """Row by row on a GPU. A CPU is faster column by column, and finds the next factor as it wants it."""
+    return torch.bmm(one, other) if one.is_cuda else torch.bmm(other.mT, one.mT).mT
