@@ -1,23 +1,26 @@
-# make run    installs into .venv; then SAP, Lottery Ticket and One Shot prune a network, in about 1.5 minutes
+# make run    installs into .venv; then SAP, Lottery Ticket and One Shot prune a network, in about a minute
 # make test   installs into .venv, lints, type-checks and tests
 # make docs   installs into .venv, makes the documentation in build/site
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+RUNS := .venv/.runs
 
 .PHONY: run setup test lint trust bench docs pages clean
 
-run: $(READY)
+run: $(RUNS)
 	$(BIN)/palmette run
 
 setup: $(READY)
 
-# uv where it is at hand, pip where it is not; the same pins either way.
-$(READY): pyproject.toml constraints.txt
+# To run takes far less than to test. uv where it is at hand, pip where it is not; the same pins either way.
+$(RUNS): EXTRA := report
+$(READY): EXTRA := dev
+$(RUNS) $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	if command -v uv >/dev/null 2>&1 && UV_FIND_LINKS="$${PIP_FIND_LINKS:-}" \
-	    uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[dev]'; then :; else \
-	    $(BIN)/python -m pip install -q -c constraints.txt -e '.[dev]'; fi
+	    uv pip install -q --python $(BIN)/python -c constraints.txt -e '.[$(EXTRA)]'; then :; else \
+	    $(BIN)/python -m pip install -q -c constraints.txt -e '.[$(EXTRA)]'; fi
 	touch $@
 
 lint: $(READY)
