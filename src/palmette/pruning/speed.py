@@ -165,7 +165,7 @@ def _replaced(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that sparse tensors are new
             found = {name: new for name, layer in layers.items() if (new := made(layer)) is not None}
-    except (RuntimeError, NotImplementedError, ValueError) as error:
+    except (RuntimeError, ValueError) as error:
         return None, f"PyTorch cannot: {_first(error)}"
     if not found:
         return None, f"no Linear layer has {pattern}"
