@@ -58,9 +58,9 @@ def text() -> bytes:
         "# Results on record",
         prose(
             "Studies by the paper's protocol (Diao et al. 2023), with more seeds than it has. Each folder has "
-            "the records (six digits of each number, packed by `python -m results.keep`), the grid that made them, "
-            "pictures, tables, and what they say; every number on these pages is computed from the records by "
-            "`python -m results.make`, and a test computes some of them again."
+            "the records (six digits of each number, packed by `python -m results.keep`), the grid that made "
+            "them, pictures, tables, and what they say; every number on these pages is computed from the records "
+            "by `python -m results.make`, and a test computes some of them again."
         ),
         table(("study", "runs", "seeds", "rounds", "epochs a round", "time"), rows),
         prose(

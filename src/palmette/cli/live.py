@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
+from palmette.reports.words import duration
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -246,31 +248,6 @@ def in_short(stopped: str) -> str:
     ('done', 'nothing is left to cut')
     """
     return "done" if re.fullmatch(r"[0-9]+ rounds are done", stopped) else stopped
-
-
-def duration(seconds: float) -> str:
-    """As people say it.
-
-    >>> duration(3.4), duration(83), duration(7260), duration(90 * 3600)
-    ('3 s', '1 min 23 s', '2 h 1 min', '3 d 18 h')
-    """
-    whole = round(seconds)
-    parts = [(whole // 86400, "d"), (whole // 3600 % 24, "h"), (whole // 60 % 60, "min"), (whole % 60, "s")]
-    while len(parts) > 1 and not parts[0][0]:
-        parts.pop(0)
-    return " ".join(f"{count} {unit}" for count, unit in parts[:2])
-
-
-def size(count: int) -> str:
-    """Bytes as people say them.
-
-    >>> size(999), size(298_140), size(3_600_000)
-    ('999 bytes', '298 kB', '3.6 MB')
-    """
-    for least, unit, digits in ((1e9, "GB", 1), (1e6, "MB", 1), (1e3, "kB", 0)):
-        if count >= least:
-            return f"{count / least:.{digits}f} {unit}"
-    return f"{count} bytes"
 
 
 def _units(experiment: Experiment, rounds: int, epoch: int | None = None) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.live import size
+from palmette.reports.words import size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.live import duration
+from palmette.reports.words import duration
 
 if TYPE_CHECKING:
     from palmette.studies.cost import Cost

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.live import size
 from palmette.cli.measure import EXAMPLE, OF_SAP, broken, printable, sap_options
+from palmette.reports.words import size
 
 if TYPE_CHECKING:
     from palmette.integrations.checkpoints import CheckpointCut

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.live import size
 from palmette.errors import RunDamaged
+from palmette.reports.words import size
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Run

@@ -25,9 +25,10 @@ from palmette.cli.flags import (
     process_count,
     setting_options,
 )
-from palmette.cli.live import Display, Lines, Live, size
+from palmette.cli.live import Display, Lines, Live
 from palmette.cli.plan import show_plan
 from palmette.errors import PalmetteError
+from palmette.reports.words import size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.live import duration, in_short, size
+from palmette.cli.live import in_short
 from palmette.errors import RunDamaged
+from palmette.reports.words import duration, size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from palmette.cli.flags import RememberingCommand, device_named, fleet_size
-from palmette.cli.live import duration
 from palmette.cli.run import Command
 from palmette.cli.sweep_status import show_status
+from palmette.reports.words import duration
 
 if TYPE_CHECKING:
     from rich.console import Console

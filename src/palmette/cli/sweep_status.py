@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.live import duration
 from palmette.cli.run import standing_in
+from palmette.reports.words import duration
 
 if TYPE_CHECKING:
     from palmette.studies.rundir import RunDir

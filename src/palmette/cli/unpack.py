@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from palmette.cli.live import size
+from palmette.reports.words import size
 
 
 @click.command()

@@ -10,6 +10,7 @@ from palmette import __version__
 from palmette.pruning.compressible import Compressibility, LeftOut, Measurement
 from palmette.pruning.scopes import SCOPES
 from palmette.reports.page_looks import LAYER_COLOURS
+from palmette.reports.words import size
 
 _COLOURS = dict(zip(SCOPES, LAYER_COLOURS, strict=False))
 _STYLE = """
@@ -158,15 +159,3 @@ def _left_out(tensors: Sequence[LeftOut]) -> str:
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.4f}"
-
-
-def size(count: int) -> str:
-    """Bytes as people say them.
-
-    >>> size(999), size(298_140), size(3_600_000)
-    ('999 bytes', '298 kB', '3.6 MB')
-    """
-    for least, unit, digits in ((1e9, "GB", 1), (1e6, "MB", 1), (1e3, "kB", 0)):
-        if count >= least:
-            return f"{count / least:.{digits}f} {unit}"
-    return f"{count} bytes"
