@@ -1,0 +1,80 @@
+"""`palmette sweep --status`: how far a sweep has come, whoever runs it and whatever became of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from palmette.cli import main
+from palmette.studies.rundir import RunDir
+from palmette.studies.sweep import read
+
+GRID = '[base]\nmodel = "linear"\nrounds = 1\nepochs = 2\nclip = "none"\n[axes]\nlearning_rate = [1e30, 0.1, 0.2]\n'
+
+
+@pytest.fixture(autouse=True)
+def grid(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    Path("grid.toml").write_text(GRID)
+
+
+def palmette(*args, code=0):
+    result = CliRunner().invoke(main, [*args])
+    assert result.exit_code == code, result.stderr
+    return result
+
+
+def states(*args):
+    return json.loads(palmette("sweep", "--status", *args).stdout)["states"]
+
+
+def test_before_a_sweep_all_runs_are_new_and_nothing_is_written():
+    told = json.loads(palmette("sweep", "--status", "grid.toml").stdout)
+    assert (told["states"], told["epochs_done"], told["epochs_left"]) == ({"new": 3}, 0, 12)
+    assert not Path("runs").exists()
+
+
+def test_after_a_sweep_it_says_what_finished_failed_or_is_damaged_and_why():
+    palmette("sweep", "grid.toml", "--device", "cpu", code=1)
+    assert states("grid.toml") == states("runs") == {"failed": 1, "finished": 2}
+    diverged, damaged, _ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
+    damaged.records_file.write_text("{\n")
+    for what in ("grid.toml", "runs"):
+        told = json.loads(palmette("sweep", "--status", what).stdout)
+        assert told["states"] == {"failed": 1, "damaged": 1, "finished": 1}
+        why = {run["run"]: run["why"] for run in told["runs"] if run["why"]}
+        assert "diverged" in why[diverged.path.name]
+        assert "line 1" in why[damaged.path.name]
+
+
+def test_a_run_that_somebody_owns_is_running_and_one_that_was_killed_is_not():
+    palmette("sweep", "grid.toml", "--device", "cpu", code=1)
+    _, second, _ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
+    second.records_file.write_bytes(second.records_file.read_bytes().splitlines(keepends=True)[0])
+    with second.lock():
+        told = json.loads(palmette("sweep", "--status", "runs").stdout)
+        assert told["states"] == {"failed": 1, "running": 1, "finished": 1}
+        assert len(told["owners"]) == 1
+        assert told["seconds_left"] > 0
+    second.lock_file.write_text("process 7 on a machine that is gone\n")
+    assert states("runs") == {"failed": 1, "interrupted": 1, "finished": 1}
+
+
+@pytest.mark.parametrize("what", ["nowhere", "empty"])
+def test_where_there_is_no_sweep_it_says_so(what):
+    Path("empty").mkdir()
+    assert what in palmette("sweep", "--status", what, code=2).stderr
+
+
+def test_a_folder_whose_experiment_cannot_be_read_is_named_and_the_others_are_told():
+    palmette("sweep", "grid.toml", "--device", "cpu", code=1)
+    first, *_ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
+    first.experiment.write_text("model = ")
+    result = palmette("sweep", "--status", "runs")
+    assert json.loads(result.stdout)["states"] == {"finished": 2}
+    assert first.path.name in result.stderr
