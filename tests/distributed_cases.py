@@ -18,8 +18,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
@@ -91,6 +92,15 @@ def check_decision(found, expected):
     exact = [[g.d.tolist(), g.c.tolist(), g.index.tolist(), g.r.tolist()] for g in found.groups]
     dist.all_gather_object(everywhere, json.dumps([found.index, exact]))
     assert len(set(everywhere)) == 1
+
+
+def refusal(kind, call):
+    """What the error says that must come."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError(f"{kind.__name__} was not raised")
 
 
 def inputs(model):
@@ -301,12 +311,7 @@ def pruned_before_or_after_it_is_cut_into_parts_the_result_is_the_same():
         early = Pruner(before, scope=scope)
         early.step()
         before = sharded(before)
-        try:
-            early.step()
-        except ParameterGone:
-            pass
-        else:
-            raise AssertionError("a Pruner of parameters that are gone must say so")
+        refusal(ParameterGone, early.step)
         pruners = [Pruner(before, scope=scope), Pruner(after, scope=scope)]
         pruners[0].load_state_dict(early.state_dict())
         pruners[1].step()
@@ -364,19 +369,33 @@ def no_collective_gathers_a_weight():
 
 @case
 def a_nan_on_one_process_is_said_by_all():
-    model = sharded(net())
+    model = net()
+    fully_shard(model[0])
+    fully_shard(model[2])
     pruner = Pruner(model, scope="global")
-    with torch.no_grad():
-        if dist.get_rank() == 0:
-            model[0].weight.to_local()[0, 0] = float("nan")
-    for _ in range(2):
-        try:
-            pruner.step()
-        except NotFinite as error:
-            said = str(error)
-        else:
-            raise AssertionError("a NaN cannot be ranked")
-        assert "1 NaN or infinite in '0.weight' of shape (13, 6)" in said
+    for weight, said in [
+        (model[4].weight, "'4.weight' of shape (3, 7)"),  # which each process has as a whole
+        (model[0].weight, "'0.weight' of shape (13, 6)"),
+    ]:
+        here = weight.to_local() if isinstance(weight, DTensor) else weight
+        with torch.no_grad():
+            if dist.get_rank() == 0:
+                here[0, 0] = float("nan")
+        for _ in range(2):
+            assert f"got 1 NaN or infinite in {said}" in refusal(NotFinite, pruner.step)
+
+
+@case
+def weights_without_values_are_refused():
+    with torch.device("meta"):
+        model = net()
+    assert "got '0.weight' on the meta device" in refusal(ValueError, Pruner(sharded(model)).step)
+
+
+@case
+def weights_that_are_flattened_are_refused():
+    model = FullyShardedDataParallel(net(), use_orig_params=True, device_id=torch.device("cpu"))
+    assert "use fully_shard" in refusal(TypeError, lambda: Pruner(model))
 
 
 @case
@@ -465,6 +484,39 @@ def a_checkpoint_is_read_by_another_number_of_processes():
     check_decision(pruner.step(), expected.step())
     check_parts(pruner.masks, expected.masks)
     check_parts(parameters(many), parameters(one))
+
+
+@case
+def a_checkpoint_of_a_model_that_is_not_spread_has_masks_and_decisions():
+    folder = Path(sys.argv[2]) / f"plain-{dist.get_world_size()}"
+    pruner, other = (Pruner(DistributedDataParallel(net())) for _ in range(2))
+    pruner.step()
+    pruner.step()
+    dcp.save({"pruner": pruner}, checkpoint_id=folder)
+    dcp.load({"pruner": other}, checkpoint_id=folder)
+    assert other.masks == pruner.masks
+    assert [str(d) for d in other.decisions] == [str(d) for d in pruner.decisions]
+
+
+@case
+def a_checkpoint_of_many_processes_becomes_a_file_for_one():
+    folder = Path(sys.argv[2]) / f"for-one-{dist.get_world_size()}"
+    many = sharded(net())
+    pruner = Pruner(many)
+    pruner.step()
+    dcp.save({"model": many, "pruner": pruner}, checkpoint_id=folder)
+    if dist.get_rank() == 0:
+        dcp_to_torch_save(folder, folder / "whole.pt")
+        state = torch.load(folder / "whole.pt", weights_only=True)
+        model, expected = net(), net()
+        Pruner(expected).step()
+        model.load_state_dict(state["model"])
+        alone = Pruner(model)
+        alone.load_state_dict(state["pruner"])
+        assert str(alone.decisions[0]) == str(pruner.decisions[0])
+        assert alone.density == pruner.density
+        for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
 
 
 def work(rank, ranks, folder):

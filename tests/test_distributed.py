@@ -28,6 +28,8 @@ QUICK = [
     "a_cut_after_an_evaluation_finds_the_weights_spread_again",
     "a_saliency_ranks_weights_that_are_spread",
     "a_checkpoint_is_read_by_another_number_of_processes",
+    "a_checkpoint_of_a_model_that_is_not_spread_has_masks_and_decisions",
+    "a_checkpoint_of_many_processes_becomes_a_file_for_one",
 ]
 
 

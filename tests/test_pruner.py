@@ -478,9 +478,10 @@ def of_another_model(pruner):
 
 
 def with_a_broken_decision(pruner):
-    state = copy.deepcopy(pruner.state_dict())
-    state["decisions"][-1]["groups"][0].pop("d")
-    return state
+    decisions = [d.state_dict() for d in pruner.decisions]
+    decisions[-1]["groups"][0].pop("d")
+    torch.save(decisions, file := io.BytesIO())
+    return pruner.state_dict() | {"decisions": file.getvalue()}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from palmette.errors import MaskMismatch
-from palmette.pruning.shards import Spread, beside, is_sharded, like, local
+from palmette.pruning.shards import Spread, beside, is_sharded, local
 from palmette.pruning.weights import Weight, tensors_of
 
 _FORMAT = "palmette-masks-1"
@@ -47,9 +47,8 @@ class Masks(Mapping[str, Tensor]):
     @staticmethod
     def ones_like(weights: Mapping[str, Tensor | Weight]) -> Masks:
         """Masks that keep everything."""
-        return Masks(
-            {n: like(w, torch.ones_like(local(w), dtype=torch.bool)) for n, w in tensors_of(weights).items()}
-        )
+        tensors = tensors_of(weights)
+        return Masks({n: torch.ones_like(w.detach(), dtype=torch.bool) for n, w in tensors.items()})
 
     def __getitem__(self, name: str) -> Tensor:
         return self._masks[name]
@@ -63,15 +62,14 @@ class Masks(Mapping[str, Tensor]):
     def __and__(self, other: Mapping[str, Tensor]) -> Masks:
         """What both keep."""
         check_match(other, {n: m.shape for n, m in self.items()}, "the masks to narrow with")
-        return Masks({n: like(m, local(m) & local(beside(other[n], m, n))) for n, m in self.items()})
+        return Masks({n: m & beside(other[n], m, n) for n, m in self.items()})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Masks):
             return NotImplemented
         if self.keys() != other.keys() or any(m.shape != other[n].shape for n, m in self.items()):
             return False
-        others = {n: local(beside(other[n], m, n)) for n, m in self.items()}
-        return not _total({n: like(m, local(m) ^ others[n]) for n, m in self.items()})
+        return not _total({n: m ^ beside(other[n], m, n) for n, m in self.items()})
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -119,7 +117,7 @@ class Masks(Mapping[str, Tensor]):
         `torch.distributed.checkpoint`, which reads them back into any other spread.
         """
         if any(map(is_sharded, self.values())):
-            return {"format": _SHARDED, "kept": {n: like(m, local(m).clone()) for n, m in self.items()}}
+            return {"format": _SHARDED, "kept": {n: m.clone() for n, m in self.items()}}
         return {
             "format": _FORMAT,
             "shapes": {n: list(m.shape) for n, m in self.items()},

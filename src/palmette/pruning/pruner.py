@@ -273,15 +273,12 @@ class Pruner:
     def state_dict(self) -> dict[str, Any]:
         """Masks (one bit per weight) and the decisions so far. The settings are the constructor's.
 
-        Of weights that are spread over processes, it is what `torch.distributed.checkpoint` takes: every process
-        gives its part of the masks.
+        It is for `torch.save`, and for `torch.distributed.checkpoint`: of weights that are spread over processes,
+        each gives its part of the masks, one byte per weight.
         """
-        decisions: Any = [d.state_dict() for d in self.decisions]
-        if any(map(is_sharded, self._masks.values())):
-            # As one value: such a checkpoint is read into the state of a Pruner that has decided nothing yet.
-            torch.save(decisions, file := io.BytesIO())
-            decisions = file.getvalue()
-        return {"masks": self._masks.state_dict(), "decisions": decisions}
+        # As one value: `torch.distributed.checkpoint` reads into the state of a Pruner that has none yet.
+        torch.save([d.state_dict() for d in self.decisions], decisions := io.BytesIO())
+        return {"masks": self._masks.state_dict(), "decisions": decisions.getvalue()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up where `state_dict` was taken; the model's pruned weights become zero."""
@@ -291,9 +288,7 @@ class Pruner:
         if missing := {"masks", "decisions"} - state.keys():
             raise ValueError(f"load_state_dict takes what state_dict gave, got a state without {sorted(missing)}")
         masks = self._fitted(Masks.from_state_dict(state["masks"]), "the masks of this state")
-        taken = state["decisions"]
-        if isinstance(taken, bytes):
-            taken = torch.load(io.BytesIO(taken), weights_only=True)
+        taken = torch.load(io.BytesIO(state["decisions"]), weights_only=True)
         decisions = [Decision.from_state_dict(d) for d in taken]
         self._set(masks)
         self.decisions = decisions

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from palmette.errors import NotFinite
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Plan, TailMass
@@ -21,8 +20,8 @@ from palmette.pruning.masks import Masks
 from palmette.pruning.selection import select
 from palmette.pruning.sharded_search import Units, tail_mass_cut
 from palmette.pruning.sharded_search import select as select_over_all
-from palmette.pruning.shards import Part, Piece, Spread, is_sharded, local
-from palmette.pruning.weights import Weight, check_values, tensors_of
+from palmette.pruning.shards import Part, Piece, Spread, local
+from palmette.pruning.weights import Weight, check_kind, not_finite, tensors_of
 
 _Saliency = Callable[[str, Tensor], Tensor]
 
@@ -151,18 +150,18 @@ def _scores(name: str, weight: Tensor, saliency: _Saliency) -> Tensor:
 
 def _check_all(values: Mapping[str, Tensor], kept: Mapping[str, Tensor], what: str) -> None:
     """Raise on every process if one of them has a NaN or an infinity: others would wait for one that raised."""
-    for name, tensor in values.items():
+    counts = torch.zeros(len(values), dtype=torch.int64)
+    spreads: dict[Spread, list[int]] = {}
+    for i, (name, tensor) in enumerate(values.items()):
         part = local(tensor.detach())
-        if not is_sharded(tensor):
-            check_values(name, part.where(local(kept[name]), 0) if name in kept else part, what)
-            continue
-        if tensor.numel() == 0 or tensor.dim() == 0 or not tensor.is_floating_point():
-            check_values(name, tensor, what)
+        check_kind(name, tensor, what)
         bad = ~torch.isfinite(part)
-        if name in kept:
-            bad &= local(kept[name])
-        if count := int(Spread.of(tensor).add(bad.sum().cpu())):
-            raise NotFinite(
-                f"every {what} must be finite to be ranked, got {count} NaN or infinite in {name!r} "
-                f"of shape {tuple(tensor.shape)}"
-            )
+        counts[i] = (bad & local(kept[name]) if name in kept else bad).sum()
+        spreads.setdefault(Spread.of(tensor), []).append(i)
+    for spread, own in spreads.items():
+        counts[own] = spread.add(counts[own])
+    for spread in spreads:
+        counts = spread.largest(counts)
+    for count, (name, tensor) in zip(counts.tolist(), values.items(), strict=True):
+        if count:
+            raise not_finite(name, tensor, what, count)

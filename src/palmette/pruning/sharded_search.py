@@ -64,8 +64,8 @@ class Units:
         def count(pieces: list[Piece]) -> Tensor:
             d = torch.zeros(self.count, dtype=torch.int64)
             for piece in pieces:
-                for units, _, values, kept in piece.tiles():
-                    d[units] += values.shape[1] if kept is None else kept.sum(1).cpu()
+                for units, _, _, kept in piece.tiles():
+                    d[units] += kept.sum(1).cpu()
             return d
 
         return self.added(count)
@@ -97,8 +97,7 @@ def _magnitudes(pieces: Sequence[Piece]) -> Iterator[tuple[Tensor, Tensor]]:
     """(units, their magnitudes in float64, 0 where an entry does not count); a tile may be written to."""
     for piece in pieces:
         for units, _, values, kept in piece.tiles():
-            tile = values.to(torch.float64, copy=True).abs_()
-            yield units, tile if kept is None else tile.masked_fill_(~kept, 0.0)
+            yield units, values.to(torch.float64, copy=True).abs_().masked_fill_(~kept, 0.0)
 
 
 def _added(spread: Spread, digits: Tensor) -> Tensor:
@@ -170,7 +169,7 @@ def magnitude_keys(dtype: torch.dtype) -> Keys:
     def keys(piece: Piece) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         for units, _, values, kept in piece.tiles():
             bits = values.to(dtype).contiguous().view(integer) & torch.iinfo(integer).max
-            yield units, bits.to(torch.int64), torch.ones_like(bits, dtype=torch.bool) if kept is None else kept
+            yield units, bits.to(torch.int64), kept
 
     return keys
 

@@ -41,41 +41,32 @@ def local(values: Tensor) -> Tensor:
     return part
 
 
-def like(weight: Tensor, part: Tensor) -> Tensor:
-    """The part of this process as a tensor that is spread as `weight` is."""
-    if not is_sharded(weight):
-        return part
-    from torch.distributed.tensor import DTensor
-
-    known: Any = weight
-    return DTensor.from_local(
-        part,
-        known.device_mesh,
-        known.placements,
-        run_check=False,
-        shape=weight.shape,
-        stride=torch.empty(weight.shape, device="meta").stride(),
-    )
-
-
 def beside(mask: Tensor, weight: Tensor, name: str) -> Tensor:
     """A copy of the mask where the weight is, and spread as it is; a whole mask is cut into parts here."""
     if not is_sharded(weight):
         if is_sharded(mask):
             raise MaskMismatch(f"the mask of {name!r} is spread over processes, the weight is not")
         return mask.to(weight.device, copy=True)
+    part = local(mask)
     if is_sharded(mask):
-        theirs, ours = (Spread.of(values) for values in (mask, weight))
-        if (theirs.mesh, theirs.placements) != (ours.mesh, ours.placements):
+        theirs, ours = Spread.of(mask), Spread.of(weight)
+        if theirs != ours:
             raise MaskMismatch(
                 f"the mask of {name!r} is spread over processes as {theirs.placements}, the weight as "
                 f"{ours.placements}; load it into the state_dict of a Pruner of this model"
             )
-        return like(weight, local(mask).to(local(weight).device, copy=True))
-    part = mask
-    for dimension, chosen in enumerate(indices_of(weight)):
-        part = part.index_select(dimension, chosen.to(part.device))
-    return like(weight, part.to(local(weight).device))
+    else:
+        for dimension, chosen in enumerate(indices_of(weight)):
+            part = part.index_select(dimension, chosen.to(part.device))
+    fitted = mask_of(weight)
+    local(fitted).copy_(part)
+    return fitted
+
+
+def mask_of(weight: Tensor) -> Tensor:
+    """A mask that is where the weight is, and spread as it is, still to be written."""
+    # Not by DTensor.from_local, which takes what is offloaded to the CPU to the GPU.
+    return torch.empty_like(weight.detach(), dtype=torch.bool)
 
 
 @dataclass(frozen=True)
@@ -101,17 +92,16 @@ class Spread:
 
     def add(self, counts: Tensor) -> Tensor:
         """The sum of whole numbers over the processes, for all of them."""
-        return self._reduced(counts, torch.distributed.ReduceOp.SUM)
+        return self._reduced(counts, torch.distributed.ReduceOp.SUM, self.dimensions())
 
     def largest(self, values: Tensor) -> Tensor:
-        """The largest of numbers over the processes, for all of them."""
-        return self._reduced(values, torch.distributed.ReduceOp.MAX)
+        """The largest of numbers over the processes, those with equal parts too, for all of them."""
+        return self._reduced(values, torch.distributed.ReduceOp.MAX, range(len(self.placements)))
 
-    def _reduced(self, values: Tensor, how: Any) -> Tensor:
-        dimensions = self.dimensions()
+    def _reduced(self, values: Tensor, how: Any, dimensions: Sequence[int]) -> Tensor:
         if not dimensions or self.mesh is None:
             return values
-        there = values.to(self.mesh.device_type, copy=True)
+        there = values.to(self.mesh.device_type, copy=True)  # where NCCL wants it, wherever the weights are
         for i in dimensions:
             torch.distributed.all_reduce(there, how, group=self.mesh.get_group(i))
         return there.to(values.device)
@@ -153,24 +143,23 @@ class Piece:
 
     Args:
         matrix: one row for each unit that has entries here.
-        kept: which of them count, or None where all do.
+        kept: which of them count.
         units: which unit each row is, int64, each once.
         positions: takes columns, and gives the places of their entries in the unit, int64.
         spread: over which processes the units' entries are spread.
     """
 
     matrix: Tensor
-    kept: Tensor | None
+    kept: Tensor
     units: Tensor
     positions: Callable[[slice], Tensor]
     spread: Spread
 
-    def tiles(self) -> Iterator[tuple[Tensor, slice, Tensor, Tensor | None]]:
+    def tiles(self) -> Iterator[tuple[Tensor, slice, Tensor, Tensor]]:
         """(units, columns, values, which count), in parts of bounded size."""
         for rows, columns in cut_into_tiles(self.matrix):
-            kept = None if self.kept is None else self.kept[rows, columns]
             columns = slice(columns.start, min(columns.stop, self.matrix.shape[1]))
-            yield self.units[rows], columns, self.matrix[rows, columns], kept
+            yield self.units[rows], columns, self.matrix[rows, columns], self.kept[rows, columns]
 
 
 @dataclass(frozen=True)
@@ -207,28 +196,25 @@ class Part:
             return False
         return cut <= {1 if self.weight.transposed else 0}
 
-    def pieces(self, values: Tensor, kept: Tensor | None) -> list[Piece]:
+    def pieces(self, values: Tensor, kept: Tensor) -> list[Piece]:
         """`values` and which of them count, both spread as the weight is, as pieces."""
-        part, mask = local(values.detach()), None if kept is None else local(kept)
-        spread, indices = Spread.of(self.weight.tensor), indices_of(self.weight.tensor)
-        pieces = []
-        for chosen, units, inner in self._cuts(indices):
-            matrix = self._rows(part[chosen])
-            marks = None if mask is None else self._rows(mask[chosen])
-            pieces.append(Piece(matrix, marks, units, inner, spread))
-        return pieces
+        part, mask, spread = local(values.detach()), local(kept), Spread.of(self.weight.tensor)
+        return [
+            Piece(self._rows(part[chosen]), self._rows(mask[chosen]), units, positions, spread)
+            for chosen, units, positions in self._cuts(indices_of(self.weight.tensor))
+        ]
 
     def from_pieces(self, matrices: Sequence[Tensor]) -> Tensor:
         """Masks in the shape of the pieces as a mask that is spread as the weight is."""
-        part = local(self.weight.tensor)
-        mask = torch.empty(part.shape, dtype=torch.bool, device=part.device)
+        whole = mask_of(self.weight.tensor)
+        mask = local(whole)
         for (chosen, _, _), matrix in zip(self._cuts(indices_of(self.weight.tensor)), matrices, strict=True):
             if self.per_neuron and self.weight.transposed:
                 block = mask[chosen].transpose(0, 1)
                 mask[chosen] = matrix.reshape(block.shape).transpose(0, 1)
             else:
                 mask[chosen] = matrix.reshape(mask[chosen].shape)
-        return like(self.weight.tensor, mask)
+        return whole
 
     def _rows(self, values: Tensor) -> Tensor:
         if not self.per_neuron:

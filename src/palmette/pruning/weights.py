@@ -83,6 +83,10 @@ def prunable(
             raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
+        raise TypeError(
+            "FullyShardedDataParallel flattens weights, and neurons are lost; use fully_shard (FSDP2) in its place"
+        )
     parameters_by_name(model)
     model = uncompiled(model)
     patterns = None if include is None else [str(pattern) for pattern in include]
@@ -180,6 +184,14 @@ def _nothing(model: nn.Module, include: list[str] | None, exclude: list[str]) ->
 
 def check_values(name: str, values: Tensor, what: str = "weight") -> None:
     """Raise, naming the parameter, unless `values` are floats, one or more, none of them NaN or infinite."""
+    check_kind(name, values, what)
+    low, high = torch.aminmax(values.detach())  # one pass, no copy; NaN comes through
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+        raise not_finite(name, values, what, int((~torch.isfinite(values.detach())).sum()))
+
+
+def check_kind(name: str, values: Tensor, what: str) -> None:
+    """Raise, naming the parameter, unless `values` are floats, one or more, whatever they are."""
     if not (isinstance(values, Tensor) and values.dtype in _DTYPES and values.dim() and values.numel()):
         got = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
         raise TypeError(
@@ -190,10 +202,11 @@ def check_values(name: str, values: Tensor, what: str = "weight") -> None:
         raise ValueError(
             f"every {what} must be there to be ranked, got {name!r} on the meta device, without values"
         )
-    low, high = torch.aminmax(values.detach())  # one pass, no copy; NaN comes through
-    if not bool(torch.isfinite(low) & torch.isfinite(high)):
-        bad = int((~torch.isfinite(values.detach())).sum())
-        raise NotFinite(
-            f"every {what} must be finite to be ranked, got {bad} NaN or infinite in {name!r} "
-            f"of shape {tuple(values.shape)}"
-        )
+
+
+def not_finite(name: str, values: Tensor, what: str, count: int) -> NotFinite:
+    """The error that says how many of `values` are NaN or infinite."""
+    return NotFinite(
+        f"every {what} must be finite to be ranked, got {count} NaN or infinite in {name!r} "
+        f"of shape {tuple(values.shape)}"
+    )
