@@ -72,6 +72,15 @@ def test_neurons_of_narrow_weights_lose_what_they_lose_in_float64(budget, dtype)
     assert int(budget.plan_of_sums(found.layer).cut) == int(budget.plan(Rows.of(w.reshape(1, -1))).cut)
 
 
+@pytest.mark.parametrize("width", [1, 16, 33])
+def test_narrow_rows_are_cut_alike_where_float32_has_no_room_for_their_sum(width):
+    torch.manual_seed(0)
+    w = (torch.rand(50, width) * torch.tensor([3e38, 1e-40]).repeat(25)[:, None]).to(torch.bfloat16)
+    (found,) = survey(_stored(w), budget=pm.Sap())
+    assert found.neuron_cut == int(pm.Sap().plan(Rows.of(w)).cut.sum())
+    assert found.dead == int((w == 0).all(1).sum())
+
+
 def _stored(w):
     return stored_weights({"w": Weight(w)})
 

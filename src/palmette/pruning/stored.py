@@ -22,14 +22,15 @@ _BASE = 4 * 10**8  # what Python, torch and the counts of magnitudes take
 def chunk_for(memory: int) -> int:
     """How many entries may be read at a time, so that all of the process stays below `memory` bytes.
 
-    Of each entry that is read there are up to 16 bytes, in the hands of each thread and of the one that reads.
+    Of each entry that is read there are up to 16 bytes, in the hands of each thread, of the one that reads, and
+    once more so that none has to wait.
 
     >>> chunk_for(10**12) == CHUNK
     True
     """
     if not (is_number(memory, whole=True) and memory >= _BASE + 10**8):
         raise ValueError(f"memory must be at least {(_BASE + 10**8) // 10**6} MB, got {memory!r} bytes")
-    return min(CHUNK, (memory - _BASE) // 16 // (torch.get_num_threads() + 1))
+    return min(CHUNK, (memory - _BASE) // 16 // (torch.get_num_threads() + 2))
 
 
 @dataclass(frozen=True)

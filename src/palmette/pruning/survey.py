@@ -14,7 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from palmette.measures.narrow import exact_where, narrow_power_sums
+from palmette.measures.narrow import SHARE, narrow_power_sums
 from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.measures.spectrum import NARROW, Spectrum
@@ -53,18 +53,19 @@ def survey(weights: Sequence[Stored], *, budget: Budget, chunk: int = CHUNK) -> 
 
 
 def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-    """`work` of each item, in order, by as many threads as torch has; no more items are alive than threads + 1."""
+    """`work` of each item, in order, by as many threads as torch has, while this one gets the next item.
+
+    No more items are alive than threads + 2.
+    """
     threads = torch.get_num_threads()
-    if threads == 1:
-        yield from map(work, items)
-        return
     waiting: deque[Future[_Result]] = deque()
     try:
+        torch.set_num_threads(1)  # threads that torch itself keeps waiting take time from those that work
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for item in items:
                 waiting.append(pool.submit(work, item))
                 del item  # or it would live until the next one has been read
-                if len(waiting) >= threads:
+                if len(waiting) > threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -90,9 +91,7 @@ def _look(budget: Budget, part: Part) -> _Seen:
     values, kept = part.rows(part.values), None if part.kept is None else part.rows(part.kept)
     quick = values.dtype in NARROW and values.device.type == "cpu" and kept is None and q <= 2
     if quick and not _in_parts(part.of):
-        sums = _sure(values, budget)
-        cut, dead = int(budget.plan_of_sums(sums).cut.sum()), int((sums.q_sum == 0).sum())
-        return _Seen(part.of, spectrum, None, cut, dead)
+        return _Seen(part.of, spectrum, None, *_cut_and_dead(values, budget))
     return _Seen(part.of, spectrum, power_sums(Rows.of(values, kept), p=p, q=q))
 
 
@@ -101,14 +100,16 @@ def _in_parts(stored: Stored) -> bool:
     return stored.transposed or len(stored.shape) < 2
 
 
-def _sure(values: Tensor, budget: Budget) -> PowerSums:
-    """Sums that are good enough to know what is cut."""
-    sums, share = narrow_power_sums(values, p=float(budget.p), q=float(budget.q))
-    if share == 0:
-        return sums
-    least, most = (budget.plan_of_sums(replace(sums, p_sum=sums.p_sum * (1 + off))).cut for off in (-share, share))
-    unsure = least != most
-    return exact_where(unsure, values, sums) if bool(unsure.any()) else sums
+def _cut_and_dead(values: Tensor, budget: Budget) -> tuple[int, int]:
+    """How many the budget takes from the rows, and how many are zero: from sums that are good enough to know."""
+    p, q = float(budget.p), float(budget.q)
+    sums = narrow_power_sums(values, p=p, q=q)
+    low, high = (replace(sums, p_sum=sums.p_sum * (1 + off)) for off in (-SHARE, SHARE))
+    most, cut = budget.plan_of_sums(_one_below_another([low, high])).cut.view(2, -1)
+    unsure = (cut != most) | sums.q_sum.isinf()
+    if bool(unsure.any()):
+        cut[unsure] = budget.plan_of_sums(power_sums(Rows.of(values[unsure]), p=p, q=q)).cut
+    return int(cut.sum()), int((sums.q_sum == 0).sum())
 
 
 def _together(seen: Iterable[_Seen], budget: Budget) -> Survey:
