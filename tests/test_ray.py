@@ -18,7 +18,9 @@ import psutil
 import pytest
 
 from observers import EndsAfter
+from palmette.errors import PalmetteError
 from palmette.integrations.ray import OnRay
+from palmette.integrations.ray_worker import Desk
 from palmette.studies.rundir import RunDir
 from palmette.studies.sweep import read, run
 
@@ -120,9 +122,9 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-def driver(*args):
+def driver(*args, **env):
     command = [sys.executable, "-m", "palmette", "sweep", "grid.toml", "--engine", "ray", "--device", "cpu", *args]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV | env)
 
 
 def end(process):
@@ -164,7 +166,11 @@ def records():
 def test_a_grid_on_ray_has_the_records_of_one_process():
     Path("grid.toml").write_text('[base]\nmodel = "linear"\nrounds = 1\nepochs = 1\n[axes]\nseed = [0, 1]\n')
     watch = EndsAfter()
-    outcomes = run(read("grid.toml"), "runs", engine=OnRay(), observer=watch)
+    with OnRay() as engine:
+        outcomes = run(read("grid.toml"), "runs", engine=engine, observer=watch)
+        assert run([], "runs", engine=engine) == {}
+        assert ray.is_initialized()  # for the next sweep
+    assert not ray.is_initialized()
     assert outcomes == {Path("runs", e.id): "1 rounds are done" for e in read("grid.toml")}
     assert sorted(watch.records) == sorted((e.id, t) for e in read("grid.toml") for t in (0, 1))
     run(read("grid.toml"), "here")
@@ -172,10 +178,28 @@ def test_a_grid_on_ray_has_the_records_of_one_process():
     assert [path.name for path in Path("runs").iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.parametrize("address", ["auto", "127.0.0.1:1"])
+def test_where_no_cluster_is_any_more_it_is_said_at_once(address, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with pytest.raises(PalmetteError, match=r"nobody answers at 127\.0\.0\.1:1 .*`ray start --head` starts one"):
+        OnRay(address).__enter__()
+
+
+def test_a_crew_that_was_taken_for_lost_overwrites_nothing():
+    desk, folder = Desk(), Path("run").resolve()
+    desk.lend(0, [folder])
+    assert desk.tell(0, [], {folder: ({"records.jsonl": b"{}\n"}, ["records.jsonl"])}) == "go on"
+    desk.close(0)
+    assert desk.tell(0, [], {folder: ({"records.jsonl": b""}, ["records.jsonl"])}) == "end"
+    assert RunDir(folder).records_file.read_bytes() == b"{}\n"
+
+
 @pytest.mark.slow
 def test_workers_machines_and_the_driver_are_lost_and_all_records_are_those_of_one_process(machines):
     Path("grid.toml").write_text(GRID.format(epochs=60))
     first, _ = machines.add(), machines.add()
+    out, err = driver("--address", machines.address, OMP_NUM_THREADS="2").communicate(timeout=100)
+    assert "no machine of the Ray cluster has the 2 CPU" in err  # though two have as many together
     process = driver("--address", machines.address)
     wait_for(lambda: len(trainers()) == 2)  # both work, though there are three fleets of three runs
     wait_for(lambda: records() >= 3)

@@ -13,7 +13,7 @@ from palmette.cli import main
 from palmette.studies.rundir import RunDir
 from palmette.studies.sweep import read
 
-GRID = '[base]\nmodel = "linear"\nrounds = 1\nepochs = 2\nclip = "none"\n[axes]\nlearning_rate = [1e30, 0.1, 0.2]\n'
+GRID = '[base]\nmodel = "linear"\nrounds = 1\nepochs = 2\nclip = "none"\n[axes]\nlearning_rate = [1e30, 0.1, 1]\n'
 
 
 @pytest.fixture(autouse=True)

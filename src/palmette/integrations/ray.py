@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import sys
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from palmette.errors import NotFinite, NotWritten, PalmetteError, RunBusy, RunDamaged, RunFailed, RunInterrupted
-from palmette.integrations.ray_worker import Desk, News, Place, Report, train
+from palmette.integrations.ray_worker import Desk, News, Place, Report, answer, train
 from palmette.studies.config import Experiment
 from palmette.studies.crews import TRIES, Crew, Schedule, kind
 from palmette.studies.in_step import Observer
@@ -47,56 +48,57 @@ class OnRay:
     """
 
     def __init__(self, address: str | None = None) -> None:
-        self.address, self._own = address, False
+        self.address = address
+        self._started: list[bool] = []  # whether Ray was, by each `with` under way
 
     def __enter__(self) -> OnRay:
-        ray = _ray()
-        if ray.is_initialized():
-            return self
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        if "ray" not in sys.modules and (self.address is None or _has_token()):
+            # So does `ray start`; `ray.init` does not, and would be turned away. It is read by the import.
+            os.environ.setdefault("RAY_AUTH_MODE", "token")
+        ray = _ray()
+        if ray.is_initialized():
+            self._started.append(False)
+            return self
         options: dict[str, Any] = {"address": self.address or "local", "log_to_driver": False}
         options |= {"logging_level": "error", "configure_logging": False}
         if self.address is None:  # where it needs no room: all workers see the run folders
             options |= {"include_dashboard": False, "object_store_memory": 1 << 28}
         try:
-            if self.address is not None and self.address != "auto":
+            if self.address is not None:
                 _check_address(self.address)
             ray.init(**options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            where = f"the Ray cluster at {self.address!r}" if self.address else "Ray"
+        except (RuntimeError, ValueError, OSError) as error:
+            where = "Ray" if self.address is None else f"the Ray cluster at {self.address!r}"
             why = str(error).strip().split("\n")[0].rstrip(".")
             raise PalmetteError(
                 f"{where} cannot be used: {why}. `ray start --head` starts one, and "
                 "`ray start --address HOST:PORT` adds a machine to it; this command must run on one of them."
             ) from error
-        self._own = True
+        self._started.append(True)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._own:
+        if self._started.pop():
             _ray().shutdown()
 
     def device(self, wanted: str | None) -> str:
         """Where the cluster can train: on GPUs if it has any, or where it was asked to."""
-        has = self.resources().get("GPU", 0) >= 1
+        has = self.workers("cuda") > 0
         if wanted not in (None, "cpu", "cuda"):
             raise ValueError(f"with --engine ray a device is cpu or cuda (each fleet gets one), got {wanted!r}")
         if wanted == "cuda" and not has:
             raise ValueError("the Ray cluster has no GPU; --device cpu trains without")
         return wanted or ("cuda" if has else "cpu")
 
-    def resources(self) -> Mapping[str, float]:
-        """What the cluster has at this moment."""
-        found: Mapping[str, float] = _ray().cluster_resources()
-        return found
-
     def workers(self, device: str) -> int:
         """How many crews can be trained at once: one for each GPU, or for as many cores as torch uses here."""
-        needs = needs_of(device)
-        return min(int(self.resources().get(name, 0) // count) for name, count in needs.items())
+        machines = [machine["Resources"] for machine in _ray().nodes() if machine["Alive"]]
+        needs = needs_of(device).items()
+        return sum(min(int(has.get(name, 0) // count) for name, count in needs) for has in machines)
 
     def __call__(
         self,
@@ -108,17 +110,19 @@ class OnRay:
         observer: Observer,
     ) -> Outcomes:
         """Train all fleets of `work`, each by folder, and say how each run ended."""
+        names = {folder.resolve(): folder for fleet in work for folder in fleet}
+        if not names:
+            return {}
+        data = data_folder or os.environ.get("PALMETTE_DATA")  # which workers of another machine do not have
         with self:
-            folders = [folder.resolve() for fleet in work for folder in fleet]
-            names = {folder.resolve(): folder for fleet in work for folder in fleet}
-            root = Path(os.path.commonpath([folder.parent for folder in folders]))
+            root = Path(os.path.commonpath([folder.parent for folder in names]))
             root.mkdir(parents=True, exist_ok=True)
             token = root / f".ray-{uuid.uuid4().hex[:8]}"
             token.touch()
             place = Place(
                 token,
                 os.getcwd(),
-                None if data_folder is None else str(Path(data_folder).resolve()),
+                None if data is None else str(Path(data).expanduser().resolve()),
                 str(device),
                 torch.get_num_threads(),
                 max(1.0, self.workers(str(device)) / 200),  # a desk reads hundreds of reports in a second
@@ -131,11 +135,21 @@ class OnRay:
 
 
 def _check_address(address: str) -> None:
-    """Ray itself waits a minute for somebody to answer."""
+    """Ray itself waits minutes for somebody to answer; also at the address of a cluster here that is long gone."""
+    if address == "auto":
+        address = _ray()._private.services.get_ray_address_from_environment("auto", None)
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         raise ValueError("an address is auto or HOST:PORT")
-    socket.create_connection((host, int(port)), timeout=10).close()
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"nobody answers at {address} ({error})") from error
+
+
+def _has_token() -> bool:
+    named = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return bool(named) or Path("~/.ray/auth_token").expanduser().exists()
 
 
 def needs_of(device: str) -> dict[str, float]:
@@ -209,42 +223,46 @@ class _Sweep:
 
     def _check_workers(self) -> None:
         if not self.workers:
-            needs = ", ".join(f"{count:g} {name}" for name, count in needs_of(self.place.device).items())
-            has = ", ".join(f"{self.engine.resources().get(name, 0):g} {name}" for name in ("CPU", "GPU"))
+            needs = " and ".join(f"{count:g} {name}" for name, count in needs_of(self.place.device).items())
             raise PalmetteError(
-                f"no worker of the Ray cluster can train: a fleet needs {needs}, all together have {has}; "
-                "OMP_NUM_THREADS=1 asks for one CPU"
+                f"no machine of the Ray cluster has the {needs} that a fleet needs; `ray status` shows what they "
+                "have, and OMP_NUM_THREADS=1 asks for one CPU"
             )
 
     def _count_workers(self) -> None:
         """Machines come and go."""
         if time.monotonic() - self._counted > 2:
-            self.workers, self._counted = self.engine.workers(self.place.device), time.monotonic()
+            before, self._counted = self.workers, time.monotonic()
+            self.workers = self.engine.workers(self.place.device)
+            if before and not self.workers:
+                self.observer.say("no machine is left that can train; `ray start --address HOST:PORT` adds one")
 
     def _tell(self, news: Sequence[News]) -> None:
         for what, folder, more in news:
-            if what == "said":
+            if folder is None:
                 self.observer.say(more)
-            elif folder is not None and what == "epoch":
+            elif what == "epoch":
                 self.observer.epoch(self.runs[folder], more)
-            elif folder is not None and what == "pace":
+            elif what == "pace":
                 self.schedule.seconds[kind(self.runs[folder])] = more
-            elif folder is not None:
+            else:
                 self.schedule.reached(folder, more["round"] + 1)
                 self.observer.recorded(self.runs[folder], more)
 
     def _land(self, task: Any) -> None:
-        ray, crew = _ray(), self.flying.pop(task)
+        crew = self.flying.pop(task)
         try:
-            report: Report = ray.get(task)
+            report: Report = answer(task)
         except Exception as error:  # the worker or its machine is lost, or the task could not even be sent
             report = Report(why=error)
-        ray.get(self.desk.close.remote(crew.number))
+        answer(self.desk.close.remote(crew.number))
         now, later, left = time.monotonic(), False, {}
         for folder, experiment in crew.runs.items():
             outcome = report.outcomes.get(folder)
             if isinstance(outcome, NotWritten):
                 raise outcome
+            if not isinstance(outcome, RunBusy):
+                self.busy_since.pop(folder, None)
             if isinstance(outcome, RunBusy) and self._may_wait(folder, now):
                 left[folder], later = experiment, True
             elif isinstance(outcome, (str, RunBusy, *_FINAL)):
@@ -274,6 +292,9 @@ class _Sweep:
         alive = {machine["NodeManagerHostname"] for machine in machines if machine["Alive"]}
         lost = {machine["NodeManagerHostname"] for machine in machines} - alive
         RunDir(folder).free_from(lost)
+        if not self.busy_since:
+            owner = RunDir(folder).owner() or "another process"
+            self.observer.say(f"runs are in use by {owner}; they are tried again for {PATIENCE:.0f} s")
         return now - self.busy_since.setdefault(folder, now) < PATIENCE
 
     def _over(self, folder: Path, outcome: str | Exception) -> None:
@@ -299,11 +320,9 @@ def _flops(data: str, model: str, folder: str | None) -> float:
 
 
 def _in_words(error: Exception) -> str:
-    """Ray's errors are long, and say first what happened."""
-    import ray
-
-    if isinstance(error, ray.exceptions.RayError):
-        kind = "its machine was lost" if isinstance(error, ray.exceptions.NodeDiedError) else "its worker was lost"
+    errors = _ray().exceptions
+    if isinstance(error, errors.RayError):
+        kind = "its machine was lost" if isinstance(error, errors.NodeDiedError) else "its worker was lost"
         return f"{kind} ({type(error).__name__})"
     return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
 

@@ -26,6 +26,7 @@ from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer, Progress
 from palmette.studies.rounds import run_together
 from palmette.studies.rundir import RunDir
+from palmette.studies.sweep import why_over
 from palmette.training.data import Images, load
 
 SECONDS_BETWEEN_SAVES = 900.0
@@ -63,7 +64,6 @@ class Report:
 
     outcomes: dict[Path, str | Exception] = field(default_factory=dict)
     why: Exception | None = None
-    interrupted: bool = False
 
 
 class Desk:
@@ -77,6 +77,8 @@ class Desk:
 
     def tell(self, crew: int, news: list[News], files: Mapping[Path, tuple[Files, list[str]]]) -> Word:
         """News of a crew, and files of runs that it trains elsewhere; what the crew is to do."""
+        if files and crew not in self._lent:  # it was taken for lost, and others have its runs
+            return "end"
         for folder, (changed, names) in files.items():
             put(RunDir(folder), changed, names)
         self._news += news
@@ -182,8 +184,6 @@ def train(crew: int, runs: Mapping[Path, Experiment], company: bool, place: Plac
         place: what all crews have in common.
         desk: where to report.
     """
-    import ray
-
     _settle(place)
     report = Report()
     with ExitStack() as stack:
@@ -191,7 +191,7 @@ def train(crew: int, runs: Mapping[Path, Experiment], company: bool, place: Plac
         places = {folder: folder for folder in runs}
         if away:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palmette-")))
-            lent = ray.get(desk.lend.remote(crew, list(runs)))
+            lent = answer(desk.lend.remote(crew, list(runs)))
             busy = {folder: found for folder, found in lent.items() if isinstance(found, RunBusy)}
             report.outcomes |= busy
             places = {folder: scratch / folder.name for folder in runs if folder not in busy}
@@ -202,7 +202,7 @@ def train(crew: int, runs: Mapping[Path, Experiment], company: bool, place: Plac
             return report
 
         def tell(news: list[News], files: dict[Path, tuple[Files, list[str]]]) -> Word:
-            word: Word = ray.get(desk.tell.remote(crew, news, files))
+            word: Word = answer(desk.tell.remote(crew, news, files))
             return word
 
         reporter = Reporter(tell, runs, places, place.seconds)
@@ -219,18 +219,26 @@ def train(crew: int, runs: Mapping[Path, Experiment], company: bool, place: Plac
                 observer=reporter,
             )
         except RunInterrupted:
-            report.interrupted = True
+            pass  # as the driver wanted
         except Exception as error:  # whatever a model, its data or a device raise
             report.why = sendable(error)
         for folder, there in places.items():
-            if there in outcomes:
-                report.outcomes[folder] = sendable(outcomes[there])
-            elif (stopped := _why_over(there)) is not None:
-                report.outcomes[folder] = stopped
+            if (outcome := outcomes.get(there) or why_over(there)) is not None:
+                report.outcomes[folder] = sendable(outcome)
         reporter.report(last=True)
     if place.device.startswith("cuda"):
         torch.cuda.empty_cache()
     return report
+
+
+def answer(call: Any) -> Any:
+    """What a call of Ray gives; what it raises is raised as it is, not as Ray wraps it."""
+    import ray
+
+    try:
+        return ray.get(call)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from error
 
 
 def sendable(outcome: Any) -> Any:
@@ -292,11 +300,3 @@ def _settle(place: Place) -> None:
 def _images(data: str, folder: str | None) -> Images:
     """A worker that trains one crew after another reads their data once."""
     return load(data, folder=folder)
-
-
-def _why_over(folder: Path) -> str | None:
-    with suppress(Exception):
-        records = RunDir(folder).records()
-        stopped: str | None = records[-1]["stopped"] if records else None
-        return stopped
-    return None

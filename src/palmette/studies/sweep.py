@@ -118,7 +118,7 @@ def here(
             raise
         except Exception as error:  # whatever a model, its data or a device raise: the next may be sound
             for folder, experiment in fleet.items():
-                outcomes[folder] = _why_over(folder) or error
+                outcomes[folder] = why_over(folder) or error
                 if outcomes[folder] is error:
                     observer.ended(experiment, error)
     return outcomes
@@ -224,7 +224,7 @@ def _words(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in settings.items())
 
 
-def _why_over(folder: Path) -> str | None:
+def why_over(folder: Path) -> str | None:
     """Why the run in a folder is finished; None if it is not."""
     try:
         records = RunDir(folder).records()
