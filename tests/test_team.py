@@ -107,8 +107,11 @@ def started(*arguments):
         command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     assert json.loads(process.stdout.readline())["round"] == 0
-    followers = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    return process, followers
+    return process, children(process)
+
+
+def children(process):
+    return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
 def check_gone(followers):
@@ -137,10 +140,8 @@ def uninterrupted(tmp_path_factory):
 def test_it_ends_with_all_its_processes_and_goes_on_as_if_nothing_had_been(kind, uninterrupted):
     process, followers = started(*LONG)
     assert len(followers) == 1
-    if kind == signal.SIGKILL:
-        process.kill()
-    else:
-        os.killpg(process.pid, kind)  # as a terminal does, the followers too
+    for pid in [process.pid] if kind == signal.SIGKILL else [process.pid, *followers]:
+        os.kill(pid, kind)  # as one who ends a job does, the followers too
     _, err = process.communicate(timeout=60)
     assert "Traceback" not in err
     assert process.returncode == (-kind if kind == signal.SIGKILL else 128 + kind)
@@ -162,3 +163,53 @@ def test_a_process_that_dies_ends_the_command_which_says_so(uninterrupted):
     )
     finished(*LONG)
     assert the_run("runs").records_file.read_bytes() == uninterrupted
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
+def test_ctrl_c_while_the_processes_start():
+    process = subprocess.Popen(command(*LONG), stderr=subprocess.PIPE, text=True, start_new_session=True)
+    while not (followers := children(process)):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "The same command goes on from here" in err
+    check_gone(followers)
+
+
+STUCK = """
+import os, signal, time
+from palmette.training import team
+
+team._STUCK = 0.5
+with team.team_of(2, "cpu") as together:
+    os.kill(together._others[0][0].pid, signal.SIGKILL)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_that_waits_for_one_that_is_gone_ends():
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=50)
+    assert done.returncode == 2
+    assert done.stderr.startswith("palmette: process 2 of 2 has ended by signal 9.")
+
+
+CLOSED = """
+from torch import nn
+
+def net(shape, classes):
+    class Net(nn.Linear): ...
+    return nn.Sequential(nn.Flatten(), Net(shape[0] * shape[1] * shape[2], classes))
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_sent_to_other_processes():
+    Path("closed.py").write_text(CLOSED)
+    arguments = ["closed:net" if a == "tiny:net" else a for a in RUN]
+    done = subprocess.run(command(*arguments, "--nproc", "2"), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "this one cannot be: Can't pickle" in done.stderr
+    assert "Traceback" not in done.stderr

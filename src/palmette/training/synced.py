@@ -36,9 +36,10 @@ def _forward(module: Any, add: Add, x: Tensor) -> Tensor:
     wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
     others = [d for d in range(x.dim()) if d != 1]
     shape = [1, -1, *[1] * (x.dim() - 2)]
-    count = add(torch.tensor(float(x.numel() // x.shape[1]), dtype=torch.float64, device=x.device)).item()
-    if count <= 1:  # as PyTorch says of one process
-        raise ValueError(f"batch normalisation needs more than one value per channel, got shape {tuple(x.shape)}")
+    here = x.numel() // x.shape[1]
+    count = add(torch.full((), float(here), dtype=torch.float64, device=x.device))
+    if here <= 1 and float(count) <= 1:  # as PyTorch says of one process; a GPU is not waited for otherwise
+        raise ValueError("batch normalisation needs more than one value per channel, got a batch of one")
     total: Callable[..., Tensor] = _Sum.apply
     mean = total(wide.sum(others), add) / count
     centred = wide - mean.view(shape)
@@ -49,7 +50,7 @@ def _forward(module: Any, add: Add, x: Tensor) -> Tensor:
             module.num_batches_tracked += 1
             share = module.momentum if module.momentum is not None else 1 / float(module.num_batches_tracked)
             module.running_mean.lerp_(mean.detach(), share)
-            module.running_var.lerp_(variance.detach() * (count / max(count - 1, 1)), share)
+            module.running_var.lerp_(variance.detach() * (count / (count - 1)), share)
     scaled = centred * torch.rsqrt(variance + module.eps).view(shape)
     if module.affine:
         scaled = scaled * module.weight.view(shape) + module.bias.view(shape)

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import io
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import IO, Any
 
@@ -31,8 +33,11 @@ from palmette.training.order import mixed
 from palmette.training.recipe import Recipe
 from palmette.training.synced import synced
 
+Follower = tuple[subprocess.Popen[bytes], IO[bytes]]
 _PATIENCE = timedelta(days=7)  # for a leader that evaluates; a process that is gone is noticed at once
 _START = 120.0  # seconds
+_STUCK = 30.0
+_GO_ON = "The same command goes on from the last saved state"
 
 
 class Team:
@@ -43,12 +48,13 @@ class Team:
         size: how many there are.
         device: of this process.
         store: through which they find each other.
+        others: the processes that follow this one, and what they say.
     """
 
-    def __init__(self, rank: int, size: int, device: str, store: Store) -> None:
+    def __init__(self, rank: int, size: int, device: str, store: Store, others: Sequence[Follower] = ()) -> None:
         self.rank, self.size, self.device = rank, size, device
         self.in_epoch = False
-        self._others: list[tuple[subprocess.Popen[bytes], IO[bytes]]] = []
+        self._others = others
         self._images: Images | None = None
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
@@ -66,8 +72,14 @@ class Team:
     def send(self, *message: Any) -> None:
         """Tell the others what to do next."""
         if self.in_epoch:
-            raise ProcessLost("an epoch was broken off, and the processes are no longer in step")
-        torch.save(message, buffer := io.BytesIO())
+            raise ProcessLost(f"an epoch was broken off, and the processes are no longer in step. {_GO_ON}")
+        try:
+            torch.save(message, buffer := io.BytesIO())
+        except (AttributeError, TypeError, pickle.PicklingError) as error:
+            raise ValueError(
+                f"--nproc {self.size} sends the model to other processes, but this one cannot be: {error}. Its "
+                "classes and functions must stand at the top of a module"
+            ) from error
         data = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
         with self._together():
             dist.broadcast(torch.tensor(len(data)), 0)
@@ -99,7 +111,7 @@ class Team:
         end = time.monotonic() + 5
         while self._others and time.monotonic() < end:
             if said := _lost(self._others, self.size):
-                return f"{said}. The same command goes on from the last saved state"
+                return f"{said}. {_GO_ON}"
             time.sleep(0.1)
         return ""
 
@@ -110,10 +122,11 @@ class Team:
                 self.send("end")
         except ProcessLost:
             self.in_epoch = True
-        _end(self._others, now=self.in_epoch)
-        self._others = []
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        for process, _ in self._others:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(timeout=0 if self.in_epoch else 30)
+            process.kill()
+        dist.destroy_process_group()
 
 
 @contextmanager
@@ -125,33 +138,43 @@ def team_of(size: int, device: str) -> Iterator[Team | None]:
     threads = torch.get_num_threads()
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
     others = [_start(rank, size, device, store.port) for rank in range(1, size)]
+    over = threading.Event()
     try:
         _wait_for(others, size, store)
         torch.set_num_threads(max(1, threads // size))
-        team = Team(0, size, _device_of(0, device), store)
-    except BaseException:
-        _end(others, now=True)
-        raise
-    team._others = others
-    try:
-        yield team
+        team = Team(0, size, _device_of(0, device), store, others)
+        threading.Thread(target=_watch, args=(others, size, over), daemon=True).start()
+        try:
+            yield team
+        finally:
+            team.close()
     finally:
-        team.close()
+        over.set()
+        _end(others)
         torch.set_num_threads(threads)
+
+
+def _watch(others: Sequence[Follower], size: int, over: threading.Event) -> None:
+    """End this process if another has ended and that goes unnoticed: on GPUs one waits for the lost for ever."""
+    while not over.wait(1.0):
+        if (said := _lost(others, size)) and not over.wait(_STUCK):
+            os.write(2, f"palmette: {said}. {_GO_ON}\n".encode())
+            os._exit(2)
 
 
 def _device_of(rank: int, device: str) -> str:
     return "cpu" if device == "cpu" else f"cuda:{rank}"
 
 
-def _start(rank: int, size: int, device: str, port: int) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+def _start(rank: int, size: int, device: str, port: int) -> Follower:
     said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
     threads = max(1, torch.get_num_threads() // size)
     command = [sys.executable, "-m", __name__, *map(str, (rank, size, _device_of(rank, device), port, threads))]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said), said
+    # In a session of its own, so that Ctrl-C goes to the leader alone.
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True), said
 
 
-def _wait_for(others: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], size: int, store: Store) -> None:
+def _wait_for(others: Sequence[Follower], size: int, store: Store) -> None:
     end = time.monotonic() + _START
     while store.add("ready", 0) < size - 1:
         if said := _lost(others, size):
@@ -161,7 +184,7 @@ def _wait_for(others: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], size:
         time.sleep(0.05)
 
 
-def _lost(others: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], size: int) -> str:
+def _lost(others: Sequence[Follower], size: int) -> str:
     """Which process has ended, and how; empty if all are there."""
     for rank, (process, said) in enumerate(others, 1):
         if (code := process.poll()) is not None:
@@ -172,15 +195,10 @@ def _lost(others: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], size: int
     return ""
 
 
-def _end(others: Sequence[tuple[subprocess.Popen[bytes], IO[bytes]]], *, now: bool) -> None:
+def _end(others: Sequence[Follower]) -> None:
     for process, said in others:
-        if now:
-            process.kill()
-        try:
-            process.wait(timeout=30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.communicate()
         said.close()
 
 
@@ -240,6 +258,7 @@ def follow(rank: int, size: int, device: str, port: int, threads: int) -> None:
     """What a process does that does not lead."""
     for kind in (signal.SIGINT, signal.SIGTERM):  # the leader says when it is over
         signal.signal(kind, signal.SIG_IGN)
+    threading.Thread(target=_end_with_leader, daemon=True).start()
     torch.set_num_threads(threads)
     if device != "cpu":
         torch.cuda.set_device(device)
@@ -265,6 +284,11 @@ def follow(rank: int, size: int, device: str, port: int, threads: int) -> None:
         else:
             break
     dist.destroy_process_group()
+
+
+def _end_with_leader() -> None:
+    os.read(0, 1)  # there is nothing to read, ever, but the end: when the leader is gone, whatever became of it
+    os._exit(1)
 
 
 if __name__ == "__main__":
