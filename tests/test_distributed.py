@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from distributed_cases import CASES
@@ -86,3 +87,54 @@ def test_the_script_on_the_page_runs_and_goes_on_with_another_number_of_processe
     assert densities[1:-1:2] == densities[2::2]  # each cut begins where the one before ended
     assert len(densities) == 12
     assert sorted(densities, reverse=True) == densities
+
+
+ON_ONE_DEVICE = """
+import copy
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+import palmette as pm
+
+device = sys.argv[1]
+dist.init_process_group("gloo" if device == "cpu" else "nccl", store=dist.HashStore(), rank=0, world_size=1)
+mesh = init_device_mesh(device, (1,))
+for policy in [OffloadPolicy()] + [CPUOffloadPolicy()] * (device != "cpu"):
+    for scope in ("neuron", "layer", "global"):
+        torch.manual_seed(0)
+        one = nn.Sequential(nn.Linear(6, 13), nn.ReLU(), nn.Linear(13, 3))
+        many = fully_shard(copy.deepcopy(one).to(device), mesh=mesh, offload_policy=policy)
+        expected, pruner = (pm.Pruner(model, scope=scope) for model in (one, many))
+        expected.step()
+        pruner.step()
+        optimizer = torch.optim.AdamW(many.parameters(), weight_decay=0.1)
+        pruner.hold(optimizer)
+        pruner.load_state_dict(pruner.state_dict())
+        for _ in range(3):
+            many(torch.randn(4, 6, device=device)).square().mean().backward()
+            optimizer.step()
+        for name, mask in pruner.masks.items():
+            weight = pruner.weights[name].tensor.to_local()
+            assert mask.to_local().device == weight.device
+            assert torch.equal(mask.to_local().cpu(), expected.masks[name])
+            assert not weight[~mask.to_local()].any()
+        pruner.step()
+        pruner.masks.apply_(pruner.weights)
+dist.destroy_process_group()
+"""
+
+
+CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
+def test_on_one_device_what_is_added_up_is_where_the_processes_of_the_mesh_want_it(device):
+    command = [sys.executable, "-c", ON_ONE_DEVICE, device]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-4000:]

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from palmette.errors import MaskMismatch
-from palmette.pruning.shards import Spread, beside, is_sharded, local
+from palmette.pruning.shards import added, beside, is_sharded, local
 from palmette.pruning.weights import Weight, tensors_of
 
 _FORMAT = "palmette-masks-1"
@@ -203,17 +203,7 @@ def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], w
 
 def _total(marked: Mapping[str, Tensor]) -> int:
     """How many entries are marked, on all processes together."""
-    total = 0
-    for spread, names in _by_spread(marked).items():
-        total += int(spread.add(torch.tensor(sum(int(local(marked[n]).sum()) for n in names))))
-    return total
-
-
-def _by_spread(tensors: Mapping[str, Tensor]) -> dict[Spread, list[str]]:
-    found: dict[Spread, list[str]] = {}
-    for name, tensor in tensors.items():
-        found.setdefault(Spread.of(tensor), []).append(name)
-    return found
+    return sum(added({n: local(m).sum() for n, m in marked.items()}, marked).values())
 
 
 def _packed(mask: Tensor) -> Tensor:

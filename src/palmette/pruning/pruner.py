@@ -20,7 +20,7 @@ from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope, check_scope, groups_of
 from palmette.pruning.selection import select
 from palmette.pruning.sharded import prune_sharded
-from palmette.pruning.shards import Spread, beside, is_sharded, local
+from palmette.pruning.shards import added, beside, is_sharded, local
 from palmette.pruning.stopping import DEFAULT_RULES, StopRule
 from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
@@ -310,8 +310,8 @@ class Pruner:
     def _say_what_came_back(self) -> None:
         """Warn if pruned weights are not zero. They do not count in the cut, and are zero after it."""
         weights = self._tensors()
-        parts = {n: (Spread.of(w), local(w), local(self._masks[n])) for n, w in weights.items()}
-        back = {n: int(s.add(((w != 0) & ~m.to(w.device)).sum().cpu())) for n, (s, w, m) in parts.items()}
+        parts = {n: (local(w), local(self._masks[n])) for n, w in weights.items()}
+        back = added({n: ((w != 0) & ~mask.to(w.device)).sum() for n, (w, mask) in parts.items()}, weights)
         if names := [n for n, count in back.items() if count]:
             shown = f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
             warnings.warn(

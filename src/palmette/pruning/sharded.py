@@ -20,7 +20,7 @@ from palmette.pruning.masks import Masks
 from palmette.pruning.selection import select
 from palmette.pruning.sharded_search import Units, tail_mass_cut
 from palmette.pruning.sharded_search import select as select_over_all
-from palmette.pruning.shards import Part, Piece, Spread, local
+from palmette.pruning.shards import Part, Piece, Spread, added, local
 from palmette.pruning.weights import Weight, check_kind, not_finite, tensors_of
 
 _Saliency = Callable[[str, Tensor], Tensor]
@@ -150,18 +150,14 @@ def _scores(name: str, weight: Tensor, saliency: _Saliency) -> Tensor:
 
 def _check_all(values: Mapping[str, Tensor], kept: Mapping[str, Tensor], what: str) -> None:
     """Raise on every process if one of them has a NaN or an infinity: others would wait for one that raised."""
-    counts = torch.zeros(len(values), dtype=torch.int64)
-    spreads: dict[Spread, list[int]] = {}
-    for i, (name, tensor) in enumerate(values.items()):
-        part = local(tensor.detach())
+    found = {}
+    for name, tensor in values.items():
         check_kind(name, tensor, what)
-        bad = ~torch.isfinite(part)
-        counts[i] = (bad & local(kept[name]) if name in kept else bad).sum()
-        spreads.setdefault(Spread.of(tensor), []).append(i)
-    for spread, own in spreads.items():
-        counts[own] = spread.add(counts[own])
-    for spread in spreads:
-        counts = spread.largest(counts)
+        bad = ~torch.isfinite(local(tensor.detach()))
+        found[name] = (bad & local(kept[name]) if name in kept else bad).sum()
+    counts = torch.tensor([*added(found, values).values()])
+    for spread in dict.fromkeys(map(Spread.of, values.values())):
+        counts = spread.largest(counts)  # of weights, too, that each process has as a whole
     for count, (name, tensor) in zip(counts.tolist(), values.items(), strict=True):
         if count:
             raise not_finite(name, tensor, what, count)

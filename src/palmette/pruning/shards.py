@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +105,18 @@ class Spread:
         for i in dimensions:
             torch.distributed.all_reduce(there, how, group=self.mesh.get_group(i))
         return there.to(values.device)
+
+
+def added(counts: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """For each tensor the sum of what each process has counted in its part of it."""
+    spreads: dict[Spread, list[str]] = {}
+    for name, tensor in tensors.items():
+        spreads.setdefault(Spread.of(tensor), []).append(name)
+    found: dict[str, int] = {}
+    for spread, names in spreads.items():
+        sums = spread.add(torch.tensor([int(counts[name]) for name in names]))
+        found |= zip(names, sums.tolist(), strict=True)
+    return {name: found[name] for name in tensors}
 
 
 def indices_of(values: Any) -> list[Tensor]:
