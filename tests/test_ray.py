@@ -256,6 +256,20 @@ def test_runs_that_kill_their_worker_are_set_aside_and_the_others_finish(machine
 
 
 @pytest.mark.slow
+def test_where_the_desk_is_lost_it_is_said_without_a_traceback(machines):
+    Path("grid.toml").write_text(GRID.format(epochs=1000))
+    machines.add()
+    process = driver("--address", machines.address)
+    wait_for(trainers)
+    parts = psutil.Process(machines.head.pid).children(recursive=True)
+    (desk,) = [part for part in parts if part.cmdline()[:1] == ["ray::Desk"]]
+    desk.kill()
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 2
+    assert err.splitlines()[-1].startswith("palmette: the Ray cluster was lost (Actor"), err
+
+
+@pytest.mark.slow
 def test_what_a_machine_trains_that_does_not_see_the_folders_is_fetched(machines, tmp_path):
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("no mount of one's own")
@@ -264,6 +278,16 @@ def test_what_a_machine_trains_that_does_not_see_the_folders_is_fetched(machines
     process = driver("--address", machines.address)
     wait_for(lambda: records() >= 6)
     end(process)
+    process = driver("--address", machines.address)
+    wait_for(trainers)
+    masks = next(path for path in Path("runs").glob("*/masks") if not RunDir(path.parent).records()[-1]["stopped"])
+    masks.rename("masks")
+    masks.touch()  # so that what is sent back cannot be written there
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 2
+    assert err.startswith("palmette: cannot write 'masks/round-"), err  # and nothing is tried again
+    masks.unlink()
+    Path("masks").rename(masks)
     again = driver("--address", machines.address)
     out, err = again.communicate(timeout=400)
     assert again.returncode == 0, err

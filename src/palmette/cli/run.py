@@ -231,9 +231,7 @@ class Command:
                 raise KeyboardInterrupt
             self.signal = number
             if not self.trained:
-                display.ending(
-                    "ending after this epoch; Ctrl-C again ends at once, and loses a few epochs at most"
-                )
+                display.ending("ending after this epoch; Ctrl-C again ends at once, and saves nothing")
 
         kinds = (signal.SIGINT, signal.SIGTERM)
         before = [signal.signal(kind, handle) for kind in kinds]

@@ -85,6 +85,7 @@ def sweep(
         command = Sweep(planned, folder, data_dir, where, False, size, arguments, stem=file.stem, engine=on_ray)
         command.check_all()
         if dry_run:
+            device_named(where)  # what it costs is timed on this machine
             command.show_plans()
             return
         ctx.exit(command.run())
@@ -135,6 +136,7 @@ class Sweep(Command):
                 | {"seconds": seconds, "parameters": timed[key].parameters}
             )
         whole = {name: sum(plan[name] for plan in plans) for name in ("model_epochs", "seconds")}
+        whole["seconds"] /= max(1, self._workers())
         if not sys.stdout.isatty():
             runs = [
                 {"run": e.id, "seed": e.seed, "state": s.state, "rounds": s.rounds} for e, s in standings.items()
@@ -149,9 +151,8 @@ class Sweep(Command):
                 f"{plan['model']} on {plan['data']}: {plan['runs']} runs together, "
                 f"{plan['model_epochs']:,} model-epochs, about {duration(plan['seconds'])}"
             )
-        click.echo(
-            f"to wait: about {duration(whole['seconds'])} on {self.device}, from a few steps; nothing was written"
-        )
+        wait = f"to wait: about {duration(whole['seconds'])} on {self._where()}"
+        click.echo(f"{wait}, from a few steps; nothing was written")
 
     def names(self) -> list[str]:
         """What each run is, but for its seed: the method, and the settings that vary in the grid."""
@@ -178,11 +179,16 @@ class Sweep(Command):
 
         count = len(fleets(self.planned))
         fleet = "one fleet" if count == 1 else f"{count} fleets"
-        where = self.device
-        if self.engine is not None:
-            workers = self.engine.workers(self.device)
-            where = "one worker" if workers == 1 else f"{workers} workers of Ray, each with {self.device},"
-        console.print(f"{len(self.planned)} runs in {fleet} on {where} into {self.out}\n", soft_wrap=True)
+        console.print(f"{len(self.planned)} runs in {fleet} on {self._where()} into {self.out}\n", soft_wrap=True)
+
+    def _workers(self) -> int:
+        return 1 if self.engine is None else self.engine.workers(self.device)
+
+    def _where(self) -> str:
+        if self.engine is None:
+            return self.device
+        workers = self._workers()
+        return f"{'one worker' if workers == 1 else f'{workers} workers'} of Ray with {self.device}"
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
         """The table; a figure has no room for any grid."""

@@ -130,6 +130,11 @@ class OnRay:
             fleets = [{folder.resolve(): e for folder, e in fleet.items()} for fleet in work]
             try:
                 return {names[at]: how for at, how in _Sweep(self, fleets, place, size, observer).run().items()}
+            except _ray().exceptions.RayError as error:
+                raise PalmetteError(
+                    f"the Ray cluster was lost ({type(error).__name__}). What was recorded is on disk: the same "
+                    "command goes on, when there is a cluster again."
+                ) from error
             finally:
                 token.unlink(missing_ok=True)
 
