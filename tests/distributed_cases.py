@@ -26,6 +26,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import palmette as pm
 from palmette.errors import NotFinite, ParameterGone
 from palmette.pruning.budgets import FixedRatio, Sap, TailMass
 from palmette.pruning.pruner import Pruner, prune
@@ -396,6 +397,18 @@ def weights_without_values_are_refused():
 def weights_that_are_flattened_are_refused():
     model = FullyShardedDataParallel(net(), use_orig_params=True, device_id=torch.device("cpu"))
     assert "use fully_shard" in refusal(TypeError, lambda: Pruner(model))
+
+
+@case
+def what_is_for_models_in_one_process_says_so():
+    model = sharded(net())
+    for call in (
+        lambda: pm.how_compressible(model),
+        lambda: pm.save(Path(sys.argv[2]) / "small.safetensors", model),
+        lambda: pm.compact(model, torch.ones(1, 6)),
+    ):
+        assert "takes a model that this process has as a whole, but '0.weight'" in refusal(TypeError, call)
+    assert "w must be in this process as a whole" in refusal(TypeError, lambda: pm.pq_index(model[0].weight))
 
 
 @case

@@ -13,8 +13,9 @@ from palmette.pruning.budgets import Sap
 from palmette.pruning.compressible import Compressibility, LeftOut
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.measuring import measure
+from palmette.pruning.shards import check_whole
 from palmette.pruning.stored import MEMORY, chunk_for, stored_weights
-from palmette.pruning.weights import prunable, uncompiled
+from palmette.pruning.weights import prunable, tensors_of, uncompiled
 
 
 def how_compressible(
@@ -76,6 +77,7 @@ def _of_model(
     masks: Mapping[str, Tensor] | None,
 ) -> Compressibility:
     weights = prunable(model, include=include, exclude=exclude)
+    check_whole(tensors_of(weights), "how_compressible")
     if masks is not None:
         check_match(Masks(masks), {n: w.shape for n, w in weights.items()}, "the masks")
     rest = [

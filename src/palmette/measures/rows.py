@@ -201,6 +201,8 @@ def _mask(kept: Any, shape: torch.Size) -> Tensor:
 
 def _any_tensor(values: Any, name: str) -> Tensor:
     if isinstance(values, Tensor):
+        if hasattr(values, "device_mesh"):  # a DTensor
+            raise TypeError(f"{name} must be in this process as a whole, got a tensor that is spread over several")
         tensor: Tensor = values.detach()
         return tensor.cpu() if tensor.device.type == "mps" else tensor  # MPS has no float64
     if isinstance(values, np.ma.MaskedArray):

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from palmette.pruning.compact_graph import Plan, Stored, Walk, planned
+from palmette.pruning.shards import check_whole
 from palmette.pruning.torch_prune import is_torch_pruned
 from palmette.pruning.weights import uncompiled
 
@@ -86,6 +87,7 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
         raise ValueError("torch.nn.utils.prune has pruned this model; call pm.from_torch_prune(model) first")
     if meta := [name for name, parameter in model.named_parameters() if parameter.is_meta]:
         raise ValueError(f"the weights must have values, got {meta[0]!r} on the meta device")
+    check_whole(dict(model.named_parameters()), "compact")
     inner = uncompiled(model)
     args, kwargs = _called_with(example_inputs)
     if "use_cache" in inspect.signature(inner.forward).parameters:  # of Transformers; it cannot be traced

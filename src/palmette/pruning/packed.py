@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from palmette.errors import NotWritten, PackedDamaged
 from palmette.pruning.masks import check_match
 from palmette.pruning.positions import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
+from palmette.pruning.shards import check_whole
 from palmette.pruning.torch_prune import is_torch_pruned
 from palmette.pruning.weights import INTEGER, uncompiled
 
@@ -142,6 +143,7 @@ def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
         model = uncompiled(model).state_dict()
     if not isinstance(model, Mapping):
         raise TypeError(f"save takes a model or its state_dict, got {type(model).__name__}")
+    check_whole(model, "save")
     for name, tensor in model.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
             raise TypeError(f"save writes tensors by name, got {type(tensor).__name__} for {name!r}")

@@ -31,6 +31,15 @@ def is_sharded(values: object) -> bool:
     return module is not None and isinstance(values, module.DTensor)
 
 
+def check_whole(tensors: Mapping[str, Tensor], what: str) -> None:
+    """Raise, naming it, if one of the tensors is spread over processes."""
+    if spread := [name for name, tensor in tensors.items() if is_sharded(tensor)]:
+        raise TypeError(
+            f"{what} takes a model that this process has as a whole, but {spread[0]!r} is spread over several; a "
+            "checkpoint of torch.distributed.checkpoint can be read by one"
+        )
+
+
 def local(values: Tensor) -> Tensor:
     """The entries that this process has, without a copy: what is written to them is written to `values`."""
     if not is_sharded(values):
