@@ -1,7 +1,7 @@
 """Who trains what next: fleets in crews, one for each worker, shared anew when some have nothing to do.
 
 Nothing here knows of machines. An engine asks for crews when workers are free, and tells what came of them;
-`docs/make_scale.py` does the same with workers that it makes up.
+`docs/simulation.py` does the same with workers that it makes up.
 """
 
 from __future__ import annotations

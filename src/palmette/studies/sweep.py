@@ -78,7 +78,7 @@ def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
 
 
 class Engine(Protocol):
-    """Where fleets are trained. `here` is this process; one that gives fleets to a cluster would be another.
+    """Where fleets are trained: `here` in this process, by `palmette.integrations.ray.OnRay` on a cluster.
 
     A fleet is the unit of work, and its run folders are the result: whoever trains it calls `run_together`. Two
     that are given the same one do no harm, since a folder is locked.
