@@ -1,6 +1,8 @@
 """Checkpoints are read without the model's code, and the weights found are those that the model would prune."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -142,6 +144,47 @@ def test_shards_are_one_checkpoint(tmp_path, kind):
         open_checkpoint(tmp_path)
 
 
+def test_the_index_says_which_shard_a_tensor_is_of(tmp_path):
+    old, new = torch.zeros(4, 4), torch.ones(4, 4)
+    save_file({"a.weight": new, "b.weight": old}, tmp_path / "1.safetensors")
+    save_file({"b.weight": new}, tmp_path / "2.safetensors")
+    index = tmp_path / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a.weight": "1.safetensors", "b.weight": "2.safetensors"}}))
+    assert [(w.name, values(w).min().item()) for w in open_checkpoint(index).weights] == [
+        ("a.weight", 1.0),
+        ("b.weight", 1.0),
+    ]
+    save_file({"c.weight": new}, tmp_path / "2.safetensors")
+    with pytest.raises(ValueError, match=r"'b.weight' is in the index and in no shard"):
+        open_checkpoint(index)
+    (tmp_path / "2.safetensors").write_bytes((tmp_path / "1.safetensors").read_bytes()[:-1])
+    with pytest.raises(
+        ValueError, match=r"2.safetensors' could not be read: it is damaged, or was cut off"
+    ) as said:
+        open_checkpoint(index)
+    assert "index.json" not in str(said.value)
+    index.write_text("{")
+    with pytest.raises(ValueError, match=r"model.safetensors.index.json has no weight_map of files"):
+        open_checkpoint(index)
+
+
+def test_of_a_folder_with_several_forms_the_one_is_read_that_transformers_loads(tmp_path):
+    torch.save({"bin.weight": torch.ones(2, 2)}, tmp_path / "pytorch_model.bin")
+    save_file({"shard.weight": torch.ones(2, 2)}, tmp_path / "1.safetensors")
+    where = {"weight_map": {"shard.weight": "1.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(where))
+    assert [w.name for w in open_checkpoint(tmp_path).weights] == ["shard.weight"]
+    save_file({"single.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
+    assert [w.name for w in open_checkpoint(tmp_path).weights] == ["single.weight"]
+
+
+def test_masks_that_are_damaged_are_named(tmp_path):
+    save_file({"a.weight": torch.ones(2, 2)}, tmp_path / "a.safetensors")
+    (tmp_path / "a.masks.safetensors").write_bytes(b"junk")
+    with pytest.raises(ValueError, match=r"a.masks.safetensors beside it is damaged"):
+        open_checkpoint(tmp_path / "a.safetensors")
+
+
 def test_what_torch_prune_left_is_one_weight_and_its_mask(tmp_path):
     from torch.nn.utils import prune
 
@@ -262,6 +305,75 @@ def test_every_array_of_an_npz_is_one_vector_or_matrix(tmp_path):
     assert [(w.name, w.shape) for w in found] == [("a", (6,)), ("b", (3, 3)), ("c", (1,))]
     for stored in found:
         np.testing.assert_array_equal(values(stored), np.atleast_1d(arrays[stored.name]))
+
+
+ARRAYS = {
+    "float64": np.random.default_rng(0).standard_normal((40, 6)),
+    "float16": np.arange(240, dtype="f2").reshape(40, 2, 3),
+    "big-endian": np.arange(80, dtype=">f4").reshape(40, 2),
+    "by columns": np.asfortranarray(np.arange(80.0).reshape(40, 2)),
+    "vector": np.arange(40),
+}
+
+
+@pytest.mark.parametrize("pack", [np.save, np.savez, np.savez_compressed], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_are_read_in_parts_in_any_order(tmp_path, kind, pack):
+    array = ARRAYS[kind]
+    file = tmp_path / ("a.npy" if pack is np.save else "a.npz")
+    pack(file, array)
+    (found,) = open_checkpoint(file).weights
+    for first, last in ((0, 8), (8, 40), (3, 5), (0, 40), (39, 40)):
+        np.testing.assert_array_equal(
+            found.read(first, last), array[first:last].astype(array.dtype.newbyteorder("="))
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", ["npy", "npz", "onnx", "gguf", "safetensors", "pt"])
+def test_whatever_the_format_memory_is_bounded(tmp_path, suffix):
+    def run(code, argument):
+        done = subprocess.run([sys.executable, "-c", code, argument], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    run(LARGE_FILE, suffix)
+    assert int(run(PEAK, f"a.{suffix}")) < 600e6
+
+
+LARGE_FILE = """
+import sys, numpy as np, torch
+a = np.random.default_rng(0).standard_normal((20000, 7500), dtype="f4")  # 600 MB
+suffix = sys.argv[1]
+if suffix == "npy":
+    np.save("a.npy", a)
+elif suffix == "npz":
+    np.savez("a.npz", a)
+elif suffix == "pt":
+    torch.save({"a.weight": torch.from_numpy(a)}, "a.pt")
+elif suffix == "safetensors":
+    from safetensors.numpy import save_file
+    save_file({"a.weight": a}, "a.safetensors")
+elif suffix == "onnx":
+    from onnx import helper, numpy_helper, save
+    node = helper.make_node("Gemm", ["x", "w"], ["y"], transB=1)
+    shown = [helper.make_tensor_value_info(name, 1, None) for name in "xy"]
+    graph = helper.make_graph([node], "g", shown[:1], shown[1:], [numpy_helper.from_array(a, "w")])
+    save(helper.make_model(graph), "a.onnx")
+else:
+    import gguf
+    writer = gguf.GGUFWriter("a.gguf", "llama")
+    writer.add_tensor("blk.0.ffn_up.weight", a)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+"""
+PEAK = """
+import resource, sys, palmette
+palmette.how_compressible(sys.argv[1], memory=600_000_000)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
 
 
 def test_the_columns_of_a_table_are_vectors(tmp_path):

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 from click.testing import CliRunner
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import palmette as pm
 from palmette.cli import main
@@ -86,10 +86,25 @@ def test_parts_are_small_files_that_the_command_puts_together(tmp_path):
     assert "no file at 'missing.json'" in refused("missing.json")
     other.write_text('{"a": 1}')
     assert "is no part of a measurement" in refused(other)
+    for lost in ("of", "checkpoint", "layers"):
+        other.write_text(json.dumps({k: v for k, v in json.loads(files[1].read_text()).items() if k != lost}))
+        assert "is no part of a measurement" in refused(files[0], other, files[2])
     file.unlink()
     assert "is not here; merging reads weights of more than 16 bits once more" in refused(*files)
     checkpoint(file, KINDS["float32"])
     assert "is no longer what the parts were measured of" in refused(*files)
+
+
+def test_parts_of_checkpoints_that_differ_in_values_alone_are_no_whole(tmp_path):
+    files = [checkpoint(tmp_path / f"{name}.safetensors", KINDS["bfloat16"]) for name in "ab"]
+    tensors = load_file(files[1])
+    tensors["0.weight"][0, 0] += 1
+    save_file(tensors, files[1])
+    parts = [measure_part(file, k, 2) for k, file in enumerate(files, 1)]
+    with pytest.raises(ValueError, match="part 2 is of other weights than part 1"):
+        merge_parts(parts)
+    with pytest.raises(ValueError, match="got none"):
+        merge_parts([])
 
 
 @pytest.mark.parametrize("size", ["1", "1TB", "-1GB", "", "100MB"])

@@ -13,6 +13,10 @@ class NotFinite(PalmetteError, ValueError):
     """A weight is NaN or infinite, so that nothing can be said about its size."""
 
 
+class NotReadable(PalmetteError, ValueError):
+    """A file of weights that is damaged, not whole, or of another format than its name says."""
+
+
 class MaskMismatch(PalmetteError, ValueError):
     """Masks that belong to another model: names or shapes differ."""
 

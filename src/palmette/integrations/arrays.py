@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -19,34 +19,62 @@ _Array = np.ndarray[Any, Any]
 
 
 def read_npy(file: Path) -> list[Stored]:
-    """The array of a .npy file, mapped into memory."""
-    return [_whole(file.name, np.lib.format.open_memmap(file, mode="r"))]
+    """The array of a .npy file, read in parts."""
+    with file.open("rb") as handle:
+        shape, by_columns, dtype = _header(handle)
+        start = handle.tell()
+    if by_columns:  # any row is all over the file
+        return [_whole(file.name, np.lib.format.open_memmap(file, mode="r"))]
+    return [
+        _in_parts(
+            file.name, shape, dtype, lambda at, n: np.fromfile(file, dtype, n, offset=start + at * dtype.itemsize)
+        )
+    ]
 
 
 def read_npz(file: Path) -> list[Stored]:
-    """The arrays of a .npz file by name; one at a time is in memory."""
-    load = lru_cache(maxsize=1)(partial(_member, file))
+    """The arrays of a .npz file by name, read in parts; one whose columns lie one after another as a whole."""
+    load, opened = lru_cache(maxsize=1)(partial(_member, file)), lru_cache(maxsize=1)(ZipFile(file).open)
+
+    def numbers(member: str, start: int, dtype: np.dtype[Any], at: int, n: int) -> _Array:
+        handle = opened(member)  # and left open, so that what is asked for in order is unpacked once
+        handle.seek(start + at * dtype.itemsize)
+        data = bytearray(handle.read(n * dtype.itemsize))
+        return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+
     found = []
     with ZipFile(file) as archive:
         for member in archive.namelist():
             with archive.open(member) as handle:
-                version = np.lib.format.read_magic(handle)
-                read = (
-                    np.lib.format.read_array_header_1_0
-                    if version == (1, 0)
-                    else np.lib.format.read_array_header_2_0
-                )
-                shape, _, dtype = read(handle)
+                shape, by_columns, dtype = _header(handle)
+                start = handle.tell()
+            name = member.removesuffix(".npy")
             if dtype.kind in "USMm":  # labels and dates, beside the numbers
                 continue
-            found.append(_stored(member.removesuffix(".npy"), shape or (1,), dtype, partial(load, member)))
+            if by_columns:
+                found.append(_stored(name, shape, dtype, partial(_rows_of, partial(load, member))))
+            else:
+                found.append(_in_parts(name, shape, dtype, partial(numbers, member, start, dtype)))
     return found
 
 
 def _member(file: Path, member: str) -> _Array:
     with ZipFile(file) as archive, archive.open(member) as handle:
-        array = np.lib.format.read_array(handle, allow_pickle=False)
-        return array.reshape(1) if array.ndim == 0 else array
+        return np.lib.format.read_array(handle, allow_pickle=False)
+
+
+def _rows_of(load: Callable[[], _Array], first: int, last: int) -> _Array:
+    return load()[first:last]
+
+
+def _header(handle: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, whether columns lie one after another in place of rows, and dtype; what follows are the values."""
+    first = np.lib.format.read_magic(handle) == (1, 0)
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, by_columns, dtype = read(handle)
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not loaded")
+    return shape, by_columns and len(shape) > 1, dtype
 
 
 def read_csv(file: Path) -> list[Stored]:
@@ -87,17 +115,31 @@ def _is_number(text: str) -> bool:
 
 def _whole(name: str, array: _Array) -> Stored:
     array = array.reshape(1) if array.ndim == 0 else array
-    return _stored(name, array.shape, array.dtype, lambda: array)
+    return _stored(name, array.shape, array.dtype, partial(_rows_of, lambda: array))
 
 
-def _stored(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], load: Callable[[], _Array]) -> Stored:
-    if dtype.hasobject:
-        raise ValueError("Object arrays cannot be loaded when allow_pickle=False")
+def _in_parts(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], numbers: Callable[[int, int], _Array]
+) -> Stored:
+    """An array of which `numbers` (from where on, how many) gives what is asked for."""
+    shape = shape or (1,)
+    width = math.prod(shape[1:])
+
+    def rows(first: int, last: int) -> _Array:
+        found = numbers(first * width, (last - first) * width)
+        if len(found) != (last - first) * width:
+            raise ValueError("it is shorter than its header says")
+        return found.reshape(last - first, *shape[1:])
+
+    return _stored(name, shape, dtype, rows)
+
+
+def _stored(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Callable[[int, int], _Array]) -> Stored:
     probe = as_tensor(np.empty(0, dtype), repr(name))  # refuses what is no real number
     return Stored(
         name,
         shape,
         probe.dtype,
-        lambda first, last: as_tensor(load()[first:last], repr(name)),
+        lambda first, last: as_tensor(rows(first, last), repr(name)),
         math.prod(shape) * dtype.itemsize,
     )

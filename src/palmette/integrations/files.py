@@ -16,14 +16,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from palmette.errors import NotFinite, PalmetteError
+from palmette.errors import NotFinite, NotReadable, PalmetteError
 from palmette.integrations import arrays, llama2c, pickles, shards
 from palmette.integrations.naming import sort_out
 from palmette.pruning.compressible import LeftOut
 from palmette.pruning.stored import Stored
 
-FOLDER = ("model.safetensors.index.json", "model.safetensors", "pytorch_model.bin.index.json", "pytorch_model.bin")
-"""What a folder of Transformers may have, in the order in which it is looked for."""
+FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+"""What a folder of Transformers may have, in the order in which Transformers looks for it."""
+_CUT_OFF = ("incomplete metadata", "header length", "header too small", "central directory", "unexpected EOF")
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,7 @@ def readable(path: Path) -> Iterator[None]:
     except ImportError as error:  # of an extra that is not installed
         raise ImportError(f"{str(path)!r} could not be read: {error}") from error
     except Exception as error:  # a broken file can break its reader anywhere
-        raise ValueError(f"{str(path)!r} could not be read: {_why(error, path.suffix)}") from error
+        raise NotReadable(f"{str(path)!r} could not be read: {_why(error, path.suffix)}") from error
 
 
 def _why(error: Exception, suffix: str) -> str:
@@ -126,8 +127,8 @@ def _why(error: Exception, suffix: str) -> str:
         return f"it needs {pickled[1]}, and only tensors are loaded; save model.state_dict() in its place"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if "incomplete metadata" in str(error):
-        return "its size is not what its header says; it may have been cut off when it was copied"
+    if any(words in str(error) for words in _CUT_OFF):
+        return "it is damaged, or was cut off when it was copied"
     # Torch goes on for paragraphs; a KeyError or a struct.error says nothing to a person.
     first = re.split(r"\n|; |(?<=\S)\. ", str(error).strip())[0].rstrip(".")
     if first and isinstance(error, ValueError | TypeError | RuntimeError | MemoryError | SafetensorError):
@@ -230,6 +231,11 @@ def _bin(file: Path) -> Contents:
     return Contents(found) if found else _pickled(file)
 
 
+def _shard(file: Path) -> Sequence[Stored]:
+    with readable(file):  # which names the one that is damaged
+        return shards.read(file) if file.suffix == ".safetensors" else pickles.read_shard(file)
+
+
 def _tied(file: Path, tensors: Sequence[Stored]) -> Contents:
     """With what config.json beside the file says: an output layer that is tied to the embedding is that one."""
     config = file.parent / "config.json"
@@ -244,7 +250,7 @@ def _tied(file: Path, tensors: Sequence[Stored]) -> Contents:
 
 _READERS: dict[str, Callable[[Path], Contents]] = {
     ".safetensors": lambda file: _tied(file, shards.read(file)),
-    ".index.json": lambda file: _tied(file, shards.read_sharded(file, pickles.read_plain)),
+    ".index.json": lambda file: _tied(file, shards.read_sharded(file, _shard)),
     ".pt": _pickled,
     ".pth": _pickled,
     ".th": _pickled,

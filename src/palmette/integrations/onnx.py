@@ -1,18 +1,24 @@
-"""ONNX: the initialisers of a graph, which says itself what each of them is for."""
+"""ONNX: the initialisers of a graph, which says itself what each of them is for.
+
+A file is one message of Protocol Buffers: fields, each with a number, a length and its content. The values of an
+initialiser are one field; it is passed over, and read in parts when it is needed.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
 
 from palmette.integrations.shards import part_of
 from palmette.measures.rows import as_tensor
-from palmette.pruning.stored import Stored, in_memory
+from palmette.pruning.stored import Stored, in_memory, unreadable
 
+_GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and TensorProto
 _RAW = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}  # TensorProto.DataType
 
 
@@ -25,11 +31,55 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str], list[str]]:
         import onnx
     except ImportError as error:
         raise ImportError("ONNX needs the onnx package: pip install 'palmette[onnx]'") from error
-    graph = onnx.load(str(file), load_external_data=False).graph
-    uses = dict(_uses(graph))
-    found = [_stored(file, tensor, *uses.get(tensor.name, (False, 1, True))) for tensor in graph.initializer]
+    with file.open("rb") as handle:
+        _, graphs = _without(_GRAPH, handle, (0, file.stat().st_size))
+        if not graphs:
+            raise ValueError("it holds no graph")
+        graph, places = _without(_INITIALIZER, handle, graphs[0])
+        heads = [_without(_RAW_DATA, handle, place) for place in places]
+    uses = dict(_uses(onnx.GraphProto.FromString(graph)))
+    found = []
+    for head, values in heads:
+        tensor = onnx.TensorProto.FromString(head)
+        found.append(_stored(file, tensor, values, *uses.get(tensor.name, (False, 1, True))))
     looked_up = [name for name, (_, _, multiplied) in uses.items() if not multiplied]
     return found, {}, looked_up
+
+
+_Place = tuple[int, int]  # in a file, from and to
+
+
+def _without(number: int, handle: BinaryIO, message: _Place) -> tuple[bytes, list[_Place]]:
+    """A message without its fields of this number, and where the contents of these are."""
+    rest, places = bytearray(), []
+    at, end = message
+    while at < end:
+        handle.seek(at)
+        tag = _whole_number(handle)
+        if tag & 7 == 0:
+            _whole_number(handle)
+        size = _whole_number(handle) if tag & 7 == 2 else {0: 0, 1: 8, 5: 4}.get(tag & 7, end)
+        first, last = handle.tell(), handle.tell() + size
+        if last > end:
+            raise ValueError("it is damaged, or was cut off when it was copied")
+        if tag >> 3 == number:
+            places.append((first, last))
+        else:
+            handle.seek(at)
+            rest += handle.read(last - at)
+        at = last
+    return bytes(rest), places
+
+
+def _whole_number(handle: BinaryIO) -> int:
+    """Seven bits in each byte, the lowest first; the last byte is below 128."""
+    value = shift = 0
+    while byte := handle.read(1):
+        value |= (byte[0] & 127) << shift
+        shift += 7
+        if byte[0] < 128:
+            break
+    return value
 
 
 def _uses(graph: Any) -> Iterator[tuple[str, tuple[bool, int, bool]]]:
@@ -49,26 +99,26 @@ def _uses(graph: Any) -> Iterator[tuple[str, tuple[bool, int, bool]]]:
             yield node.input[0], (False, 1, False)
 
 
-def _stored(file: Path, tensor: Any, transposed: bool, groups: int, _: bool) -> Stored:
+def _stored(file: Path, tensor: Any, places: Sequence[_Place], transposed: bool, groups: int, _: bool) -> Stored:
     import onnx
 
     name, shape = str(tensor.name), tuple(int(size) for size in tensor.dims)
+    if tensor.data_type not in _RAW:
+        return unreadable(name, shape, 0, "is of integers or of a float that is not read")
+    dtype = _RAW[tensor.data_type]
+    size = math.prod(shape) * dtype.itemsize
     if tensor.data_location == onnx.TensorProto.EXTERNAL:
         where = {entry.key: entry.value for entry in tensor.external_data}
-        if tensor.data_type not in _RAW:
-            return Stored(name, shape, torch.bool, part_of(file, 0, shape, torch.bool), 0)  # integers: left out
-        data, dtype = file.parent / where["location"], _RAW[tensor.data_type]
+        data, start = file.parent / where["location"], int(where.get("offset", 0))
         if not data.resolve().is_relative_to(file.parent.resolve()):
             raise ValueError(f"the data of {name!r} is outside of its folder: {where['location']!r}")
         if not data.is_file():
             raise ValueError(f"{where['location']!r} with the data of {name!r} is not there")
-        reader = part_of(data, int(where.get("offset", 0)), shape, dtype)
-        return Stored(name, shape, dtype, reader, math.prod(shape) * dtype.itemsize, transposed, groups)
-    if tensor.data_type in _RAW and tensor.raw_data:
-        values = torch.frombuffer(bytearray(tensor.raw_data), dtype=_RAW[tensor.data_type]).reshape(shape)
-    elif tensor.data_type in _RAW:
+    elif places:
+        data, (start, end) = file, places[-1]
+        if end - start != size:
+            raise ValueError(f"{name!r} of shape {shape} has {end - start} bytes in place of {size}")
+    else:  # in a list of numbers, as small ones are
         values = as_tensor(onnx.numpy_helper.to_array(tensor), repr(name))
-    else:
-        values = torch.zeros(shape, dtype=torch.bool)  # integers: left out
-    one = in_memory(name, values)
-    return Stored(name, shape, one.dtype, one.read, one.nbytes, transposed, groups)
+        return replace(in_memory(name, values), transposed=transposed, groups=groups)
+    return Stored(name, shape, dtype, part_of(data, start, shape, dtype), size, transposed, groups)

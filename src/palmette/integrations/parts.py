@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from palmette.integrations.files import Checkpoint, open_checkpoint, readable
+from palmette.integrations.files import open_checkpoint, readable
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import is_number
 from palmette.measures.spectrum import Counts, Spectrum
@@ -29,6 +29,7 @@ from palmette.pruning.stored import MEMORY, Stored, chunk_for
 
 FORMAT = "palmette-part-1"
 _SETTINGS = ("p", "q", "eta", "gamma", "beta")
+_KEYS = {"path", "checkpoint", "part", "of", *_SETTINGS, "layers", "wide", "left_out"}
 _PLAIN = ("name", "dtype", "coding", "neurons", "bytes", "measures", "cuts", "dead")
 _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -57,10 +58,11 @@ def measure_part(
     checkpoint = open_checkpoint(path, include=include, exclude=exclude)
     with readable(checkpoint.path):
         found = look(_share(checkpoint.weights, part, of), budget=budget, chunk=chunk_for(memory))
+        fingerprint = _fingerprint(checkpoint.weights)
     return {
         "format": FORMAT,
         "path": str(checkpoint.path.resolve()),
-        "checkpoint": _fingerprint(checkpoint),
+        "checkpoint": fingerprint,
         "part": part,
         "of": of,
         **{key: getattr(budget, key) for key in _SETTINGS},
@@ -80,9 +82,15 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | Path], *, memory: int = MEMO
         memory: as for `palmette.how_compressible`.
     """
     found = sorted((_opened(part) for part in parts), key=lambda part: int(part["part"]))
+    if not found:
+        raise ValueError("parts must hold all parts of a measurement, got none")
     first, many = found[0], found[0]["of"]
     for part in found:
-        for key in ("checkpoint", "of", *_SETTINGS):
+        if part["checkpoint"] != first["checkpoint"]:
+            raise ValueError(
+                f"part {part['part']} is of other weights than part {first['part']}; measure both again"
+            )
+        for key in ("of", *_SETTINGS):
             if part[key] != first[key]:
                 raise ValueError(
                     f"parts of one measurement agree in {key!r}, got {first[key]!r} of part {first['part']} and "
@@ -116,7 +124,7 @@ def _opened(part: Mapping[str, Any] | Path) -> Mapping[str, Any]:
         found = json.loads(part.read_bytes())
     except ValueError:
         found = None
-    if not (isinstance(found, dict) and found.get("format") == FORMAT and "left_out" in found):
+    if not (isinstance(found, dict) and found.get("format") == FORMAT and found.keys() >= _KEYS):
         raise ValueError(f"{str(part)!r} is no part of a measurement, as `palmette measure --part` writes them")
     return found
 
@@ -138,10 +146,15 @@ def _share(weights: Sequence[Stored], part: int, of: int) -> list[Stored]:
     return chosen
 
 
-def _fingerprint(checkpoint: Checkpoint) -> str:
-    """Names, shapes and dtypes of all weights, in order: parts of one checkpoint have the same."""
-    heads = [(w.name, list(w.shape), str(w.dtype), w.transposed, w.coding) for w in checkpoint.weights]
-    return hashlib.sha256(json.dumps(heads).encode()).hexdigest()
+def _fingerprint(weights: Sequence[Stored]) -> str:
+    """Of all weights, in order, names, shapes, dtypes and the first row: parts of one checkpoint have the same."""
+    found = hashlib.sha256()
+    for w in weights:
+        found.update(repr((w.name, w.shape, str(w.dtype), w.transposed, w.coding)).encode())
+        for read in (w.read, w.kept):
+            row = torch.empty(0) if read is None else read(0, 1)
+            found.update(row.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return found.hexdigest()
 
 
 def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[Stored]:
@@ -153,7 +166,7 @@ def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[Stored]
     stored = open_checkpoint(path, include=[glob.escape(name) for name in names]).weights
     by_name = {w.name: w for w in stored}
     found = [by_name[name] for name in names if name in by_name]
-    if _fingerprint(Checkpoint(path, tuple(found))) != fingerprint:
+    if _fingerprint(found) != fingerprint:
         raise ValueError(f"{str(path)!r} is no longer what the parts were measured of")
     return found
 

@@ -25,9 +25,9 @@ _NO_WEIGHTS = ("optim", "sched", "scaler", "ema", "loop", "callback", "hyper", "
 LARGE = 1 << 28  # bytes, from which on a file is read in parts: to find them takes torch a second
 
 
-def read(file: Path) -> tuple[list[Stored], dict[str, str], bool]:
+def read(file: Path, *, in_parts: bool = False) -> tuple[list[Stored], dict[str, str], bool]:
     """The tensors, which of them are another one once more, and whether the file is a bare tensor."""
-    found = _heads(file) if file.stat().st_size >= LARGE else None
+    found = _heads(file) if in_parts or file.stat().st_size >= LARGE else None
     if found is None or isinstance(found, Tensor):
         found = _load(file)
     if isinstance(found, Tensor):
@@ -51,9 +51,9 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str], bool]:
     return tensors, aliases, False
 
 
-def read_plain(file: Path) -> list[Stored]:
-    """The tensors of a shard."""
-    return read(file)[0]
+def read_shard(file: Path) -> list[Stored]:
+    """The tensors of a shard, in parts: many small shards are large together."""
+    return read(file, in_parts=True)[0]
 
 
 def _load(file: Path) -> Any:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from palmette.pruning.packed import load
@@ -69,19 +69,21 @@ def read(file: Path) -> list[Stored]:
     return found
 
 
-def read_sharded(index: Path, other: Callable[[Path], Sequence[Stored]]) -> list[Stored]:
-    """The tensors of all files that an ``*.index.json`` names; `other` reads those that are not safetensors."""
-    said = json.loads(index.read_text(encoding="utf-8"))
-    names = said.get("weight_map") if isinstance(said, dict) else None
-    if not (isinstance(names, dict) and all(isinstance(name, str) for name in names.values())):
+def read_sharded(index: Path, read_shard: Callable[[Path], Sequence[Stored]]) -> list[Stored]:
+    """The tensors of all files that an ``*.index.json`` names."""
+    try:
+        where = json.loads(index.read_text(encoding="utf-8")).get("weight_map")
+    except (ValueError, AttributeError):
+        where = None
+    if not (isinstance(where, dict) and all(isinstance(name, str) for name in where.values())):
         raise ValueError(f"{index.name} has no weight_map of files")
-    files = [index.parent / name for name in dict.fromkeys(said["weight_map"].values())]
-    if missing := [file.name for file in files if not file.is_file()]:
-        raise ValueError(f"{len(missing)} of {len(files)} shards are missing, such as {missing[0]}")
-    found = [t for file in files for t in (read(file) if file.suffix == ".safetensors" else other(file))]
-    names = {t.name for t in found}
-    if lost := [name for name in said["weight_map"] if name not in names]:
-        raise ValueError(f"{lost[0]!r} is in the index and in no shard")
+    shards = list(dict.fromkeys(where.values()))
+    if missing := [name for name in shards if not (index.parent / name).is_file()]:
+        raise ValueError(f"{len(missing)} of {len(shards)} shards are missing, such as {missing[0]}")
+    # What the index says to be in another shard was left over in this one.
+    found = [t for name in shards for t in read_shard(index.parent / name) if where.get(t.name, name) == name]
+    if lost := where.keys() - {t.name for t in found}:
+        raise ValueError(f"{min(lost)!r} is in the index and in no shard")
     return found
 
 
@@ -117,8 +119,11 @@ def masks_file(file: Path) -> Path:
 
 def _kept(masks: Path) -> dict[str, Callable[[tuple[int, ...]], Callable[[int, int], Tensor]]]:
     """For each masked tensor: its shape -> what reads its mask in parts."""
-    with safe_open(masks, "np") as file:
-        metadata = file.metadata() or {}
+    try:
+        with safe_open(masks, "np") as file:
+            metadata = file.metadata() or {}
+    except SafetensorError as error:
+        raise ValueError(f"{masks.name} beside it is damaged") from error
     if metadata.get("format") != MASKS:
         return {}
     header, start = header_of(masks)
