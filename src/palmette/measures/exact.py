@@ -61,7 +61,6 @@ class ExactSums:
 
     Args:
         top: int64, powers of two above the largest term of each row.
-        digits: of what has been added up before.
 
     >>> sums = ExactSums(bits_above(torch.tensor([1e16])))
     >>> sums.add(slice(0, 1), torch.tensor([[1.0, 1e16, 1.0]], dtype=torch.float64))
@@ -69,9 +68,9 @@ class ExactSums:
     '10000000000000002'
     """
 
-    def __init__(self, top: Tensor, digits: Tensor | None = None) -> None:
+    def __init__(self, top: Tensor) -> None:
         self.top = top
-        self.digits = torch.zeros(1, len(top), dtype=torch.int64) if digits is None else carried(digits)
+        self.digits = torch.zeros(1, len(top), dtype=torch.int64)
 
     def add(self, chosen: slice | Tensor, terms: Tensor) -> None:
         """Add the terms of some rows; they are written over."""
@@ -116,12 +115,6 @@ def whole(digits: Tensor) -> int:
     return number
 
 
-def scale_of(largest: Tensor, *, q: float, wide: bool) -> Tensor:
-    """What magnitudes are divided by so that no power overflows: their largest where one could, else 1."""
-    ones = torch.ones_like(largest)
-    return torch.where(largest > 0, largest, ones) if q > 2 or wide else ones
-
-
 class ExactPowerSums:
     """The two power sums of each row, without rounding; see `PowerSums`.
 
@@ -132,8 +125,9 @@ class ExactPowerSums:
     """
 
     def __init__(self, largest: Tensor, *, p: float, q: float, wide: bool) -> None:
-        self.p, self.q, self.scale = p, q, scale_of(largest, q=q, wide=wide)
-        self._scaled = q > 2 or wide
+        self.p, self.q, self._scaled = p, q, q > 2 or wide
+        # So that no power overflows; else the magnitudes as they are.
+        self.scale = largest.where((largest > 0) & self._scaled, 1.0)
         self.p_sums, self.q_sums = (ExactSums(bits_above(powers(largest / self.scale, power))) for power in (p, q))
 
     def add(self, chosen: slice | Tensor, tile: Tensor) -> None:

@@ -7,7 +7,7 @@ the processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -17,13 +17,12 @@ from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Plan, TailMass
 from palmette.pruning.decision import Decision, UnitDecisions
 from palmette.pruning.masks import Masks
+from palmette.pruning.saliency import Saliency
 from palmette.pruning.selection import select
 from palmette.pruning.sharded_search import Units, tail_mass_cut
 from palmette.pruning.sharded_search import select as select_over_all
 from palmette.pruning.shards import Part, Piece, Spread, added, local
 from palmette.pruning.weights import Weight, check_kind, not_finite, tensors_of
-
-_Saliency = Callable[[str, Tensor], Tensor]
 
 
 def prune_sharded(
@@ -32,19 +31,18 @@ def prune_sharded(
     *,
     scope: str,
     budget: Budget,
-    saliency: _Saliency,
+    saliency: Saliency,
 ) -> tuple[Masks, Decision]:
     """`prune` of weights some of which are DTensors. All processes that have a part call it together."""
     tensors = tensors_of(weights)
-    scores = {n: _scores(n, w, saliency) for n, w in tensors.items()}
-    kept = {n: masks[n] for n in tensors}
     _check_all(tensors, {}, "weight")
-    _check_all({n: s for n, s in scores.items() if s is not tensors[n]}, kept, "score")
+    scores = {n: _scores(n, w, saliency) for n, w in tensors.items()}
+    _check_all({n: s for n, s in scores.items() if s is not tensors[n]}, masks, "score")
     new: dict[str, Tensor] = {}
     decided, network = [], None
     for label, names in [("global", list(weights))] if scope == "global" else [(n, [n]) for n in weights]:
         parts = _parts(weights, names, per_neuron=scope == "neuron")
-        found = _cut(parts, names, tensors, scores, kept, budget)
+        found = _cut(parts, names, tensors, scores, masks, budget)
         width, plan = found[0], found[1]
         new |= found[2]
         sums = plan.sums.over_rows()
@@ -134,7 +132,7 @@ def _rows(pieces: Sequence[Piece]) -> Rows:
     return Rows(tuple(piece.matrix for piece in pieces), tuple(piece.kept for piece in pieces))
 
 
-def _scores(name: str, weight: Tensor, saliency: _Saliency) -> Tensor:
+def _scores(name: str, weight: Tensor, saliency: Saliency) -> Tensor:
     scores = saliency(name, weight)
     if scores is weight:
         return weight
