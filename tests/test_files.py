@@ -81,8 +81,10 @@ def test_weights_are_found_in_any_nesting(tmp_path, nesting):
     assert_holds(open_checkpoint(tmp_path / "a.pt"), model)
 
 
+@pytest.mark.parametrize("large", [0, pickles.LARGE])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_old_and_new_files_of_torch_are_read(tmp_path, zipped):
+def test_old_and_new_files_of_torch_are_read(tmp_path, monkeypatch, zipped, large):
+    monkeypatch.setattr(pickles, "LARGE", large)
     model = net()
     torch.save(model.state_dict(), tmp_path / "a.th", _use_new_zipfile_serialization=zipped)
     assert_holds(open_checkpoint(tmp_path / "a.th"), model)

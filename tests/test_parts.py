@@ -74,6 +74,7 @@ def test_parts_are_small_files_that_the_command_puts_together(tmp_path):
     assert "part 2 of 3 was given twice" in refused(*files, files[1])
     assert "leave out --p" in refused(*files, "--p", "0.7")
     assert "go together" in refused(file, "--part", "1/2")
+    assert "-o must name a .json file" in refused(file, "--part", "1/2", "-o", tmp_path / "part1")
     assert "such as 2/4, got '5'" in refused(file, "--part", "5", "-o", files[0])
     assert "such as 2/4, got 5/4" in refused(file, "--part", "5/4", "-o", files[0])
     assert "one checkpoint at a time" in refused(file, file)

@@ -120,6 +120,8 @@ def measure(
     settings: Any = {"budget": budget, "include": include or None, "exclude": exclude, "memory": _bytes(memory)}
     if (part is None) != (out is None):
         raise ValueError("--part K/N and -o FILE.json go together: which part to measure, and where to write it")
+    if out is not None and (out.suffix != ".json" or out.name.endswith(".index.json")):
+        raise ValueError(f"-o must name a .json file, so that it is known for a part later, got {str(out)!r}")
     if all(f.suffix == ".json" and not f.name.endswith(".index.json") for f in (file, *others)):
         given = [n for n in (*OF_SAP, "include", "exclude", "part") if _was_given(n)]
         if given:

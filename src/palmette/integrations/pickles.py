@@ -27,7 +27,8 @@ LARGE = 1 << 28  # bytes, from which on a file is read in parts: to find them ta
 
 def read(file: Path, *, in_parts: bool = False) -> tuple[list[Stored], dict[str, str], bool]:
     """The tensors, which of them are another one once more, and whether the file is a bare tensor."""
-    found = _heads(file) if in_parts or file.stat().st_size >= LARGE else None
+    large = in_parts or file.stat().st_size >= LARGE
+    found = _heads(file) if large and _zipped(file) else None
     if found is None or isinstance(found, Tensor):
         found = _load(file)
     if isinstance(found, Tensor):
@@ -57,13 +58,17 @@ def read_shard(file: Path) -> list[Stored]:
 
 
 def _load(file: Path) -> Any:
+    return torch.load(file, map_location="cpu", weights_only=True, mmap=_zipped(file))
+
+
+def _zipped(file: Path) -> bool:
+    """What torch wrote before 1.6 is not, and can only be loaded as a whole."""
     with file.open("rb") as handle:
-        zipped = handle.read(2) == b"PK"  # what torch wrote before 1.6 cannot be mapped
-    return torch.load(file, map_location="cpu", weights_only=True, mmap=zipped)
+        return handle.read(2) == b"PK"
 
 
 def _heads(file: Path) -> Any:
-    """What the file holds, tensors without values; None where torch cannot say, as of what it wrote before 1.6."""
+    """What the file holds, tensors without values; None where torch cannot say."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
