@@ -17,11 +17,15 @@ from palmette.studies.rundir import RunDir
 MODEL = """
 from torch import nn
 
+class Halved(nn.BatchNorm1d):
+    def forward(self, x):
+        return super().forward(x) / 2
+
 def net(shape, classes):
     return nn.Sequential(
         nn.Conv2d(shape[0], 6, 3, bias=False), nn.BatchNorm2d(6), nn.ReLU(), nn.Flatten(),
         nn.Linear(6 * (shape[1] - 2) * (shape[2] - 2), 20, bias=False),
-        nn.BatchNorm1d(20, momentum=None), nn.ReLU(),
+        Halved(20, momentum=None), nn.ReLU(),
         nn.Linear(20, classes),
     )
 """

@@ -242,7 +242,7 @@ class SharedTraining(Training):
         count = share.stop - share.start
         self._place += share.start
         pixels, answers = self._batch(count)
-        with synced(self.network.models[0], self._team.add_):
+        with synced(self._team.add_):
             with autocast(self.recipe.precision, self.device):
                 scores = self.network.scores(pixels)
             self.network.learn(scores, self._slopes(scores, answers) * (count / size))
