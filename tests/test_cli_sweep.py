@@ -112,6 +112,11 @@ def test_what_a_model_raises_while_it_is_trained_is_said_with_its_kind():
     last = json.loads(sweep("two.toml", code=1).stdout.splitlines()[-1])
     assert list(last["problems"].values()) == ["KeyError: 'gate'"]
     assert last["finished"] == 1
+    told = json.loads(palmette("sweep", "--status", "two.toml").stdout)
+    assert [(run["state"], run["why"]) for run in told["runs"]] == [
+        ("failed", "KeyError: 'gate'"),
+        ("finished", ""),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pickle
 import secrets
 import shutil
 import signal
@@ -18,9 +19,9 @@ import psutil
 import pytest
 
 from observers import EndsAfter
-from palmette.errors import PalmetteError
+from palmette.errors import NotWritten, PalmetteError, RunFailed
 from palmette.integrations.ray import OnRay
-from palmette.integrations.ray_worker import Desk
+from palmette.integrations.ray_worker import Desk, sendable
 from palmette.studies.rundir import RunDir
 from palmette.studies.sweep import read, run
 
@@ -192,6 +193,17 @@ def test_a_crew_that_was_taken_for_lost_overwrites_nothing():
     desk.close(0)
     assert desk.tell(0, [], {folder: ({"records.jsonl": b""}, ["records.jsonl"])}) == "end"
     assert RunDir(folder).records_file.read_bytes() == b"{}\n"
+
+
+def test_an_error_of_a_users_own_class_is_sent_in_words_that_the_driver_can_read():
+    class Odd(Exception):
+        def __init__(self, one, other):
+            super().__init__(f"{one} and {other}")
+
+    sent = pickle.loads(pickle.dumps(sendable(Odd("this", "that"))))
+    assert (type(sent), str(sent)) == (RunFailed, "Odd: this and that")
+    assert isinstance(sendable(NotWritten("full")), NotWritten)
+    assert isinstance(sendable(MemoryError("one network does not fit")), MemoryError)
 
 
 @pytest.mark.slow

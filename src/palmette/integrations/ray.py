@@ -24,6 +24,7 @@ from palmette.studies.crews import TRIES, Crew, Schedule, kind
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes
 from palmette.studies.rundir import RunDir
+from palmette.studies.sweep import in_words, note_failure
 from palmette.training.data import load
 from palmette.training.models import build, flops_per_image
 
@@ -181,6 +182,7 @@ class _Sweep:
         self.outcomes: Outcomes = {}
         self.flying: dict[Any, Crew] = {}
         self.busy_since: dict[Path, float] = {}
+        self.said: set[str] = set()
         self.workers, self._counted = self.engine.workers(self.place.device), time.monotonic()
         done = {folder: _rounds(folder) for folder in self.runs}
         guess = {kind(e): _flops(e.data, e.model, self.place.data_folder) for e in self.runs.values()}
@@ -245,7 +247,7 @@ class _Sweep:
     def _tell(self, news: Sequence[News]) -> None:
         for what, folder, more in news:
             if folder is None:
-                self.observer.say(more)
+                self._say_once(more)  # as a thousand workers may
             elif what == "epoch":
                 self.observer.epoch(self.runs[folder], more)
             elif what == "pace":
@@ -253,6 +255,11 @@ class _Sweep:
             else:
                 self.schedule.reached(folder, more["round"] + 1)
                 self.observer.recorded(self.runs[folder], more)
+
+    def _say_once(self, text: str) -> None:
+        if text not in self.said:
+            self.said.add(text)
+            self.observer.say(text)
 
     def _land(self, task: Any) -> None:
         crew = self.flying.pop(task)
@@ -280,12 +287,11 @@ class _Sweep:
         if report.why is None:
             self.schedule.given_back(crew, left, idle=self._idle(), at=now + 2 if later else 0.0)
             return
-        why = _in_words(report.why)
+        why = _why(report.why)
         aside = self.schedule.failed(crew, left)
         for folder in aside:
             failure = RunFailed(f"{folder.name} failed {TRIES} times, the last time alone: {why}")
-            with suppress(OSError):
-                RunDir(folder).write_text(RunDir(folder).failure.name, f"{failure}\n")
+            note_failure(folder, str(failure))
             self._over(folder, failure)
         if len(left) > len(aside):
             runs = "a run is" if len(left) == 1 else f"{len(left)} runs are"
@@ -324,12 +330,12 @@ def _flops(data: str, model: str, folder: str | None) -> float:
         return 1.0
 
 
-def _in_words(error: Exception) -> str:
+def _why(error: Exception) -> str:
     errors = _ray().exceptions
     if isinstance(error, errors.RayError):
         kind = "its machine was lost" if isinstance(error, errors.NodeDiedError) else "its worker was lost"
         return f"{kind} ({type(error).__name__})"
-    return f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+    return in_words(error)
 
 
 def _ray() -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import pickle
 import socket
 import sys
 import tempfile
@@ -21,12 +20,12 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from palmette.errors import NotWritten, RunBusy, RunInterrupted
+from palmette.errors import NotWritten, PalmetteError, RunBusy, RunFailed, RunInterrupted
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer, Progress
 from palmette.studies.rounds import run_together
 from palmette.studies.rundir import RunDir
-from palmette.studies.sweep import why_over
+from palmette.studies.sweep import in_words, why_over
 from palmette.training.data import Images, load
 
 SECONDS_BETWEEN_SAVES = 900.0
@@ -242,16 +241,13 @@ def answer(call: Any) -> Any:
 
 
 def sendable(outcome: Any) -> Any:
-    """An error as it is, where it can be sent; else one that says the same."""
-    if not isinstance(outcome, Exception):
+    """As it is, or an error of palmette that says the same: the driver may not have the class of another."""
+    where = f" (on {socket.gethostname()})" if isinstance(outcome, OSError) else ""
+    if isinstance(outcome, NotWritten):
+        return NotWritten(f"{outcome}{where}")
+    if isinstance(outcome, str | PalmetteError | MemoryError):
         return outcome
-    text = f"{outcome} (on {socket.gethostname()})" if isinstance(outcome, NotWritten | OSError) else ""
-    with suppress(Exception):
-        copy = pickle.loads(pickle.dumps(outcome))
-        # The driver has no modules of a user's own; a class of torch or Python is everywhere.
-        if type(copy) is type(outcome) and type(outcome).__module__.split(".")[0] in ("builtins", "palmette"):
-            return type(outcome)(text) if text else copy
-    return RuntimeError(f"{type(outcome).__name__}: {outcome}")
+    return RunFailed(f"{in_words(outcome)}{where}")
 
 
 def files_of(folder: Path, known: dict[str, tuple[int, int]] | None = None) -> Files:

@@ -7,13 +7,14 @@ import itertools
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 
-from palmette.errors import NotWritten, RunDamaged, RunInterrupted
+from palmette.errors import NotWritten, PalmetteError, RunDamaged, RunInterrupted
 from palmette.studies.config import BELONGS_TO, Experiment, seeds
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes, fleets, run_together
@@ -120,6 +121,7 @@ def here(
             for folder, experiment in fleet.items():
                 outcomes[folder] = why_over(folder) or error
                 if outcomes[folder] is error:
+                    note_failure(folder, in_words(error))
                     observer.ended(experiment, error)
     return outcomes
 
@@ -222,6 +224,22 @@ def _own(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _words(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in settings.items())
+
+
+def note_failure(folder: Path, why: str) -> None:
+    """Write down why the run in a folder could not go on, for whoever looks at it later."""
+    with suppress(NotWritten):
+        RunDir(folder).write_text(RunDir(folder).failure.name, f"{why}\n")
+
+
+def in_words(error: Exception) -> str:
+    """In a line; what is not said for people, such as a KeyError, by its kind too.
+
+    >>> in_words(KeyError("gate")), in_words(RunDamaged("a line is damaged"))
+    ("KeyError: 'gate'", 'a line is damaged')
+    """
+    text = "".join(str(error).strip().splitlines()[:1])
+    return text if isinstance(error, PalmetteError) else f"{type(error).__name__}: {text}"
 
 
 def why_over(folder: Path) -> str | None:
