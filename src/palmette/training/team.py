@@ -122,11 +122,13 @@ class Team:
                 self.send("end")
         except ProcessLost:
             self.in_epoch = True
+        if self.in_epoch:
+            for process, _ in self._others:
+                process.kill()
+        dist.destroy_process_group()  # before the others are waited for: NCCL wants it of all at once
         for process, _ in self._others:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(timeout=0 if self.in_epoch else 30)
-            process.kill()
-        dist.destroy_process_group()
+                process.wait(timeout=30)
 
 
 @contextmanager
