@@ -1,6 +1,7 @@
 """Checkpoints are read without the model's code, and the weights found are those that the model would prune."""
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -12,7 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import palmette as pm
-from palmette.integrations import pickles
+from palmette.integrations import pickles, shards
 from palmette.integrations.checkpoints import prune_checkpoint
 from palmette.integrations.files import open_checkpoint
 
@@ -109,8 +110,10 @@ def test_large_files_of_torch_are_read_in_parts(tmp_path, monkeypatch, nesting):
         assert torch.equal(weight.read(1, 2), state[weight.name][1:2])
 
 
+@pytest.mark.parametrize("past_cache", [0, math.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_safetensors_are_read_in_parts(tmp_path, dtype):
+def test_safetensors_are_read_in_parts(tmp_path, monkeypatch, dtype, past_cache):
+    monkeypatch.setattr(shards, "PAST_CACHE", past_cache)
     model = net().to(dtype)
     save_file(model.state_dict(), tmp_path / "a.safetensors")
     checkpoint = open_checkpoint(tmp_path / "a.safetensors")

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,12 @@ DTYPES: Mapping[str, torch.dtype] = {
     "C64": torch.complex64,
 }
 """The names of dtypes in a header."""
+
+_DONTCACHE = 0x80  # RWF_DONTCACHE of Linux 6.14
+PAST_CACHE: float = (
+    os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 if sys.platform == "linux" else math.inf
+)
+"""Bytes, from which on a file does not go into the page cache: half of the memory of the machine."""
 
 MASKS = "palmette-masks-1"
 """What `Masks.save` calls its format."""
@@ -102,7 +111,7 @@ def part_of(file: Path, start: int, shape: tuple[int, ...], dtype: torch.dtype) 
 
     def part(first: int, last: int) -> Tensor:
         count = (last - first) * width if shape else dtype.itemsize
-        data = np.fromfile(file, np.uint8, count, offset=start + first * width)
+        data = _bytes(file, start + first * width, count)
         if len(data) != count:
             raise ValueError("it is shorter than its header says")
         if not count:
@@ -110,6 +119,17 @@ def part_of(file: Path, start: int, shape: tuple[int, ...], dtype: torch.dtype) 
         return torch.from_numpy(data).view(dtype).reshape((last - first, *shape[1:]) if shape else ())
 
     return part
+
+
+def _bytes(file: Path, start: int, count: int) -> np.ndarray[Any, Any]:
+    """Some bytes of a file; one that memory cannot hold is read past the page cache, which takes time to fill."""
+    if file.stat().st_size > PAST_CACHE:
+        data, done = np.empty(count, np.uint8), 0
+        with suppress(OSError), file.open("rb", buffering=0) as handle:  # not every file system can
+            while more := os.preadv(handle.fileno(), [data.data[done:]], start + done, _DONTCACHE):
+                done += more
+            return data[:done]
+    return np.fromfile(file, np.uint8, count, offset=start)
 
 
 def masks_file(file: Path) -> Path:
