@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import resource
 import secrets
 import shutil
 import signal
@@ -118,6 +119,14 @@ def machines():
     cluster.close()
 
 
+@pytest.fixture
+def few_open_files():
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -193,6 +202,11 @@ def test_a_crew_that_was_taken_for_lost_overwrites_nothing():
     desk.close(0)
     assert desk.tell(0, [], {folder: ({"records.jsonl": b""}, ["records.jsonl"])}) == "end"
     assert RunDir(folder).records_file.read_bytes() == b"{}\n"
+
+
+def test_more_runs_are_lent_than_a_process_may_have_open_files_at_first(few_open_files):
+    folders = [Path(f"run-{number}").resolve() for number in range(200)]
+    assert Desk().lend(0, folders) == {folder: {} for folder in folders}
 
 
 def test_an_error_of_a_users_own_class_is_sent_in_words_that_the_driver_can_read():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import resource
 import socket
 import sys
 import tempfile
@@ -73,6 +74,8 @@ class Desk:
         self._words: dict[int, Word] = {}
         self._everybody: Word = "go on"
         self._lent: dict[int, ExitStack] = {}
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each run that is lent keeps its lock open
 
     def tell(self, crew: int, news: list[News], files: Mapping[Path, tuple[Files, list[str]]]) -> Word:
         """News of a crew, and files of runs that it trains elsewhere; what the crew is to do."""
