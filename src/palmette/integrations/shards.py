@@ -45,7 +45,8 @@ DTYPES: Mapping[str, torch.dtype] = {
 }
 """The names of dtypes in a header."""
 
-_DONTCACHE = 0x80  # RWF_DONTCACHE of Linux 6.14
+DONTCACHE = 0x80
+"""RWF_DONTCACHE of Linux 6.14: what is read does not stay in the page cache, unless it was there."""
 PAST_CACHE: float = (
     os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 if sys.platform == "linux" else math.inf
 )
@@ -126,7 +127,7 @@ def _bytes(file: Path, start: int, count: int) -> np.ndarray[Any, Any]:
     if file.stat().st_size > PAST_CACHE:
         data, done = np.empty(count, np.uint8), 0
         with suppress(OSError), file.open("rb", buffering=0) as handle:  # not every file system can
-            while more := os.preadv(handle.fileno(), [data.data[done:]], start + done, _DONTCACHE):
+            while more := os.preadv(handle.fileno(), [data.data[done:]], start + done, DONTCACHE):
                 done += more
             return data[:done]
     return np.fromfile(file, np.uint8, count, offset=start)
