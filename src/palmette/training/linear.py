@@ -25,7 +25,7 @@ def make_linear_fast(skeleton: nn.Module) -> None:
         if type(module) is nn.Sequential:
             children = list(module)
             for one, following in itertools.pairwise(children):
-                if type(one) is nn.Linear and type(following) is nn.ReLU and _once(skeleton, one, following):
+                if type(one) is nn.Linear and type(following) is nn.ReLU and stands_once(skeleton, one, following):
                     one.forward = functools.partial(_linear, one, relu=True)  # type: ignore[method-assign]
                     following.forward = _same  # type: ignore[method-assign, assignment]
 
@@ -34,7 +34,7 @@ def _same(x: Tensor) -> Tensor:
     return x
 
 
-def _once(skeleton: nn.Module, *modules: nn.Module) -> bool:
+def stands_once(skeleton: nn.Module, *modules: nn.Module) -> bool:
     """Whether each of the modules stands at one place, without hooks that would see a result between."""
     names = [module for _, module in skeleton.named_modules(remove_duplicate=False)]
     hooks = any(m._forward_hooks or m._forward_pre_hooks for m in modules)

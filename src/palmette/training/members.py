@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from palmette.measures.fused import triton_is_there
+from palmette.training.convolution import make_convolutions_fast
 from palmette.training.linear import make_linear_fast
 from palmette.training.recipe import Recipe, set_learning_rate
 from palmette.training.update import Update
@@ -59,7 +61,13 @@ class Alone:
                     known[key] = _laid_out_like(parameter, value)
         self.notes: list[str] = []
         self.add_gradients: Callable[[list[Tensor]], None] | None = None  # over the processes that train along
-        self._forward = compiled(member.model, self.notes) if recipe.compile else member.model
+        self._forward: Callable[[Tensor], Tensor] = member.model
+        self._fast: nn.Module | None = None
+        if recipe.compile:
+            self._forward = compiled(member.model, self.notes)
+        elif self.device.type == "cuda" and triton_is_there():
+            fast = copy.deepcopy(member.model).to("meta")
+            self._fast = fast if make_convolutions_fast(fast) else None
         self._parameters = list(named.values())
         self._masks = {
             i: _laid_out_like(p, member.masks[name].to(p.device, p.dtype))
@@ -73,6 +81,11 @@ class Alone:
 
     def scores(self, x: Tensor) -> Tensor:
         """1×B×classes from 1×B×C×H×W."""
+        (model,) = self.models
+        if self._fast is not None and model.training:
+            state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+            scores: Tensor = functional_call(self._fast, state, (x[0],))
+            return scores[None]
         return self._forward(x[0])[None]
 
     def learn(self, scores: Tensor, slopes: Tensor) -> None:
