@@ -16,7 +16,8 @@ from torch.nn import functional
 from palmette.training.linear import stands_once
 
 _FEW_CHANNELS = 4  # of images; libraries are slow with them
-_TILE, _COLUMNS, _PARTS = 64, 64, 1024
+_TILE, _COLUMNS = 64, 64  # of a feature map that a program reads at once
+_PARTS, _FEW = 512, 8  # sums of a channel, and channels, that a program adds up at once
 
 
 def make_convolutions_fast(skeleton: nn.Module) -> bool:
@@ -152,7 +153,7 @@ class _NormReluPool(torch.autograd.Function):
             kernels.statistics[(parts, blocks)](
                 z, means, squares, pixels, channels, chunk, ROWS=_TILE, COLUMNS=_COLUMNS
             )
-            kernels.normalisation[(-(-channels // 16),)](
+            kernels.normalisation[(-(-channels // _FEW),)](
                 means,
                 squares,
                 weight,
@@ -169,8 +170,9 @@ class _NormReluPool(torch.autograd.Function):
                 momentum,
                 eps,
                 BIAS=bias is not None,
-                PARTS=128,
-                COLUMNS=16,
+                PARTS=_PARTS,
+                COLUMNS=_FEW,
+                num_warps=8,
             )
             rows, tile = count * down * across, _TILE // pool
             kernels.rectified[(-(-rows // tile), blocks)](
@@ -212,8 +214,8 @@ class _NormReluPool(torch.autograd.Function):
                 ROWS=tile,
                 COLUMNS=_COLUMNS,
             )
-            kernels.sums_of_parts[(-(-channels // 16),)](
-                sums, products, both, channels, parts, PARTS=128, COLUMNS=16
+            kernels.sums_of_parts[(-(-channels // _FEW),)](
+                sums, products, both, channels, parts, PARTS=_PARTS, COLUMNS=_FEW, num_warps=8
             )
             all_down, all_across = -(-height // pool), -(-width // pool)
             windows = count * all_down * all_across
