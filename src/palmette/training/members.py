@@ -82,7 +82,7 @@ class Alone:
     def scores(self, x: Tensor) -> Tensor:
         """1×B×classes from 1×B×C×H×W."""
         (model,) = self.models
-        if self._fast is not None and model.training:
+        if self._fast is not None and model.training and self.add_gradients is None:  # which norms over all processes
             state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
             scores: Tensor = functional_call(self._fast, state, (x[0],))
             return scores[None]
