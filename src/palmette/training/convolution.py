@@ -175,10 +175,23 @@ class _NormReluPool(torch.autograd.Function):
                 num_warps=8,
             )
             rows, tile = count * down * across, _TILE // pool
+            tops = torch.empty_like(out) if pool > 1 else z
             kernels.rectified[(-(-rows // tile), blocks)](
-                z, found, out, rows, channels, down, across, height, width, POOL=pool, ROWS=tile, COLUMNS=_COLUMNS
+                z,
+                found,
+                out,
+                tops,
+                rows,
+                channels,
+                down,
+                across,
+                height,
+                width,
+                POOL=pool,
+                ROWS=tile,
+                COLUMNS=_COLUMNS,
             )
-        ctx.save_for_backward(z, found)
+        ctx.save_for_backward(z, tops, found)
         ctx.pool, ctx.bias = pool, None if bias is None else torch.zeros_like(bias)
         return out
 
@@ -186,7 +199,7 @@ class _NormReluPool(torch.autograd.Function):
     def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
         from palmette.training import convolution_kernels as kernels
 
-        z, found = ctx.saved_tensors
+        z, tops, found = ctx.saved_tensors
         pool = ctx.pool
         slopes = slopes.contiguous(memory_format=torch.channels_last)
         count, channels, height, width = z.shape
@@ -198,21 +211,7 @@ class _NormReluPool(torch.autograd.Function):
         of_z = torch.empty_like(z, memory_format=torch.channels_last)
         with torch.cuda.device(z.device):
             kernels.slope_sums[(parts, blocks)](
-                z,
-                slopes,
-                found,
-                sums,
-                products,
-                rows,
-                channels,
-                chunk,
-                down,
-                across,
-                height,
-                width,
-                POOL=pool,
-                ROWS=tile,
-                COLUMNS=_COLUMNS,
+                tops, slopes, found, sums, products, rows, channels, chunk, ROWS=_TILE, COLUMNS=_COLUMNS
             )
             kernels.sums_of_parts[(-(-channels // _FEW),)](
                 sums, products, both, channels, parts, PARTS=_PARTS, COLUMNS=_FEW, num_warps=8

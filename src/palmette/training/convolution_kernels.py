@@ -30,24 +30,26 @@ def statistics(z_ptr, means_ptr, squares_ptr, rows, channels, chunk, ROWS: tl.co
     """Mean, and sum of squares around it, of each channel in each chunk of rows."""
     part = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    valid = column < channels
     first, last = part * chunk, tl.minimum(rows, (part + 1) * chunk)
-    mean = tl.zeros([COLUMNS], tl.float32)
-    square = tl.zeros([COLUMNS], tl.float32)
+    # Sums are taken around the mean of the first rows, so that they round less.
+    row = first + tl.arange(0, ROWS)
+    inside = (row < last)[:, None] & valid[None, :]
+    z = tl.load(z_ptr + row.to(tl.int64)[:, None] * channels + column[None, :], mask=inside, other=0.0)
+    middle = tl.sum(z.to(tl.float32), 0) / tl.minimum(last - first, ROWS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    square = tl.zeros([ROWS, COLUMNS], tl.float32)
     for start in range(first, last, ROWS):
         row = start + tl.arange(0, ROWS)
-        inside = (row < last)[:, None] & (column < channels)[None, :]
+        inside = (row < last)[:, None] & valid[None, :]
         z = tl.load(z_ptr + row.to(tl.int64)[:, None] * channels + column[None, :], mask=inside, other=0.0)
-        z = z.to(tl.float32)
-        count = tl.minimum(last - start, ROWS).to(tl.float32)
-        before = (start - first).to(tl.float32)
-        own = tl.sum(z, 0) / count
-        off = tl.where(inside, z - own[None, :], 0.0)
-        step = own - mean
-        square += tl.sum(off * off, 0) + step * step * (before * count / (before + count))
-        mean += step * (count / (before + count))
+        off = tl.where(inside, z.to(tl.float32) - middle[None, :], 0.0)
+        total += off
+        square += off * off
+    off = tl.sum(total, 0) / (last - first)
     at = part * channels + column
-    tl.store(means_ptr + at, mean, mask=column < channels)
-    tl.store(squares_ptr + at, square, mask=column < channels)
+    tl.store(means_ptr + at, middle + off, mask=valid)
+    tl.store(squares_ptr + at, tl.sum(square, 0) - off * off * (last - first), mask=valid)
 
 
 @triton.jit
@@ -126,6 +128,7 @@ def rectified(
     z_ptr,
     found_ptr,
     out_ptr,
+    tops_ptr,
     rows,
     channels,
     down,
@@ -136,25 +139,31 @@ def rectified(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Normalise, ReLU, and the largest of each window."""
+    """Normalise, ReLU, and the largest of each window, which goes to `tops` as it was before, if there are any."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < channels)[None, :]
     factor = tl.load(found_ptr + 2 * channels + column, mask=column < channels, other=0.0)[None, :]
     summand = tl.load(found_ptr + 3 * channels + column, mask=column < channels, other=0.0)[None, :]
-    best = tl.zeros([ROWS, COLUMNS], tl.float32)
+    best = tl.full([ROWS, COLUMNS], float("-inf"), tl.float32)
+    top = tl.zeros([ROWS, COLUMNS], tl.float32)
     for k in tl.static_range(POOL * POOL):
         pixel, _ = _window(row, k, down, across, height, width, POOL)
         z = tl.load(z_ptr + pixel[:, None] * channels + column[None, :], mask=inside, other=0.0).to(tl.float32)
         value = z * factor + summand
-        best = tl.where((value <= best) | (best != best), best, value)  # what is not a number stays so
+        stays = (value <= best) | (best != best)  # what is not a number stays so
+        top = tl.where(stays, top, z)
+        best = tl.where(stays, best, value)
     place = row.to(tl.int64)[:, None] * channels + column[None, :]
+    best = tl.where(best < 0.0, 0.0, best)
     tl.store(out_ptr + place, best.to(out_ptr.dtype.element_ty), mask=inside)
+    if POOL > 1:
+        tl.store(tops_ptr + place, top.to(tops_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def slope_sums(
-    z_ptr,
+    tops_ptr,
     slopes_ptr,
     found_ptr,
     sums_ptr,
@@ -162,11 +171,6 @@ def slope_sums(
     rows,
     channels,
     chunk,
-    down,
-    across,
-    height,
-    width,
-    POOL: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
@@ -183,22 +187,13 @@ def slope_sums(
     last = tl.minimum(rows, (part + 1) * chunk)
     for start in range(part * chunk, last, ROWS):
         row = start + tl.arange(0, ROWS)
-        inside = (row < last)[:, None] & valid[None, :]
         place = row.to(tl.int64)[:, None] * channels + column[None, :]
+        inside = (row < last)[:, None] & valid[None, :]
         slope = tl.load(slopes_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        best = tl.zeros([ROWS, COLUMNS], tl.float32)
-        of_best = tl.zeros([ROWS, COLUMNS], tl.float32)
-        for k in tl.static_range(POOL * POOL):
-            pixel, _ = _window(row, k, down, across, height, width, POOL)
-            z = tl.load(z_ptr + pixel[:, None] * channels + column[None, :], mask=inside, other=0.0)
-            z = z.to(tl.float32)
-            value = z * factor + summand
-            better = value > best
-            best = tl.where(better, value, best)
-            of_best = tl.where(better, z, of_best)
-        slope = tl.where(best > 0.0, slope, 0.0)
+        top = tl.load(tops_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        slope = tl.where(top * factor + summand > 0.0, slope, 0.0)
         total += slope
-        product += slope * (of_best - mean) * deviation
+        product += slope * (top - mean) * deviation
     at = part * channels + column
     tl.store(sums_ptr + at, tl.sum(total, 0), mask=valid)
     tl.store(products_ptr + at, tl.sum(product, 0), mask=valid)

@@ -177,10 +177,9 @@ class Step:
         self._scale = torch.ones(self._members, device=self._device)
 
     def __call__(self, gradients: Mapping[str, Tensor], rate: Tensor) -> None:
-        """Step with `rate`, a number on the device; gradients may be in another dtype."""
+        """Step with `rate`, a number on the device; gradients lie as the parameters do, maybe in another dtype."""
         from palmette.training import kernels
 
-        gradients = {name: gradient.contiguous() for name, gradient in gradients.items()}
         names = list(gradients)
         parts = [names[start : start + _TENSORS] for start in range(0, len(names), _TENSORS)]
         with torch.cuda.device(self._device):

@@ -19,7 +19,7 @@ from palmette.measures.fused import triton_is_there
 from palmette.training.convolution import make_convolutions_fast
 from palmette.training.linear import make_linear_fast
 from palmette.training.recipe import Recipe, set_learning_rate
-from palmette.training.update import Update
+from palmette.training.update import Update, laid_out_like
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Alone:
 
     def __init__(self, member: Member, recipe: Recipe) -> None:
         self.models, self.optimizer, self.recipe = (member.model,), member.optimizer, recipe
-        named = {name: p for name, p in member.model.named_parameters() if p.requires_grad}
+        named: dict[str, Tensor] = {name: p for name, p in member.model.named_parameters() if p.requires_grad}
         if not named:
             raise ValueError("there is nothing to train: all parameters of the model are frozen")
         self.device = next(iter(named.values())).device
@@ -58,54 +58,78 @@ class Alone:
         for parameter, known in self.optimizer.state.items():
             for key, value in known.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    known[key] = _laid_out_like(parameter, value)
+                    known[key] = laid_out_like(parameter, value)
         self.notes: list[str] = []
         self.add_gradients: Callable[[list[Tensor]], None] | None = None  # over the processes that train along
         self._forward: Callable[[Tensor], Tensor] = member.model
         self._fast: nn.Module | None = None
+        on_gpu = self.device.type == "cuda" and triton_is_there()
         if recipe.compile:
             self._forward = compiled(member.model, self.notes)
-        elif self.device.type == "cuda" and triton_is_there():
+        elif on_gpu:
             fast = copy.deepcopy(member.model).to("meta")
             self._fast = fast if make_convolutions_fast(fast) else None
-        self._parameters = list(named.values())
+        self._parameters = named
         self._masks = {
-            i: _laid_out_like(p, member.masks[name].to(p.device, p.dtype))
-            for i, (name, p) in enumerate(named.items())
+            name: laid_out_like(p, member.masks[name].to(p.device, p.dtype))
+            for name, p in named.items()
             if name in member.masks and not bool(member.masks[name].all())
         }
+        self._used = named  # by the forward pass
+        self._update: Update | None = None
+        if on_gpu and recipe.optimizer == "sgd" and all(_lies_in_one_piece(p) for p in named.values()):
+            rounded = _rounded(member.model) if self._fast is not None else ()
+            stacked = {name: p.detach()[None].requires_grad_() for name, p in named.items()}
+            self._update = Update(stacked, [member], recipe, rounded=rounded)
+            copies = {name: p for name, p in self._update.used.items() if p is not stacked[name]}
+            self._used = {**named, **{name: p[0].detach().requires_grad_() for name, p in copies.items()}}
 
     def set_learning_rate(self, rate: float) -> None:
         """Of the steps to come."""
         set_learning_rate(self.optimizer, rate)
+        if self._update is not None:
+            self._update.set_learning_rate(rate)
 
     def scores(self, x: Tensor) -> Tensor:
         """1×B×classes from 1×B×C×H×W."""
         (model,) = self.models
-        if self._fast is not None and model.training and self.add_gradients is None:  # which norms over all processes
-            state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-            scores: Tensor = functional_call(self._fast, state, (x[0],))
-            return scores[None]
-        return self._forward(x[0])[None]
+        if self._update is not None and not model.training:
+            self._update.refresh()  # the weights may have been cut since the last step
+        if self._fast is None or not model.training or self.add_gradients is not None:
+            return self._forward(x[0])[None]
+        state = {**dict(model.named_parameters()), **dict(model.named_buffers()), **self._used}
+        scores: Tensor = functional_call(self._fast, state, (x[0],))
+        return scores[None]
 
     def learn(self, scores: Tensor, slopes: Tensor) -> None:
         """One step downhill; `slopes` is the gradient of the loss with respect to the `scores`."""
-        gradients = torch.autograd.grad(scores, self._parameters, slopes, allow_unused=True)
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            parameter.grad = None if gradient is None else _laid_out_like(parameter, gradient)
-        masked = [(g, mask) for i, mask in self._masks.items() if (g := self._parameters[i].grad) is not None]
+        if self._update is not None and self.add_gradients is None:
+            found = torch.autograd.grad(scores, list(self._used.values()), slopes, allow_unused=True)
+            self._update([None if gradient is None else gradient[None] for gradient in found])
+            return
+        parameters = list(self._parameters.values())
+        gradients = torch.autograd.grad(scores, parameters, slopes, allow_unused=True)
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = None if gradient is None else laid_out_like(parameter, gradient)
+        masked = [
+            (g, mask) for name, mask in self._masks.items() if (g := self._parameters[name].grad) is not None
+        ]
         if masked:  # as floats and all at once, which takes a tenth of the time of booleans one by one
             torch._foreach_mul_([gradient for gradient, _ in masked], [mask for _, mask in masked])
         if self.add_gradients is not None:
-            self.add_gradients([p.grad for p in self._parameters if p.grad is not None])
+            self.add_gradients([p.grad for p in parameters if p.grad is not None])
         if self.recipe.clip is not None:
-            nn.utils.clip_grad_norm_(self._parameters, self.recipe.clip)
+            nn.utils.clip_grad_norm_(parameters, self.recipe.clip)
         self.optimizer.step()
 
     def changing(self) -> Iterator[Tensor]:
         """Every tensor that a step writes."""
-        for model in self.models:
-            yield from (*model.parameters(), *model.buffers())
+        (model,) = self.models
+        yield from model.buffers()
+        if self._update is not None:
+            yield from self._update.changing()
+            return
+        yield from model.parameters()
         for known in self.optimizer.state.values():
             yield from (value for value in known.values() if isinstance(value, Tensor))
 
@@ -131,13 +155,7 @@ class Stacked:
             for name, _ in self.models[0].named_buffers()
         }
         self.device = next(iter(self._parameters.values())).device
-        # What autocast would round in each step is kept rounded.
-        rounded = {
-            f"{name}.{own}"
-            for name, module in self.models[0].named_modules()
-            if isinstance(module, nn.Linear)
-            for own, _ in module.named_parameters(recurse=False)
-        }
+        rounded = _rounded(self.models[0])
         self._update = Update(self._parameters, members, recipe, rounded=rounded)
         self.notes: list[str] = []
         self._all = torch.vmap(self._one, in_dims=(0, 0, 0))
@@ -188,6 +206,26 @@ def stackable(models: Sequence[nn.Module]) -> bool:
     return all(_plain_attributes(model) == _plain_attributes(first) for model in models[1:])
 
 
+def _rounded(model: nn.Module) -> set[str]:
+    """Names of what autocast would round in each step, and is kept rounded instead."""
+    return {
+        f"{name}.{own}"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear | nn.modules.conv._ConvNd)
+        for own, _ in module.named_parameters(recurse=False)
+    }
+
+
+def _lies_in_one_piece(parameter: Tensor) -> bool:
+    """Whether it is what the kernels of `palmette.training.fused` take: float32, each place of memory once."""
+    size = 1
+    for stride, length in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
+        if length > 1 and stride != size:
+            return False
+        size *= length
+    return parameter.dtype == torch.float32
+
+
 def _plain_attributes(model: nn.Module) -> list[dict[str, object]]:
     plain = (bool, int, float, str, tuple, type(None))
     return [{k: v for k, v in vars(m).items() if isinstance(v, plain)} for m in model.modules()]
@@ -216,15 +254,6 @@ def compiled(function: Callable[..., Tensor], notes: list[str]) -> Callable[...,
 
 
 @torch.no_grad()
-def _laid_out_like(parameter: Tensor, values: Tensor) -> Tensor:
-    """`values` in the order in memory that the parameter has, as one kernel for all parameters wants it."""
-    if values.stride() == parameter.stride():
-        return values
-    # Not `empty_like`, which has other strides where a dimension has one entry.
-    same = torch.empty_strided(parameter.shape, parameter.stride(), dtype=values.dtype, device=values.device)
-    return same.copy_(values)
-
-
 @torch.no_grad()
 def _stack_(tensors: Sequence[Tensor]) -> Tensor:
     """One tensor of all; each of them becomes a slice of it."""

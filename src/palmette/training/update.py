@@ -22,7 +22,7 @@ class Update:
     What the members' optimizers know, such as a momentum, becomes a slice of what is stacked here.
 
     Args:
-        parameters: by name, stacked along the first dimension.
+        parameters: by name, stacked along the first dimension, without gaps.
         members: whose parameters they are, with their optimizers and masks.
         recipe: for the optimizer and its numbers.
         rounded: names of what the forward pass may read in bfloat16, if that is the recipe's precision.
@@ -56,8 +56,11 @@ class Update:
         for name, p in self._parameters.items():
             masks = [member.masks.get(name) for member in members]
             if any(mask is not None and not bool(mask.all()) for mask in masks):
-                whole = [torch.ones_like(p[0], dtype=torch.bool) if m is None else m.to(p.device) for m in masks]
-                self._masks[name] = torch.stack(whole).to(torch.uint8 if p.is_cuda else p.dtype)
+                kept = torch.ones_like(p, dtype=torch.uint8 if p.is_cuda else p.dtype, requires_grad=False)
+                for part, mask in zip(kept, masks, strict=True):
+                    if mask is not None:
+                        part.copy_(mask)
+                self._masks[name] = kept
         # What the forward pass reads: in bfloat16 a copy of the weights, which the step keeps up to date.
         self._copies: dict[str, Tensor] = {}
         self._fused: fused.Step | None = None
@@ -91,7 +94,7 @@ class Update:
         """Step; `gradients` belong to those of `used` that are trained, in their order."""
         found = {n: g for n, g in zip(self._parameters, gradients, strict=True) if g is not None}
         if self._fused is not None:
-            self._fused(found, self._rate)
+            self._fused({n: laid_out_like(self._parameters[n], g) for n, g in found.items()}, self._rate)
             return
         found = {name: g.to(self._parameters[name].dtype) for name, g in found.items()}
         for name, mask in self._masks.items():
@@ -128,6 +131,15 @@ class Update:
         scale = _beside(self._rate / (1 - betas[0] ** step), gradient)
         root = second.sqrt() / _beside((1 - betas[1] ** step).sqrt(), gradient)
         parameter.sub_(scale * first / root.add_(1e-8))
+
+
+def laid_out_like(parameter: Tensor, values: Tensor) -> Tensor:
+    """`values` in the order in memory that the parameter has, as one kernel for all parameters wants it."""
+    if values.stride() == parameter.stride():
+        return values
+    # Not `empty_like`, which has other strides where a dimension has one entry.
+    same = torch.empty_strided(parameter.shape, parameter.stride(), dtype=values.dtype, device=values.device)
+    return same.copy_(values)
 
 
 def _beside(per_member: Tensor, values: Tensor) -> Tensor:
