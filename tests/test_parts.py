@@ -11,6 +11,7 @@ import palmette as pm
 from palmette.cli import main
 from palmette.integrations.parts import measure_part, merge_parts
 from palmette.measures import spectrum
+from palmette.pruning.stored import within
 
 KINDS = {
     "bfloat16": [torch.bfloat16],
@@ -110,4 +111,18 @@ def test_parts_of_checkpoints_that_differ_in_values_alone_are_no_whole(tmp_path)
 
 @pytest.mark.parametrize("size", ["1", "1TB", "-1GB", "", "100MB"])
 def test_memory_is_a_size_with_room_for_something(tmp_path, size):
-    assert "memory must be" in refused(checkpoint(tmp_path / "a.safetensors", KINDS["float32"]), "--memory", size)
+    said = refused(checkpoint(tmp_path / "a.safetensors", KINDS["float32"]), "--memory", size)
+    assert "memory must be" in said
+    assert "could not be read" not in said
+
+
+def test_no_more_threads_measure_than_there_is_memory_for():
+    before = torch.get_num_threads()
+    try:
+        for threads, room, used in ((48, 10**9, 6), (3, 10**9, 3), (48, 5 * 10**8, 1)):
+            torch.set_num_threads(threads)
+            with within(room):
+                assert torch.get_num_threads() == used
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -14,7 +14,7 @@ from palmette.pruning.compressible import Compressibility, LeftOut
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.measuring import measure
 from palmette.pruning.shards import check_whole
-from palmette.pruning.stored import MEMORY, chunk_for, stored_weights
+from palmette.pruning.stored import MEMORY, stored_weights, within
 from palmette.pruning.weights import prunable, tensors_of, uncompiled
 
 
@@ -59,13 +59,13 @@ def how_compressible(
     if masks is not None:
         raise ValueError("masks go with a model; those of a file are beside it, where `palmette prune` left them")
     found = open_checkpoint(model, include=include, exclude=exclude)
-    with readable(found.path):
+    with within(memory) as chunk, readable(found.path):
         return measure(
             found.weights,
             budget=budget,
             left_out=found.left_out,
             title=found.path.name,
-            chunk=chunk_for(memory),
+            chunk=chunk,
         )
 
 

@@ -25,7 +25,7 @@ from palmette.measures.spectrum import Counts, Spectrum
 from palmette.pruning.budgets import Sap
 from palmette.pruning.compressible import Compressibility, LeftOut
 from palmette.pruning.measuring import Found, Layer, conclude, look
-from palmette.pruning.stored import MEMORY, Stored, chunk_for
+from palmette.pruning.stored import MEMORY, Stored, within
 
 FORMAT = "palmette-part-1"
 _SETTINGS = ("p", "q", "eta", "gamma", "beta")
@@ -56,8 +56,8 @@ def measure_part(
         raise ValueError(f"a part is one of 1 to as many as there are, such as 2/4, got {part}/{of}")
     budget = Sap() if budget is None else budget
     checkpoint = open_checkpoint(path, include=include, exclude=exclude)
-    with readable(checkpoint.path):
-        found = look(_share(checkpoint.weights, part, of), budget=budget, chunk=chunk_for(memory))
+    with within(memory) as chunk, readable(checkpoint.path):
+        found = look(_share(checkpoint.weights, part, of), budget=budget, chunk=chunk)
         fingerprint = _fingerprint(checkpoint.weights)
     return {
         "format": FORMAT,
@@ -109,10 +109,8 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | Path], *, memory: int = MEMO
     names = [layer.name for part in looked for layer in part.layers]
     known = all(layer.counts is not None for part in looked for layer in part.layers)
     weights = [_read_no_more(name) for name in names] if known else _weights(path, names, first["checkpoint"])
-    with readable(path):
-        return conclude(
-            looked, weights, budget=budget, left_out=left_out, title=path.name, chunk=chunk_for(memory)
-        )
+    with within(memory) as chunk, readable(path):
+        return conclude(looked, weights, budget=budget, left_out=left_out, title=path.name, chunk=chunk)
 
 
 def _opened(part: Mapping[str, Any] | Path) -> Mapping[str, Any]:

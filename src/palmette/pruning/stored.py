@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -17,20 +18,29 @@ CHUNK = 1 << 23  # entries that are read at a time: 32 MB of float32
 MEMORY = 10**9
 """Bytes of memory to measure in, by default."""
 _BASE = 4 * 10**8  # what Python, torch and the counts of magnitudes take
+_THREAD = 10**8  # room for a thread
 
 
-def chunk_for(memory: int) -> int:
-    """How many entries may be read at a time, so that all of the process stays below `memory` bytes.
+@contextmanager
+def within(memory: int) -> Iterator[int]:
+    """How many entries to read at a time, and no more threads, so that the process stays below `memory` bytes.
 
     Of each entry that is read there are up to 16 bytes, in the hands of each thread, of the one that reads, and
-    once more so that none has to wait.
+    once more so that none has to wait. To count, a thread takes about 50 MB besides.
 
-    >>> chunk_for(10**12) == CHUNK
+    >>> with within(10**12) as chunk:
+    ...     chunk == CHUNK
     True
     """
-    if not (is_number(memory, whole=True) and memory >= _BASE + 10**8):
-        raise ValueError(f"memory must be at least {(_BASE + 10**8) // 10**6} MB, got {memory!r} bytes")
-    return min(CHUNK, (memory - _BASE) // 16 // (torch.get_num_threads() + 2))
+    if not (is_number(memory, whole=True) and memory >= _BASE + _THREAD):
+        raise ValueError(f"memory must be at least {(_BASE + _THREAD) // 10**6} MB, got {memory!r} bytes")
+    before = torch.get_num_threads()
+    threads = min(before, (memory - _BASE) // _THREAD)
+    torch.set_num_threads(threads)
+    try:
+        yield min(CHUNK, (memory - _BASE) // 16 // (threads + 2))
+    finally:
+        torch.set_num_threads(before)
 
 
 @dataclass(frozen=True)
