@@ -107,6 +107,12 @@ class Machines:
         machine.wait(30)
         machine.stdout.close()
 
+    def desk(self):
+        for part in psutil.Process(self.head.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if "".join(part.cmdline()).startswith("ray::Desk"):  # and what it does
+                    return part
+
     def close(self):
         for machine in (*self.others, self.head):
             self.lose(machine)
@@ -287,9 +293,7 @@ def test_where_the_desk_is_lost_it_is_said_without_a_traceback(machines):
     machines.add()
     process = driver("--address", machines.address)
     wait_for(trainers)
-    parts = psutil.Process(machines.head.pid).children(recursive=True)
-    (desk,) = [part for part in parts if "".join(part.cmdline()).startswith("ray::Desk")]  # and what it does
-    desk.kill()
+    wait_for(machines.desk).kill()
     _, err = process.communicate(timeout=100)
     assert process.returncode == 2
     assert err.splitlines()[-1].startswith("palmette: the Ray cluster was lost (Actor"), err
