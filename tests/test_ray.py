@@ -112,6 +112,7 @@ class Machines:
             with contextlib.suppress(psutil.NoSuchProcess):
                 if "".join(part.cmdline()).startswith("ray::Desk"):  # and what it does
                     return part
+        return None
 
     def close(self):
         for machine in (*self.others, self.head):
