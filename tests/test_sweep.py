@@ -127,6 +127,27 @@ def test_fleets_of_two_models_are_run_and_nothing_is_run_twice(tmp_path):
     assert again.records == []
 
 
+TOUCHY = """
+import torch
+from torch import nn
+
+class Touchy(nn.Module):
+    # one of an odd seed fails
+    def __init__(self, inputs, classes):
+        super().__init__()
+        self.linear = nn.Linear(inputs, classes)
+        self.odd = torch.initial_seed() % 2 == 1
+
+    def forward(self, x):
+        if self.odd:
+            raise RuntimeError("an odd network")
+        return self.linear(x.flatten(1))
+
+def network(shape, classes):
+    return Touchy(shape[0] * shape[1] * shape[2], classes)
+"""
+
+
 def test_a_run_that_diverges_does_not_stop_the_others(tmp_path):
     good = [Experiment(**SMALL), Experiment(**SMALL | {"method": "one-shot"})]
     bad = Experiment(**SMALL | {"learning_rate": 1e30, "clip": None, "epochs": 3})
@@ -143,6 +164,21 @@ def test_a_fleet_that_cannot_begin_does_not_stop_the_next(tmp_path):
     assert all(isinstance(outcomes[tmp_path / e.id], FileNotFoundError) for e in bad)
     assert outcomes[tmp_path / good.id] == "1 rounds are done"
     assert [name for name, _ in watch.outcomes] == [e.id for e in (*bad, good)]
+
+
+def test_a_network_that_raises_fails_alone(tmp_path, monkeypatch):
+    (tmp_path / "touchy.py").write_text(TOUCHY)
+    monkeypatch.syspath_prepend(tmp_path)
+    planned = [Experiment(**SMALL | {"model": "touchy:network", "seed": seed}) for seed in (0, 1, 2)]
+    watch = EndsAfter()
+    outcomes = sweep.run(planned, tmp_path / "together", observer=watch)
+    assert "an odd network" in str(outcomes[tmp_path / "together" / planned[1].id])
+    assert sorted(name for name, _ in watch.outcomes) == sorted(e.id for e in planned)
+    for e in (planned[0], planned[2]):
+        assert outcomes[tmp_path / "together" / e.id] == "1 rounds are done"
+        sweep.run([e], tmp_path / "alone")
+        one, two = (RunDir(tmp_path / name / e.id).records() for name in ("together", "alone"))
+        assert [r["test"]["loss"] for r in one] == pytest.approx([r["test"]["loss"] for r in two], rel=1e-4)
 
 
 def test_of_a_fleet_that_fails_what_was_finished_stays_finished(tmp_path, monkeypatch):

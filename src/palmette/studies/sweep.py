@@ -113,17 +113,31 @@ def here(
     for number, fleet in enumerate(work):
         if observer.interrupts():
             raise RunInterrupted(f"ended before fleet {number + 1} of {len(work)}; the others are on disk")
-        try:
-            outcomes |= run_together(fleet, data_folder=data_folder, device=device, size=size, observer=observer)
-        except (RunInterrupted, NotWritten):
-            raise
-        except Exception as error:  # whatever a model, its data or a device raise: the next may be sound
-            for folder, experiment in fleet.items():
-                outcomes[folder] = why_over(folder) or error
-                if outcomes[folder] is error:
-                    note_failure(folder, in_words(error))
-                    observer.ended(experiment, error)
+        outcomes |= _trained(fleet, None, data_folder=data_folder, device=device, size=size, observer=observer)
     return outcomes
+
+
+def _trained(
+    fleet: Mapping[Path, Experiment], company: bool | None, *, size: int | None, observer: Observer, **where: Any
+) -> Outcomes:
+    """How each run of a fleet ended. If one raises, those that are left go on one by one, and it fails alone."""
+    try:
+        return run_together(fleet, company=company, size=size, observer=observer, **where)
+    except (RunInterrupted, NotWritten):
+        raise
+    except Exception as error:  # whatever a model, its data or a device raise: the others may be sound
+        outcomes: Outcomes = {folder: why for folder in fleet if (why := why_over(folder)) is not None}
+        left = {folder: experiment for folder, experiment in fleet.items() if folder not in outcomes}
+        if len(left) > 1 and not isinstance(error, OSError | PalmetteError):  # which all would meet again
+            observer.say(f"{len(left)} networks go on one by one, for one of them failed: {in_words(error)}")
+            for folder, experiment in left.items():
+                outcomes |= _trained({folder: experiment}, size != 1, size=size, observer=observer, **where)
+            return outcomes
+        for folder, experiment in left.items():
+            outcomes[folder] = error
+            note_failure(folder, in_words(error))
+            observer.ended(experiment, error)
+        return outcomes
 
 
 def run(
