@@ -42,18 +42,25 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def equal_density(frame: pd.DataFrame, baseline: str, at: Sequence[float] = DENSITIES) -> pd.DataFrame:
-    """The frame of `compare`, and `adjusted`: the p-value of a paired t-test, by `holm` over all of the table."""
+    """The frame of `compare`, and `adjusted`: the p-value of a paired t-test, by `holm` over all of the table.
+
+    `low` and `high` are those of `Difference`.
+    """
     found = compare(frame, at=at, baseline=baseline)
     points = at_densities(frame, list(at))
     points = points.assign(difference=differences(points, baseline))
-    tests = {}
+    tests, ends = {}, {}
     for key, group in points.groupby(["scope", "density", "name"], sort=False):
-        pairs = group["difference"].dropna()
+        pairs = group["difference"].dropna().tolist()
+        if pairs:
+            found_here = Difference.of(pairs)
+            ends[key] = (found_here.low, found_here.high)
         if len(pairs) > 2:
             tests[key] = float(stats.ttest_1samp(pairs, 0.0).pvalue)
     adjusted = dict(zip(tests, holm(list(tests.values())), strict=True))
-    keys = zip(found["scope"], found["density"], found["method"], strict=True)
-    return found.assign(adjusted=[adjusted.get(key, math.nan) for key in keys])
+    keys = list(zip(found["scope"], found["density"], found["method"], strict=True))
+    low, high = zip(*(ends.get(key, (math.nan, math.nan)) for key in keys), strict=True)
+    return found.assign(low=low, high=high, adjusted=[adjusted.get(key, math.nan) for key in keys])
 
 
 @dataclass(frozen=True)
@@ -125,7 +132,7 @@ class Shape:
 def shape(frame: pd.DataFrame, name: str) -> Shape:
     """The shape of the index of a method, its turns found in one half of the seeds and measured in the other."""
     runs = frame[frame["name"] == name].sort_values("round")
-    halves = [runs[runs["seed"] % 2 == parity] for parity in (0, 1)]
+    halves = [half for _, half in runs.groupby(runs["seed"] % 2)]
     found = [_turns(half) for half in halves]
     values = []
     for half, (lowest, highest) in zip(reversed(halves), found, strict=True):
@@ -140,8 +147,8 @@ def shape(frame: pd.DataFrame, name: str) -> Shape:
     curve = runs.groupby("round")["test_accuracy"].mean()
     return Shape(
         name,
-        (found[0][0], found[1][0]),
-        (found[0][1], found[1][1]),
+        (found[0][0], found[-1][0]),
+        (found[0][1], found[-1][1]),
         fall,
         rise,
         fall_again,
@@ -195,3 +202,14 @@ def turned(frame: pd.DataFrame, name: str) -> dict[str, dict[str, Spread]]:
         moment: {key: Spread.of([row[key] for row in rows]) for key in (rows[0] if rows else ())}
         for moment, rows in found.items()
     }
+
+
+def rebounds(frame: pd.DataFrame, name: str) -> list[tuple[float, float, float, float]]:
+    """The index of each run that turned up, by the rule of the report: at the start, lowest, highest, last."""
+    found = []
+    for _, run in frame[frame["name"] == name].sort_values("round").groupby("id"):
+        index = run["pq_index"].tolist()
+        t = turns(phases(run["test_accuracy"].tolist(), index))["turned_up"]
+        if t is not None:
+            found.append((index[0], index[t], max(index[t:]), index[-1]))
+    return found

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HERE = Path(__file__).parent
+EPOCHS = 200
+"""Of a round in the paper."""
 WIDTH = 124
 """Of a line of prose on a page."""
 
@@ -60,6 +62,12 @@ class Study:
         """Of all of its commands."""
         return sum(part["seconds"] for part in self.about["commands"] if "seconds" in part)
 
+    @property
+    def network(self) -> str:
+        """Data and model, and the epochs where they are not the paper's."""
+        epochs = self.frame["epochs"].iloc[0]
+        return str(self.about["title"]).partition(":")[0] + (f", E = {epochs}" if epochs != EPOCHS else "")
+
     def under(self) -> str:
         """Hardware, versions and date in a line."""
         return f"{self.about['hardware']}; {self.about['versions']}; {self.about['date']}"
@@ -69,10 +77,11 @@ class Study:
         commands = "\n".join(f"{part['command']}  # {_time(part)}" for part in self.about["commands"])
         first = self.frame.iloc[0]
         whole = "Times are of whole commands, Python's start included. " if self.seconds else ""
+        fewer = "" if first["epochs"] == EPOCHS else f" in place of {EPOCHS}"
         return f"```sh\n{commands}\n```\n\n" + prose(
             f"{self.under()}. {whole}Training and pruning alone, of {self.frame['id'].nunique()} runs, took "
             f"{self.frame['seconds'].sum():.0f} s. Settings are the paper's Table 3: {first['epochs']} epochs a "
-            f"round, batch {first['batch']}, SGD, learning rate {first['learning_rate']:g} with cosine "
+            f"round{fewer}, batch {first['batch']}, SGD, learning rate {first['learning_rate']:g} with cosine "
             f"annealing, momentum {first['momentum']:g} (Nesterov), weight decay {first['weight_decay']:g}; "
             f"gradients clipped to norm {first['clip']:g}; every round begins at the initial weights; precision "
             f"{first['precision']}. The last epoch of a round counts, and no epoch, cut or stop is chosen by "
@@ -132,6 +141,25 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 
     return "\n".join("| " + " | ".join(line) + " |" for line in [titles, marks, *rows])
 
 
+def ranged(values: Iterable[float]) -> str:
+    """From the least to the largest.
+
+    >>> ranged([0.31, 0.29]), ranged([0.31, 0.312])
+    ('0.29–0.31', '0.31')
+    """
+    shown = [f"{value:.2f}" for value in sorted(values)]
+    return shown[0] if shown[0] == shown[-1] else f"{shown[0]}–{shown[-1]}"
+
+
+def listed(words: Sequence[str]) -> str:
+    """In a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
 def true(condition: object, sentence: str) -> str:
     """The sentence, if the records still say so: what is written by hand is checked each time."""
     if not condition:
@@ -168,6 +196,8 @@ def signed(value: float, *, scale: float = 100, digits: int = 2) -> str:
 
 
 def difference(found: Difference, *, scale: float = 100, digits: int = 2) -> str:
-    """Mean and interval."""
+    """Mean and interval; of a single pair, which has no interval, the mean."""
+    if found.pairs == 1:
+        return signed(found.mean, scale=scale, digits=digits)
     low, high = (signed(v, scale=scale, digits=digits) for v in (found.low, found.high))
     return f"{signed(found.mean, scale=scale, digits=digits)} ({low} to {high})"

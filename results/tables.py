@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from palmette.reports.phases import RULE
 from results.answers import (
     DENSITIES,
+    ENOUGH,
     LEVEL,
     LT,
     METHODS,
@@ -17,6 +18,7 @@ from results.answers import (
     Shape,
     Spread,
     column,
+    rebounds,
     turned,
 )
 from results.study import difference, percent, prose, signed, spread, table
@@ -53,6 +55,11 @@ def holds(equal: pd.DataFrame, name: str, density: float) -> int:
     """1 or -1 where a difference is beyond the noise after correction for all of the table, else 0."""
     row = _row(equal, name, density)
     return 0 if not row["adjusted"] < LEVEL else 1 if row["difference"] > 0 else -1
+
+
+def reached(equal: pd.DataFrame, name: str) -> float:
+    """The least density at which a method can be compared."""
+    return float(equal[(equal["method"] == name) & (equal["pairs"] > 0)]["density"].min())
 
 
 def largest_gap(equal: pd.DataFrame) -> str:
@@ -108,7 +115,8 @@ def density_tables(equal: pd.DataFrame) -> list[str]:
         table(("weights", *(f"{name} − {LT}" for name in OTHERS)), gaps, words=0),
         prose(
             "Points of accuracy, mean over pairs of equal seed (so equal initial weights and order of images), "
-            "and its 95 % interval, by percentile bootstrap. Accuracy between two rounds is interpolated in the "
+            f"and its 95 % interval: by percentile bootstrap, Student's where there are fewer than {ENOUGH} "
+            "pairs, for which a bootstrap is too narrow. Accuracy between two rounds is interpolated in the "
             f"logarithm of the density. These are {count} comparisons, so some intervals leave out 0 by chance: "
             "**bold** is what holds when all are judged together (paired t-tests, Holm's correction, "
             f"{LEVEL:.0%})."
@@ -125,7 +133,9 @@ def hypothesis(frame: pd.DataFrame, shapes: dict[str, Shape]) -> list[str]:
         places[2] = places[2] + f", {rounds(s.highest)}" if max(s.highest) > max(s.lowest) else ""
         steps = zip((s.fall, s.rise, s.fall_again), (-1, 1, -1), strict=True)
         rows.append((name, *places, *("yes" if d.sign == wanted else "no" for d, wanted in steps)))
-        moments.append((name, *(_moment(frame, at) for at in turned(frame, name).values())))
+        up, *later = (_moment(frame, at) for at in turned(frame, name).values())
+        peaks = sorted(high for _, _, high, _ in rebounds(frame, name))
+        moments.append((name, up, f"{peaks[0]:.3f} to {peaks[-1]:.3f}" if peaks else "", *later))
     titles = ("method", "start", "lowest before a collapse", "highest after that", "end")
     return [
         table((*titles, "falls", "rises", "falls again"), rows),
@@ -134,7 +144,16 @@ def hypothesis(frame: pd.DataFrame, shapes: dict[str, Shape]) -> list[str]:
             "are the lowest and the highest for the odd ones, and the odd ones for the even: so no value is "
             "chosen by itself. *Yes* where the 95 % interval of the paired change leaves out 0."
         ),
-        table(("method", "the index turned up after", "collapsed from", "within a point of dense until"), moments),
+        table(
+            (
+                "method",
+                "the index turned up after",
+                "its highest then",
+                "collapsed from",
+                "within a point of dense until",
+            ),
+            moments,
+        ),
         prose(
             "Round, share of the weights and accuracy, run by run, by [the rule of the "
             f"report](../../docs/report.md): {RULE} The last column is the last round before the first that is "

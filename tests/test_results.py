@@ -60,6 +60,36 @@ def test_accuracy_at_equal_density_is_that_of_the_records(lottery):
     assert re.search(rf"^\| Lottery Ticket \| {re.escape(expected)} \|", front, re.MULTILINE)
 
 
+def students(pairs):
+    """Mean and 95 % interval of four pairs, as they stand on a page."""
+    mean, half = statistics.fmean(pairs), 3.18245 * statistics.stdev(pairs) / 2
+    return f"{mean:+.2f} ({mean - half:+.2f} to {mean + half:+.2f})".replace("-", "−")
+
+
+@pytest.mark.parametrize(
+    ("study", "verdict"), [("cifar10-mlp", "**No,** it is behind."), ("cifar10-cnn-20", "**Yes,")]
+)
+def test_claims_about_cifar10_are_those_of_the_records(study, verdict):
+    fast, slow, one = (records(study, name) for name in ("sap-p1-q2", "lottery-ticket", "one-shot"))
+    pairs = [100 * (fast[s][10]["test"]["accuracy"] - slow[s][25]["test"]["accuracy"]) for s in range(4)]
+    claim = table(study, "Beside the paper")[
+        "SAP (1, 2) at about T = 10 performs like Lottery Ticket at about T = 25"
+    ]
+    assert claim[1].startswith(verdict)
+    assert students(pairs) in claim[1]
+    share = log(slow[0][10]["retrained"]["density"] / 0.1) / log(1.25)  # 0.8^10 > 0.1 > 0.8^11
+    weighted = [
+        [
+            100 * ((1 - share) * run[s][10]["test"]["accuracy"] + share * run[s][11]["test"]["accuracy"])
+            for s in range(4)
+        ]
+        for run in (one, slow)
+    ]
+    shown = (RESULTS / study / "README.md").read_text().partition("| One Shot − Lottery Ticket |")[2]
+    row = re.search(r"^\| 10 % \|(.*)\|$", shown, re.MULTILINE)[1].split(" | ")
+    assert students([a - b for a, b in zip(*weighted, strict=True)]) in row[2]
+
+
 def test_the_difference_between_precisions_is_that_of_the_records(lottery):
     single = records("bfloat16", "lottery-ticket")
     pairs = [lottery[s][8]["test"]["accuracy"] - single[s][8]["test"]["accuracy"] for s in single]
@@ -121,8 +151,7 @@ def test_the_pages_are_what_the_records_give():
     texts = {
         overview.HERE: overview.text(),
         ablations.STUDY.folder: ablations.text(),
-        four_methods.MLP.folder: four_methods.mlp(four_methods.MLP),
-        four_methods.LINEAR.folder: four_methods.linear(four_methods.LINEAR),
+        **{study.folder: four_methods.text(study) for study in four_methods.READ},
     }
     assert [folder for folder, text in texts.items() if (folder / "README.md").read_bytes() != text] == []
     assert overview.front() in overview.FRONT.read_text()

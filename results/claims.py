@@ -1,0 +1,154 @@
+"""What the paper says about the four methods, asked of the records of any study: each verdict is by a rule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from results.answers import DENSITIES, LT, METHODS, ONE_SHOT, SAP, SAP2, Shape, between, rebounds
+from results.study import difference, listed, percent, ranged
+from results.tables import gap, holds, largest_drop, mean_density, reached
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SIMILAR, CLOSE, AGREE, COLLAPSE = 0.03, 0.01, 0.8, 0.05
+"""For ratios, accuracies before and after a cut, rank correlations and losses; the same for all studies."""
+
+Claim = tuple[str, str]
+
+
+def claims(frame: pd.DataFrame, equal: pd.DataFrame, shapes: dict[str, Shape]) -> list[Claim]:
+    """Each of the paper's sentences about its Figure 2, and what is found."""
+    return [
+        _match(frame),
+        _ratios(frame),
+        _brake(frame, equal),
+        _one_shot(equal),
+        _faster(frame),
+        _hypothesis(frame, shapes),
+        _gini(frame),
+        _without_retraining(frame),
+        _lowered(frame),
+    ]
+
+
+def _match(f: pd.DataFrame) -> Claim:
+    found = between(f, (SAP2, 10), (LT, 25))
+    narrow = max(abs(found.low), abs(found.high)) < CLOSE
+    verdict = "**Yes.**" if narrow else f"**Yes, as far as {found.pairs} seeds can tell.**"
+    if found.sign:
+        verdict = f"**No,** it is {'ahead' if found.sign > 0 else 'behind'}."
+    weights = (percent(mean_density(f, *at)) for at in ((SAP2, 10), (LT, 25)))
+    return (
+        "SAP (1, 2) at about T = 10 performs like Lottery Ticket at about T = 25",
+        f"{verdict} {difference(found)} points, at {' and '.join(weights)} of the weights",
+    )
+
+
+def _ratios(f: pd.DataFrame) -> Claim:
+    early = f[(f["name"] == SAP) & (f["round"] < 10)]
+    ratio = (early["cut_weights"] / early["kept"]).groupby(early["round"]).mean()
+    near = (ratio - 0.2).abs() < SIMILAR
+    verdict = "**Yes.**" if near.all() else "**In part.**" if near.mean() >= 0.5 else "**No.**"
+    return (
+        "SAP (0.5, 1) and Lottery Ticket have similar ratios before T = 10",
+        f"{verdict} SAP cuts {percent(ratio[0])} at T = 0, {percent(ratio[4])} at T = 4, {percent(ratio[9])} at T "
+        f"= 9; after ten rounds {percent(mean_density(f, SAP, 10))} and {percent(mean_density(f, LT, 10))} remain",
+    )
+
+
+def _brake(f: pd.DataFrame, equal: pd.DataFrame) -> Claim:
+    ahead, lost, d = between(f, (SAP, 30), (LT, 30)), between(f, (SAP, 30), (SAP, 0)), reached(equal, SAP)
+    stands, alike = lost.mean > -COLLAPSE, holds(equal, SAP, d) < 1
+    verdict = (
+        f"Yes, by rounds{'; no, by weights' if alike else ''}" if stands else "No, it only does so more slowly"
+    )
+    return (
+        "SAP (0.5, 1) then lowers its ratio and does not deteriorate as Lottery Ticket does after T = 25",
+        f"**{verdict if ahead.mean > 0 else 'No'}.** At T = 30 it has changed by {difference(lost)} points since "
+        f"T = 0; beside Lottery Ticket {difference(ahead)}, with {percent(mean_density(f, SAP, 30))} of the "
+        f"weights in place of {percent(mean_density(f, LT, 30))}, and at {percent(d)}, where both have been, "
+        f"{gap(equal, SAP, d)}",
+    )
+
+
+def _one_shot(equal: pd.DataFrame) -> Claim:
+    lost = [d for d in DENSITIES if holds(equal, ONE_SHOT, d) < 0]
+    won = [d for d in DENSITIES if holds(equal, ONE_SHOT, d) > 0]
+    shown = "; ".join(f"{gap(equal, ONE_SHOT, d)} at {percent(d)}" for d in lost[:2])
+    verdict = (
+        f"**{'Only' if won else 'Yes,'} from {percent(lost[0])} of the weights down:**" if lost else "**No.**"
+    )
+    but = "; ".join(f"{gap(equal, ONE_SHOT, d)} at {percent(d)}" for d in won)
+    return (
+        "Lottery Ticket outperforms One Shot",
+        f"{verdict} {shown}" + (f". One Shot is ahead before: {but}" if won else ""),
+    )
+
+
+def _faster(f: pd.DataFrame) -> Claim:
+    kept = {name: mean_density(f, name, 5) for name in (SAP, SAP2)}
+    last = f[f["name"] == SAP2].sort_values("round").groupby("id").last()
+    ended = last[last["stopped"].str.contains("cut nothing")]["round"]
+    end = (
+        f". {len(ended)} of its {len(last)} runs end by themselves, after {ended.min()} to {ended.max()} rounds, "
+        "when a step cuts nothing"
+    )
+    return (
+        "SAP (1, 2) compresses more aggressively than SAP (0.5, 1)",
+        f"**{'Yes' if kept[SAP2] < kept[SAP] else 'No'}.** {percent(kept[SAP2])} and {percent(kept[SAP])} remain "
+        f"at T = 5{end if len(ended) else ''}",
+    )
+
+
+def _hypothesis(f: pd.DataFrame, shapes: dict[str, Shape]) -> Claim:
+    said = [name for name in METHODS if shapes[name].as_said]
+    found = rebounds(f, ONE_SHOT)
+    each = len(found) == f["seed"].nunique() and all(
+        high > start and high > 2 * end for start, _, high, end in found
+    )
+    seen = said if ONE_SHOT in said or not each else [*said, ONE_SHOT]
+    verdict = f"**Yes for {listed(seen)}" if seen else "**No"
+    others = [name for name in METHODS if name not in seen]
+    missing = f", no for {listed(others)}.**" if seen and others else ".**"
+    doubt = (
+        " in every run; the test by halves does not see it, as runs peak in different rounds"
+        if seen != said
+        else ""
+    )
+    path = ""
+    if found:
+        _, lows, highs, ends = (ranged(values) for values in zip(*found, strict=True))
+        path = f" One Shot's index falls to {lows}, rises to {highs} and ends at {ends}"
+    return "The index falls, rises and falls, as One Shot shows", f"{verdict}{missing}{path}{doubt}"
+
+
+def _gini(f: pd.DataFrame) -> Claim:
+    ranks = {name: g["pq_index"].corr(g["gini_index"], method="spearman") for name, g in f.groupby("name")}
+    verdict = "**Yes.**" if min(ranks.values()) > AGREE else "**Not for every method.**"
+    return (
+        "PQ Index and Gini Index agree",
+        f"{verdict} Rank correlation over all rounds and runs: "
+        + ", ".join(f"{name} {ranks[name]:.3f}" for name in METHODS),
+    )
+
+
+def _without_retraining(f: pd.DataFrame) -> Claim:
+    drop = {name: largest_drop(f, name) for name in METHODS}
+    words = [f"{'yes' if drop[n][1] < CLOSE else 'no'} for {s}" for n, s in ((SAP, "(0.5, 1)"), (SAP2, "(1, 2)"))]
+    return (
+        "Networks pruned by SAP perform close to retrained ones, before they are retrained",
+        f"**{', '.join(words).capitalize()}.** The largest mean loss in a round is {100 * drop[SAP][1]:.2f} "
+        f"points for the one, {100 * drop[SAP2][1]:.1f} (T = {drop[SAP2][0]}) for the other, "
+        f"{100 * drop[LT][1]:.1f} for Lottery Ticket",
+    )
+
+
+def _lowered(f: pd.DataFrame) -> Claim:
+    cuts = f[f["cut_weights"] > 0]
+    share = {name: float((g["pruned_pq_index"] < g["pq_index"]).mean()) for name, g in cuts.groupby("name")}
+    verdict = "**Yes**" if min(share[n] for n in (SAP, SAP2, LT)) > 0.99 else "**Mostly**"
+    return (
+        "A cut lowers the index of the weights that it is made in",
+        f"{verdict}, in " + ", ".join(f"{percent(share[n])} of the cuts by {n}" for n in (SAP, SAP2, LT)),
+    )
