@@ -17,6 +17,7 @@ from palmette.studies.run_state import RunState
 from palmette.studies.rundir import RunDir
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
+from palmette.training.fleet import Fleet
 from palmette.training.loop import Score, Training, evaluate, evaluate_all
 from palmette.training.members import Member, stackable
 from palmette.training.models import build
@@ -197,6 +198,23 @@ def test_the_records_of_a_fleet_are_those_of_its_members_alone(tmp_path, rewind)
             assert list(one) == list(other)
             assert one["retrained"]["pq_index"] == pytest.approx(other["retrained"]["pq_index"], abs=1e-3)
             assert one["test"]["accuracy"] == pytest.approx(other["test"]["accuracy"], abs=0.05)
+
+
+def test_the_dense_network_of_a_seed_is_trained_once(tmp_path, monkeypatch):
+    trained, epoch = [], Fleet.epoch
+
+    def seen(self, *args, **options):
+        trained.append([(m.seed, m.round) for training in self.trainings for m in training.members])
+        return epoch(self, *args, **options)
+
+    monkeypatch.setattr(Fleet, "epoch", seen)
+    runs = [dataclasses.replace(e, rounds=1, epochs=1) for e in experiments(model="linear")]
+    run_together({tmp_path / e.id: e for e in runs})
+    assert trained == [[(0, 0), (1, 0)], [(e.seed, 1) for e in runs]]
+    for seed in (0, 1):
+        first, *others = (RunDir(tmp_path / e.id).records()[0] for e in runs if e.seed == seed)
+        assert all(other["test"] == first["test"] and other["train"] == first["train"] for other in others)
+        assert len({record["cut"]["weights"] for record in (first, *others)}) > 1
 
 
 def test_a_fleet_that_is_ended_anywhere_leaves_the_records_of_one_that_is_not(tmp_path):

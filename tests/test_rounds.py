@@ -145,6 +145,10 @@ for line in sys.stdin:
 """
 
 
+def _lines(file):
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
 def test_kill_9_at_twenty_random_moments_and_the_records_are_the_same(tmp_path):
     chance, hits, seed = random.Random(0), [], 0
     pipe = subprocess.PIPE
@@ -157,7 +161,11 @@ def test_kill_9_at_twenty_random_moments_and_the_records_are_the_same(tmp_path):
 
         while len(hits) < 20:
             child = start(f"broken-{seed}")
-            time.sleep(chance.uniform(0.02, 0.25))
+            records = tmp_path / f"broken-{seed}" / "records.jsonl"
+            lines = chance.randint(0, 2) + _lines(records)
+            while _lines(records) < lines < 16:  # at any speed, the moments are in many rounds
+                time.sleep(0.001)
+            time.sleep(chance.uniform(0, 0.1))
             with suppress(ProcessLookupError):  # it was faster
                 os.kill(child, signal.SIGKILL)
             code = int(runs.stdout.readline())

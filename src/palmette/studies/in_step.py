@@ -167,24 +167,20 @@ class InStep:
     def _round(self, runs: list[RunState]) -> list[RunState]:
         """One round of all; those that are left."""
         began, epochs = time.monotonic(), runs[0].epochs
-        check = not self.checked and runs[0].experiment.model not in MODELS
-        members = [state.member() for state in runs]
-        fleet = Fleet(
-            members,
-            self.images,
-            runs[0].recipe,
-            stack=self.stack,
-            check=check,
-            company=self.company,
-            team=self.team,
-        )
-        if len(runs) > 1:
-            self.stack, self.checked = fleet.stacked, True
+        first = {state: state for state in runs}
+        if runs[0].round == 0:  # what is dense yet follows from the seed: of those with the same, one is trained
+            of_seed: dict[int, RunState] = {}
+            first = {state: of_seed.setdefault(state.experiment.seed, state) for state in runs}
+        members = list(dict.fromkeys(first.values()))
+        fleet = self._fleet(members)
         diverged: set[RunState] = set()
         for epoch in epochs:
-            scores = fleet.epoch(epoch, learning_rate=runs[0].learning_rate_at(epoch))
-            for state, score in zip(runs, scores, strict=True):
-                state.after_epoch(score)
+            found = fleet.epoch(epoch, learning_rate=runs[0].learning_rate_at(epoch))
+            scores = dict(zip(members, found, strict=True))
+            for state in runs:
+                if state not in scores:
+                    state.follow(first[state])
+                state.after_epoch(scores[first[state]])
                 if not math.isfinite(state.train.loss) and state not in diverged:
                     diverged.add(state)
                     self._diverged(state)
@@ -199,6 +195,9 @@ class InStep:
                 self.watch.epoch(state.experiment, progress)
             self._end_if_asked(sound)
         trained = time.monotonic() - began
+        if len(members) < len(runs):
+            del fleet
+            fleet = self._fleet(runs)  # from here on they differ
         for state in runs:
             if state not in diverged and not state.is_finite:
                 diverged.add(state)
@@ -207,7 +206,7 @@ class InStep:
         sound = [state for state in runs if state not in diverged]
         # Only when all are saved is a record appended: whoever resumes finds the same runs in step as before.
         self._save(sound)
-        images, seconds = len(runs) * len(epochs) * len(self.images.train_images), time.monotonic() - began
+        images, seconds = len(members) * len(epochs) * len(self.images.train_images), time.monotonic() - began
         for state in sound:
             assert state.record is not None
             timing = {
@@ -226,6 +225,20 @@ class InStep:
         sound = [state for state in sound if state.rundir.path not in self.over]
         self._end_if_asked([state for state in sound if state.stopped is None])
         return sound
+
+    def _fleet(self, runs: Sequence[RunState]) -> Fleet:
+        fleet = Fleet(
+            [state.member() for state in runs],
+            self.images,
+            runs[0].recipe,
+            stack=self.stack,
+            check=not self.checked and runs[0].experiment.model not in MODELS,
+            company=self.company,
+            team=self.team,
+        )
+        if len(runs) > 1:
+            self.stack, self.checked = fleet.stacked, True
+        return fleet
 
     def _end_round(self, runs: list[RunState], fleet: Fleet, diverged: set[RunState]) -> None:
         """Measure w_t ⊙ m_t, cut, and measure w_t ⊙ m_{t+1}; all networks at once."""

@@ -76,6 +76,11 @@ class RunState:
         if self.round == 0 and self.rewind.kind == "epoch" and self.epoch == self.rewind.to:
             self.start = self._weights_and_buffers()
 
+    def follow(self, other: RunState) -> None:
+        """Become what another run is, which was trained in its place."""
+        self._load(other._weights_and_buffers())
+        self.optimizer.load_state_dict(_own(other.optimizer.state_dict()))
+
     def cut(self, numbers: Mapping[str, Any]) -> None:
         """Cut the network, One Shot by the magnitudes of w_0 in place of w_t.
 
