@@ -15,8 +15,10 @@ from palmette.cli.report import report
 from palmette.errors import RunDamaged
 from palmette.reports.figures import LINES
 from palmette.reports.page import _library, page
+from palmette.reports.page_controls import looks_of
 from palmette.reports.page_data import curves, settings, studies
-from palmette.reports.page_looks import look
+from palmette.reports.page_families import families
+from palmette.reports.page_looks import LOOKS
 from palmette.reports.page_words import outcome, verdict
 from palmette.reports.phases import phases, turns
 from palmette.studies.config import Experiment
@@ -75,6 +77,10 @@ def run_of(experiment, accuracies, indices=None, **kind):
 
 def embedded(text):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)[1])
+
+
+def five_digits(value):
+    return float(f"{value:.5g}")
 
 
 def rows_of(table):
@@ -149,12 +155,12 @@ def test_layers_cuts_and_maps_are_means_over_seeds(made, runs_folder):
             at = [own[row["round"]] for own in tickets]
             assert row["cut"] == statistics.fmean(one["cut"]["layers"][row["layer"]] for one in at)
             of = [one["retrained"]["layers"][row["layer"]] for one in at]
-            assert row["density"] == statistics.fmean(one["density"] for one in of)
-            assert row["pq_index"] == statistics.fmean(one["pq_index"] for one in of)
+            assert row["density"] == five_digits(statistics.fmean(one["density"] for one in of))
+            assert row["pq_index"] == five_digits(statistics.fmean(one["pq_index"] for one in of))
     maps = [row for row in rows_of(study["tables"]["maps"]) if row["series"] == "Lottery Ticket"]
     assert [row["round"] for row in maps] == [0, 1, 2, 3]
     of = [own[2]["index_map"]["pq_index"] for own in tickets]
-    assert maps[2]["pq_index"][11 * 4 + 1] == statistics.fmean(one[4][1] for one in of)
+    assert maps[2]["pq_index"][11 * 4 + 1] == five_digits(statistics.fmean(one[4][1] for one in of))
     assert maps[2]["pq_index"][11 * 9] is None  # p = q = 1
 
 
@@ -185,11 +191,65 @@ def test_sixteen_runs_of_thirty_one_rounds_stay_below_3_mb():
 
 
 def test_methods_have_the_colours_and_dashes_of_the_figures():
-    looks = look([f"method {number}" for number in range(9)])
-    assert [style["colour"] for style in looks[:6]] == [line["color"] for line in LINES[:6]]
-    assert looks[6]["colour"] == "currentColor"  # black, which a dark page would hide
-    assert looks[7]["colour"] == LINES[0]["color"]
-    assert looks[0]["dash"] == [1, 0]
+    assert [look["colour"] for look in LOOKS[:6]] == [line["color"] for line in LINES[:6]]
+    assert LOOKS[6]["colour"] == "currentColor"  # black, which a dark page would hide
+    assert LOOKS[0]["dash"] == [1, 0]
+
+
+def test_no_two_looks_are_alike_without_their_colour():
+    assert len({(tuple(look["dash"]), look["shape"]) for look in LOOKS}) == len(LOOKS) == len(LINES)
+
+
+def ablations():
+    """Three values of p, nine of gamma, and three scopes of two methods: 17 series."""
+    many = [{"p": p} for p in (0.2, 0.4, 0.6)] + [{"gamma": gamma} for gamma in (2, 3, 4, 5, 6, 7, 8, 9, 10)]
+    many += [{"scope": scope} for scope in ("global", "layer", "neuron")]
+    many += [{"method": "one-shot", "scope": scope} for scope in ("layer", "neuron")]
+    return [run_of(Experiment(seed=seed, **one), [0.9, 0.9, 0.3]) for one in many for seed in (0, 1)]
+
+
+def test_series_that_differ_in_one_setting_are_a_family():
+    (study,) = studies(ablations())
+    assert len(study.series) == 17
+    found = {name: [study.series[one].name for one in many] for name, many in families(study).items()}
+    sap = "SAP (p=0.5, q=1)"
+    assert list(found) == [
+        "method, with scope=layer · 2",
+        "method, with scope=neuron · 2",
+        f"gamma, with {sap} · 7 of 10",
+        "p, with q=1 · 4",
+        f"scope, with {sap} · 3",
+        "scope, with One Shot · 2",
+        "those that go furthest · 7",
+    ]
+    assert found["method, with scope=layer · 2"] == [f"{sap}, scope=layer", "One Shot, scope=layer"]
+    assert found["p, with q=1 · 4"] == [f"SAP (p={p}, q=1)" for p in (0.2, 0.4, 0.5, 0.6)]
+    # Both ends, and some between.
+    assert found[f"gamma, with {sap} · 7 of 10"] == [sap, *(f"{sap}, gamma={g}" for g in (3, 4, 5, 7, 9, 10))]
+
+
+def test_of_many_series_one_family_is_drawn_at_first_and_each_has_its_own_look():
+    runs = ablations()
+    few = [run_of(Experiment(model="linear", method=method), [0.9]) for method in ("sap", "one-shot")]
+    assert looks_of(studies(runs + few)) == [
+        {"SAP (p=0.5, q=1)": 0, "One Shot": 1},
+        {"SAP (p=0.5, q=1), scope=layer": 0, "One Shot, scope=layer": 1},
+    ]
+    text = page(runs)
+    assert text.count('type="checkbox"') == 17
+    assert text.count(" checked data-look=") == 2
+    assert text.count('class="card"') == 4
+    assert "choose from all 17" in text
+
+
+def test_a_method_looks_the_same_in_all_studies():
+    runs = [run_of(Experiment(method=method), [0.9]) for method in ("sap", "lottery-ticket", "one-shot")]
+    runs.append(run_of(Experiment(model="linear", method="one-shot"), [0.9]))
+    assert looks_of(studies(runs)) == [
+        {"One Shot": 2},
+        {"SAP (p=0.5, q=1)": 0, "Lottery Ticket": 1, "One Shot": 2},
+    ]
+    assert len(families(studies(runs)[1])) == 2
 
 
 def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
@@ -203,7 +263,7 @@ def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
     found = studies([run_of(experiment, [0.9]) for experiment in experiments] + [(Experiment(seed=9), [])])
     assert [study.title for study in found] == ["linear on digits", "MLP on digits"]
     assert [(series.name, len(series.runs)) for series in found[1].series] == [
-        ("SAP (p=0.5, q=1), scope=global", 2),
+        ("SAP (p=0.5, q=1)", 2),
         ("SAP (p=0.5, q=1), scope=neuron", 1),
         ("One Shot", 1),
     ]
@@ -258,7 +318,7 @@ def test_many_layers_are_a_map_and_an_index_that_does_not_exist_is_left_out():
     panels = embedded(text)["studies"][0]["panels"]
     assert panels["layer_density"]["specs"][""]["mark"]["type"] == "rect"
     few = embedded(page([run_of(Experiment(), [0.9])]))["studies"][0]["panels"]
-    assert few["layer_density"]["specs"][""]["mark"]["type"] == "line"
+    assert few["layer_density"]["specs"][""]["layer"][0]["mark"]["type"] == "line"
 
 
 def test_a_run_under_way_is_said_to_be_so():

@@ -13,7 +13,8 @@ import time
 import pandas as pd
 import pytest
 
-from test_report import embedded, made_of, rows_of, small_runs
+from palmette.reports.page import page
+from test_report import ablations, embedded, made_of, rows_of, small_runs
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
@@ -75,7 +76,8 @@ class Browser:
             time.sleep(0.05)
 
     def open(self, file, *, width=1600, height=1000):
-        self.events.clear()
+        self("Page.navigate", url="about:blank")
+        self.events.clear()  # what the page before had to say
         self("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self("Page.navigate", url=file.as_uri())
         self.until("document.documentElement?.dataset.drawn === 'yes'")
@@ -184,6 +186,53 @@ def test_with_every_method_off_nothing_breaks(opened):
     opened.until(f"{FIGURE.format('trade_off')}.querySelectorAll('.mark-line path').length === 0")
     # Vega says that an axis without a point has no ends; nothing else may be wrong.
     assert [c for c in opened.complaints() if "WARN" not in json.dumps(c)] == []
+
+
+@pytest.fixture
+def many(browser, tmp_path):
+    """A page of more series than can be told apart."""
+    file = tmp_path / "many.html"
+    file.write_text(page(ablations()), encoding="utf-8")
+    browser.open(file, width=400)
+    return browser
+
+
+SHOWN = "[...document.querySelectorAll('[data-signal=shown]')].filter(b => b.checked)"
+NAMED = "[...document.querySelectorAll('label:has([data-signal=shown])')].filter(l => l.offsetParent)"
+
+
+def test_of_many_series_a_family_is_chosen_with_the_keyboard(many):
+    assert many.js(f"{NAMED}.length") == lines(many, "accuracy") == 2
+    many.js("document.querySelector('[data-compare]').focus()")
+    for _ in range(3):
+        many.press("ArrowDown", 40)
+    many.until(f"{FIGURE.format('accuracy')}.querySelectorAll('.mark-line path').length === 4")
+    assert many.js(f"{SHOWN}.map(b => b.value)") == [f"SAP (p={p}, q=1)" for p in (0.2, 0.4, 0.5, 0.6)]
+    assert many.js(f"{SHOWN}.map(b => b.dataset.look)") == ["0", "1", "2", "3"]
+    assert many.js(f"{NAMED}.length") == 4
+    colours = (
+        f"[...{FIGURE.format('accuracy')}.querySelectorAll('.mark-line path')].map(p => p.getAttribute('stroke'))"
+    )
+    assert len(set(many.js(colours))) == 4
+    assert many.js("document.documentElement.scrollWidth") <= 400
+    assert many.complaints() == []
+
+
+def test_of_many_series_no_more_are_shown_than_can_be_told_apart(many):
+    many.js("document.querySelector('[data-all]').focus()")
+    many.press(" ", 32)
+    many.until(f"{NAMED}.length === 17")
+    for _ in range(5):
+        many.click("document.querySelector('[data-signal=shown]:not(:checked)')")
+    many.until(f"{FIGURE.format('trade_off')}.querySelectorAll('.mark-line path').length === 7")
+    assert sorted(many.js(f"{SHOWN}.map(b => b.dataset.look)")) == list("0123456")
+    assert many.js("document.querySelectorAll('[data-signal=shown]:disabled').length") == 10
+    assert many.js("document.querySelector('[data-full]').offsetParent !== null")
+    assert many.js("document.querySelector('[data-compare]').value") == ""
+    many.click("document.querySelector('[data-signal=shown]:checked')")
+    many.until(f"{FIGURE.format('trade_off')}.querySelectorAll('.mark-line path').length === 6")
+    assert many.js("document.querySelectorAll('[data-signal=shown]:disabled').length") == 0
+    assert many.complaints() == []
 
 
 def test_the_slider_moves_the_map_over_rounds(opened, made):

@@ -9,8 +9,50 @@
   function chosen(section) {
     const all = [...section.querySelectorAll("[data-signal]")];
     const value = (name) => all.find((input) => input.dataset.signal === name).value;
-    const shown = all.filter((input) => input.dataset.signal === "shown" && input.checked);
-    return { shown: shown.map((input) => input.value), method: value("method"), round: Number(value("round")) };
+    const shown = Array(page.looks).fill(null); // the place in the list is the number of the look
+    boxes(section).filter((box) => box.checked).forEach((box) => { shown[box.dataset.look] = box.value; });
+    return { shown, method: value("method"), round: Number(value("round")) };
+  }
+
+  function boxes(section) {
+    return [...section.querySelectorAll("[data-signal=shown]")];
+  }
+
+  function wear(box, look) {
+    box.dataset.look = look;
+    box.parentElement.querySelector("use").setAttribute("href", `#look-${look}`);
+  }
+
+  // A box that is switched on has the look it had, if that is free, and else the first that is.
+  function switched(section, box) {
+    const taken = boxes(section).filter((other) => other !== box && other.checked).map((other) => other.dataset.look);
+    if (box.checked && (!box.dataset.look || taken.includes(box.dataset.look))) {
+      wear(box, [...Array(page.looks).keys()].find((look) => !taken.includes(String(look))));
+    }
+    const compare = section.querySelector("[data-compare]");
+    if (compare) compare.value = "";
+    limit(section);
+  }
+
+  function compared(section, members) {
+    const all = boxes(section);
+    all.forEach((box) => { box.checked = false; });
+    members.forEach((member, look) => { all[member].checked = true; wear(all[member], look); });
+    fold(section);
+    limit(section);
+  }
+
+  // Only what is drawn is named, until the reader asks for all.
+  function fold(section) {
+    const open = section.querySelector("[data-all]").ariaExpanded === "true";
+    boxes(section).forEach((box) => { box.parentElement.hidden = !open && !box.checked; });
+    boxes(section)[0].closest(".controls").classList.toggle("open", open);
+  }
+
+  function limit(section) {
+    const full = boxes(section).filter((box) => box.checked).length === page.looks;
+    boxes(section).forEach((box) => { box.disabled = full && !box.checked; });
+    section.querySelectorAll("[data-full]").forEach((note) => { note.hidden = !full; });
   }
 
   function panel(figure) {
@@ -29,13 +71,11 @@
     views.set(figure, await vegaEmbed(figure.querySelector(".chart"), spec, options));
   }
 
-  async function update(section) {
-    const now = chosen(section);
-    section.querySelectorAll("output").forEach((output) => { output.value = now.round; });
+  async function update(section, name) {
+    section.querySelectorAll("output").forEach((output) => { output.value = chosen(section).round; });
     for (const figure of section.querySelectorAll("figure")) {
       const { view, spec } = views.get(figure);
-      spec.params.forEach(({ name }) => view.signal(name, now[name]));
-      await view.runAsync();
+      if (spec.params.some((param) => param.name === name)) await view.signal(name, chosen(section)[name]).runAsync();
     }
   }
 
@@ -55,16 +95,22 @@
   }
 
   const figures = [...document.querySelectorAll("figure[data-panel]")];
-  const ready = Promise.all(figures.map(draw)).then(() => { document.documentElement.dataset.drawn = "yes"; });
-  document.addEventListener("input", async ({ target }) => {
-    await ready;
+  let done = Promise.all(figures.map(draw)).then(() => { document.documentElement.dataset.drawn = "yes"; });
+  document.addEventListener("input", ({ target }) => {
     const section = target.closest("section");
-    if (target.matches("[data-x]")) {
-      await Promise.all(figures.filter((f) => section.contains(f) && panel(f).specs.round).map(draw));
-    } else if (target.matches("[data-signal]")) await update(section);
+    if (target.matches("[data-signal=shown]")) switched(section, target);
+    if (target.matches("[data-compare]") && target.value) compared(section, target.value.split(" ").map(Number));
+    // One after another: a chart that is drawn twice at once would be left as either had it.
+    done = done.then(() => target.matches("[data-x]")
+      ? Promise.all(figures.filter((f) => section.contains(f) && panel(f).specs.round).map(draw))
+      : update(section, target.dataset.signal ?? "shown"));
   });
   document.addEventListener("click", ({ target }) => {
     if (target.matches("[data-download]")) download(target.closest("figure"));
+    if (target.matches("[data-all]")) {
+      target.ariaExpanded = String(target.ariaExpanded !== "true");
+      fold(target.closest("section"));
+    }
   });
   window.palmette = { views, page };
 })();

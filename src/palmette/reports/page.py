@@ -13,14 +13,18 @@ from typing import Any
 
 from palmette import __version__
 from palmette.reports import page_data
-from palmette.reports.page_charts import GRID, X_AXES, Panel, panels
+from palmette.reports.page_charts import Panel, panels
+from palmette.reports.page_controls import controls, looks_of, symbols
 from palmette.reports.page_data import Series, Study, Table
-from palmette.reports.page_looks import CONFIG, look
+from palmette.reports.page_families import AT_ONCE, density
+from palmette.reports.page_inside import GRID
+from palmette.reports.page_looks import CONFIG, LOOKS
 from palmette.reports.page_words import judged_on, number, outcome, percent, sentence, verdict
 from palmette.reports.phases import RULE
 from palmette.reports.tables import Run
 
 _OVER_ROUNDS = ("accuracy", "pq_index", "density", "gini_index", "trade_off", "phases")
+_FURTHEST = 4
 _OF_ONE = ("layer_density", "layer_index", "cut", "map")
 _TABLES = {
     "curves": page_data.curves,
@@ -45,14 +49,12 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
     found = page_data.studies(runs)
     if not found:
         raise ValueError("a page needs at least one run with a finished round, got none")
-    looks = look(_names(found))
-    shown = [_shown(study, looks) for study in found]
-    sections = [
-        _section(number, study, one, looks) for number, (study, one) in enumerate(zip(found, shown, strict=True))
-    ]
+    shown = [_shown(study) for study in found]
+    sections = [_section(*each) for each in zip(range(len(found)), found, shown, looks_of(found), strict=True)]
     data = {
         "config": CONFIG,
         "grid": GRID,
+        "looks": AT_ONCE,
         "studies": [_plain(study, one) for study, one in zip(found, shown, strict=True)],
     }
     count = sum(len(study.runs) for study in found)
@@ -62,7 +64,7 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
         title=escape(title or "How far can it be pruned? " + ", ".join(study.title for study in found)),
         lead=f"{count} run{'s' if count != 1 else ''}: networks that were trained, pruned and trained again.",
         css=_text("page.css"),
-        body=warnings + "\n".join(sections),
+        body=symbols() + warnings + "\n".join(sections),
         data=_json(data),
         library=library,
         script=_text("page.js"),
@@ -94,17 +96,11 @@ def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
-def _names(found: Sequence[Study]) -> list[str]:
-    """The series of all studies: the largest study first, as others often have some of its methods."""
-    largest = sorted(found, key=lambda study: -len(study.series))
-    return list(dict.fromkeys(series.name for study in largest for series in study.series))
-
-
-def _shown(study: Study, looks: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Table], dict[str, Panel]]:
+def _shown(study: Study) -> tuple[dict[str, Table], dict[str, Panel]]:
     tables = {name: make(study) for name, make in _TABLES.items()}
     names = list(dict.fromkeys(row["layer"] for row in tables["layers"]))
     top = max((value for row in tables["maps"] for value in row["pq_index"] if value is not None), default=1.0)
-    return tables, panels(study, looks, layers=names, top=top)
+    return tables, panels(study, layers=names, top=top)
 
 
 def _plain(study: Study, shown: tuple[dict[str, Table], dict[str, Panel]]) -> dict[str, Any]:
@@ -121,12 +117,9 @@ def _plain(study: Study, shown: tuple[dict[str, Table], dict[str, Panel]]) -> di
 
 
 def _section(
-    number: int, study: Study, shown: tuple[dict[str, Table], dict[str, Panel]], looks: Sequence[Mapping[str, Any]]
+    number: int, study: Study, shown: tuple[dict[str, Table], dict[str, Panel]], looks: Mapping[str, int]
 ) -> str:
     charts = shown[1]
-    colours = {style["name"]: style["colour"] for style in looks}
-    cards = "".join(_card(outcome(series), colours[series.name]) for series in study.series)
-    options = "".join(f'<option value="{name}">{escape(text)}</option>' for name, text in X_AXES.items())
     names = [series.name for series in study.series]
     methods = "".join(f"<option>{escape(name)}</option>" for name in names)
     last = max(len(records) for _, records in study.runs) - 1
@@ -135,15 +128,10 @@ def _section(
 <div class="verdict">
 {"".join(f"<p>{_prose(text)}</p>" for text in verdict(study))}
 </div>
-<div class="cards">
-{cards}
-</div>
+{_cards(study, looks)}
 <div class="scroll">{_outcomes(study)}</div>
 <p class="quiet">{escape(judged_on(study))}</p>
-<div class="controls" role="group" aria-label="Methods and axis">
-{"".join(_chip(style) for style in looks if style["name"] in names)}
-<label class="chip x">x axis <select data-x>{options}</select></label>
-</div>
+{controls(study, looks)}
 <div class="panels">
 {"".join(_figure(number, name, charts[name]) for name in _OVER_ROUNDS)}
 </div>
@@ -163,20 +151,21 @@ the thresholds are palmette’s.</p>
 </section>"""
 
 
-def _card(row: Mapping[str, Any], colour: str) -> str:
+def _cards(study: Study, looks: Mapping[str, int]) -> str:
+    """One for each series; where they are many, one for each of those that go furthest."""
+    if len(study.series) <= AT_ONCE:
+        colours = [LOOKS[looks[series.name]]["colour"] for series in study.series]
+        return f'<div class="cards">\n{"".join(map(_card, study.series, colours))}</div>'
+    best = sorted(study.series, key=density)[:_FURTHEST]
+    return f"""<h4>The {_FURTHEST} of {len(study.series)} that go furthest</h4>
+<div class="cards">\n{"".join(_card(series, "var(--quiet)") for series in best)}</div>"""
+
+
+def _card(series: Series, colour: str) -> str:
+    row = outcome(series)
     return (
         f'<div class="card" style="border-top-color: {colour}"><h3>{escape(row["series"])}</h3>'
         f'<p class="big">{percent(row["density"])}</p><p>{_prose(sentence(row))}</p></div>\n'
-    )
-
-
-def _chip(style: Mapping[str, Any]) -> str:
-    name, colour = escape(style["name"]), style["colour"]
-    dash = " ".join(f"{part:g}" for part in style["dash"]) if style["dash"][1] else "none"
-    return (
-        f'<label class="chip"><input type="checkbox" data-signal="shown" value="{name}" checked>'
-        f'<svg width="30" height="10" aria-hidden="true"><line x1="0" x2="30" y1="5" y2="5" stroke="{colour}" '
-        f'stroke-width="3" stroke-dasharray="{dash}"/></svg>{name}</label>\n'
     )
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from palmette.measures.pq_map import P_GRID, Q_GRID
 from palmette.reports.page_data import Study
-from palmette.reports.page_looks import LABELLED, LAYER_COLOURS, PHASE_COLOURS
+from palmette.reports.page_inside import cut_chart, layers_chart, map_chart
+from palmette.reports.page_looks import LABELLED, LOOKS, PHASE_COLOURS
+from palmette.reports.page_vega import HEIGHT, ROUND, altair_, base, over_rounds, spec_of
 from palmette.reports.phases import PHASES
 
-if TYPE_CHECKING:
-    import altair as alt
-
-FEW_LAYERS = 8
-"""Up to so many layers have a line each; more are the rows of a map."""
-HEIGHT = 230
-GRID = {"p": [p for p in P_GRID for _ in Q_GRID], "q": [q for _ in P_GRID for q in Q_GRID]}
-"""The p and q of each number of a p–q map."""
-X_AXES = {"round": "round of pruning", "density": "density: weights that remain", "kept": "parameters that remain"}
+FEW_ROUNDS, EVERY = 12, 5
+"""A line of more rounds has its marker at every fifth, each line at others: so that all of them can be seen."""
+_COMMA = ", (?![^(]*[)])"  # where a long name may be broken: not within parentheses
+X_AXES = {"round": ROUND, "density": "density: weights that remain", "kept": "parameters that remain"}
 """What the reader may choose to go right: column of the curves -> title of the axis."""
 
 
@@ -39,16 +36,10 @@ class Panel:
     specs: dict[str, dict[str, Any]]
 
 
-def panels(
-    study: Study,
-    looks: Sequence[Mapping[str, Any]],
-    *,
-    layers: Sequence[str],
-    top: float,
-) -> dict[str, Panel]:
+def panels(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Panel]:
     """All charts of a study by their names; `top` is the largest index of its p–q maps."""
     names = [series.name for series in study.series]
-    looks = [style for style in looks if style["name"] in names]
+    every = EVERY if max(len(records) for _, records in study.runs) > FEW_ROUNDS else 1
     n = max(len(series.runs) for series in study.series)
     over = f"Mean of up to {n} seeds; the band is one standard deviation. " if n > 1 else ""
     marked = "▲ the index turns up for good, ✚ collapse (of the mean curve)."
@@ -57,96 +48,64 @@ def panels(
             "Test accuracy",
             f"{over}{marked}",
             "curves",
-            _curves("accuracy", "test accuracy", looks, axis="%"),
+            _curves("accuracy", "test accuracy", every, axis="%"),
         ),
         "pq_index": Panel(
             "PQ Index",
             f"Of the weights that remain, at p = 0.5 and q = 1: lower is less compressible. {marked}",
             "curves",
-            _curves("pq_index", "PQ Index", looks, log=True, axis="~g"),
+            _curves("pq_index", "PQ Index", every, log=True, axis="~g"),
         ),
         "density": Panel(
             "Density",
             "The share of the weights that remain.",
             "curves",
-            _curves("density", "density", looks, log=True, axis="~%"),
+            _curves("density", "density", every, log=True, axis="~%"),
         ),
         "gini_index": Panel(
             "Gini Index",
             "Of the weights that remain.",
             "curves",
-            _curves("gini_index", "Gini Index", looks, axis="~g"),
+            _curves("gini_index", "Gini Index", every, axis="~g"),
         ),
         "trade_off": Panel(
             "Compression trade-off",
             "Accuracy against what remains: further to the right is smaller, higher is better.",
             "curves",
-            {"": _curves("accuracy", "test accuracy", looks, axis="%")["density"]},
+            {"": _curves("accuracy", "test accuracy", every, axis="%")["density"]},
         ),
-        "phases": Panel("Phases, run by run", "One stripe for each seed.", "rounds", {"": _phases(looks)}),
+        "phases": Panel("Phases, run by run", "One stripe for each seed.", "rounds", {"": _phases(names)}),
         "layer_density": Panel(
             "Density, layer by layer",
             "The share of each layer’s weights that remain. What has none left is not drawn.",
             "layers",
-            {"": _layers("density", "density", names, layers, form="~%")},
+            {"": layers_chart("density", "density", names, layers, form="~%")},
         ),
         "layer_index": Panel(
             "PQ Index, layer by layer",
             "Of the weights of the layer that remain, at p = 0.5 and q = 1.",
             "layers",
-            {"": _layers("pq_index", "PQ Index", names, layers, form="~g")},
+            {"": layers_chart("pq_index", "PQ Index", names, layers, form="~g")},
         ),
         "cut": Panel(
             "Where each round’s cut came from",
             "Each bar is one cut; its parts are the layers, the first at the bottom, by the weights that went.",
             "layers",
-            {"": _cut(names, layers)},
+            {"": cut_chart(names, layers)},
         ),
         "map": Panel(
             "p–q map",
             "PQ Index of the retrained network; colours are the same in all rounds. There is none at p = q = 1.",
             "maps",
-            {"": _map(names, top)},
+            {"": map_chart(names, top)},
         ),
     }
 
 
-def _altair() -> Any:
-    try:
-        import altair
-    except ImportError as error:
-        raise ImportError("the page needs altair: pip install 'palmette[report]'") from error
-    return altair
-
-
-def _spec(chart: alt.TopLevelMixin) -> dict[str, Any]:
-    spec: dict[str, Any] = chart.to_dict()
-    for key in ("config", "$schema"):  # the page has one configuration for all, and looks no schema up
-        spec.pop(key, None)
-    return spec
-
-
-def _base(table: str) -> Any:
-    alt = _altair()
-    return alt.Chart(alt.NamedData(name=table), width="container", height=HEIGHT)
-
-
-def _shown(looks: Sequence[Mapping[str, Any]]) -> Any:
-    return _altair().param(name="shown", value=[style["name"] for style in looks])
-
-
-def _round(kind: str = "Q") -> Any:
-    alt = _altair()
-    if kind == "Q":
-        return alt.X("round:Q", title=X_AXES["round"], axis=alt.Axis(tickMinStep=1, grid=False, format="d"))
-    axis = alt.Axis(labelAngle=0, grid=False, labelOverlap="parity")
-    return alt.X("round:O", title=X_AXES["round"], axis=axis)
-
-
 def _x(kind: str) -> Any:
-    alt = _altair()
+    alt = altair_()
     if kind == "round":
-        return _round()
+        return over_rounds()
     # Pruning goes to the right.
     scale = alt.Scale(type="log", reverse=True, nice=False, padding=8)
     form = "~%" if kind == "density" else "~s"
@@ -154,15 +113,12 @@ def _x(kind: str) -> Any:
     return alt.X(f"{kind}:Q", title=X_AXES[kind], scale=scale, axis=axis)
 
 
-def _curves(
-    measure: str, title: str, looks: Sequence[Mapping[str, Any]], *, axis: str, log: bool = False
-) -> dict[str, dict[str, Any]]:
+def _curves(measure: str, title: str, every: int, *, axis: str, log: bool = False) -> dict[str, dict[str, Any]]:
     """Mean, band and marks of one measure, for each choice of what goes right."""
-    alt = _altair()
-    domain = [style["name"] for style in looks]
+    alt = altair_()
 
     def channel(key: str) -> Any:
-        return alt.Scale(domain=domain, range=[style[key] for style in looks])
+        return alt.Scale(domain=list(range(len(LOOKS))), range=[look[key] for look in LOOKS])
 
     percent = measure in ("accuracy", "density")
     tooltip = [
@@ -188,44 +144,52 @@ def _curves(
     low = f"max({low}, datum.{measure} / 10)" if log else low
     specs = {}
     for kind in X_AXES:
-        base = (
-            _base("curves")
-            .transform_filter("indexof(shown, datum.series) >= 0")
-            .transform_filter(sure)
+        curve = (
+            base("curves")
+            .transform_calculate(look="indexof(shown, datum.series)")
+            .transform_filter(f"datum.look >= 0 && {sure}")
             .transform_calculate(low=low, high=f"datum.{measure} + datum.{measure}_sd")
-            .encode(x=_x(kind), color=alt.Color("series:N", scale=channel("colour"), legend=None))
+            .encode(x=_x(kind), color=alt.Color("look:N", scale=channel("colour"), legend=None))
         )
-        line = base.mark_line(strokeWidth=2.2, clip=False).encode(
+        line = curve.mark_line(strokeWidth=2.2, clip=False).encode(
             y=y,
             order=alt.Order("round:Q"),
-            strokeDash=alt.StrokeDash("series:N", scale=channel("dash"), legend=None),
+            strokeDash=alt.StrokeDash("look:N", scale=channel("dash"), legend=None),
         )
-        shape = alt.Shape("series:N", scale=channel("shape"), legend=None)
-        points = base.mark_point(filled=True, size=26, opacity=1).encode(y=y, shape=shape)
+        shape = alt.Shape("look:N", scale=channel("shape"), legend=None)
         # Of size 0 and not filtered out: Vega would complain of a layer without a point.
-        marks = base.mark_point(filled=True, opacity=1, stroke="currentColor").encode(
+        marked = alt.condition(f"datum.round % {every} == datum.look % {every}", alt.value(64), alt.value(0))
+        points = curve.mark_point(filled=True, opacity=1).encode(y=y, shape=shape, size=marked)
+        marks = curve.mark_point(filled=True, opacity=1, stroke="currentColor").encode(
             y=y,
             shape=alt.ShapeValue({"expr": "datum.mark == 'turned_up' ? 'triangle-up' : 'cross'"}),
             size=alt.condition("isValid(datum.mark)", alt.value(170), alt.value(0)),
             strokeWidth=alt.condition("isValid(datum.mark)", alt.value(1.2), alt.value(0)),
         )
-        hover = base.mark_point(filled=True, size=260, opacity=0).encode(y=y, tooltip=tooltip)
+        hover = curve.mark_point(filled=True, size=260, opacity=0).encode(y=y, tooltip=tooltip)
         # No `order` here: Vega-Lite would make an area of each point.
-        band = base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
-        specs[kind] = _spec(alt.layer(band, line, points, marks, hover).add_params(_shown(looks)))
+        band = curve.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
+        specs[kind] = spec_of(alt.layer(band, line, points, marks, hover).add_params(_shown()))
     return specs
 
 
-def _phases(looks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    alt = _altair()
-    names = [style["name"] for style in looks]
+def _shown() -> Any:
+    """The series that are switched on, each at the number of its look."""
+    return altair_().param(name="shown", value=[])
+
+
+def _phases(names: Sequence[str]) -> dict[str, Any]:
+    alt = altair_()
+    lines = max(len(re.split(_COMMA, name)) for name in names)
+    broken = f"split(datum.label, regexp('{_COMMA}'))"
+    axis = alt.Axis(ticks=False, domain=False, labelExpr=broken, labelOffset=-7 * (lines - 1))
     chart = (
-        _base("rounds")
+        base("rounds")
         .transform_filter("indexof(shown, datum.series) >= 0")
         .mark_rect()
         .encode(
-            x=_round("O"),
-            y=alt.Y("series:N", title=None, sort=names, axis=alt.Axis(ticks=False, domain=False)),
+            x=over_rounds("O"),
+            y=alt.Y("series:N", title=None, sort=list(names), axis=axis),
             yOffset=alt.YOffset("seed:N"),
             color=alt.Color(
                 "phase:N",
@@ -243,113 +207,7 @@ def _phases(looks: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 alt.Tooltip("density:Q", format=".2%"),
             ],
         )
-        .add_params(_shown(looks))
+        .properties(height=max(HEIGHT, 17 * lines * min(len(names), len(LOOKS))))
+        .add_params(_shown())
     )
-    return _spec(chart)
-
-
-def _of_one(table: str, names: Sequence[str]) -> Any:
-    """A chart of the one series that is chosen."""
-    chosen = _altair().param(name="method", value=names[0])
-    return _base(table).transform_filter("datum.series == method").add_params(chosen)
-
-
-def _layer_tooltip() -> list[Any]:
-    alt = _altair()
-    return [
-        "layer:N",
-        "round:Q",
-        alt.Tooltip("density:Q", format=".2%"),
-        alt.Tooltip("pq_index:Q", title="PQ Index", format=".4g"),
-        alt.Tooltip("cut:Q", title="weights cut", format=",.0f"),
-        alt.Tooltip("n:Q", title="seeds"),
-    ]
-
-
-def _layer_colour(layers: Sequence[str]) -> Any:
-    alt = _altair()
-    if len(layers) <= FEW_LAYERS:
-        scale = alt.Scale(domain=list(layers), range=list(LAYER_COLOURS[: len(layers)]))
-        return alt.Color("layer:N", scale=scale, legend=alt.Legend(orient="bottom", columns=3, title=None))
-    return alt.Color("layer:O", scale=alt.Scale(domain=list(layers), scheme="viridis"), legend=None)
-
-
-def _layers(measure: str, title: str, names: Sequence[str], layers: Sequence[str], *, form: str) -> dict[str, Any]:
-    alt = _altair()
-    base = _of_one("layers", names).transform_filter(f"isValid(datum.{measure}) && datum.{measure} > 0")
-    if len(layers) <= FEW_LAYERS:
-        scale = alt.Scale(type="log", nice=False, padding=6)
-        chart = base.mark_line(point={"size": 34, "filled": True, "opacity": 1}, strokeWidth=2.2).encode(
-            x=_round(),
-            y=alt.Y(f"{measure}:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=6, **LABELLED)),
-            color=_layer_colour(layers),
-            tooltip=_layer_tooltip(),
-        )
-    else:
-        chart = (
-            base.mark_rect()
-            .encode(
-                x=_round("O"),
-                y=alt.Y(
-                    "layer:N",
-                    title=None,
-                    sort=list(layers),
-                    axis=alt.Axis(grid=False, labelFontSize=10, labelOverlap=False),
-                ),
-                color=alt.Color(
-                    f"{measure}:Q",
-                    title=title,
-                    scale=alt.Scale(scheme="viridis", type="log"),
-                    legend=alt.Legend(orient="bottom", format=form, gradientLength=200),
-                ),
-                tooltip=_layer_tooltip(),
-            )
-            .properties(height=max(HEIGHT, 13 * len(layers)))
-        )
-    return _spec(chart)
-
-
-def _cut(names: Sequence[str], layers: Sequence[str]) -> dict[str, Any]:
-    alt = _altair()
-    chart = (
-        _of_one("layers", names)
-        .mark_bar(width={"band": 0.86})
-        .encode(
-            x=_round("O"),
-            y=alt.Y("cut:Q", title=None, stack="normalize", axis=alt.Axis(format="%", tickCount=5)),
-            color=_layer_colour(layers),
-            order=alt.Order("depth:Q"),
-            tooltip=_layer_tooltip(),
-        )
-    )
-    return _spec(chart)
-
-
-def _map(names: Sequence[str], top: float) -> dict[str, Any]:
-    alt = _altair()
-    chart = (
-        _of_one("maps", names)
-        .transform_filter("datum.round == round")
-        .transform_calculate(p=str(GRID["p"]), q=str(GRID["q"]))
-        .transform_flatten(["pq_index", "p", "q"])
-        .mark_rect()
-        .encode(
-            x=alt.X("q:O", axis=alt.Axis(labelAngle=0, grid=False)),
-            y=alt.Y("p:O", sort="descending", axis=alt.Axis(grid=False, titleAngle=0, titlePadding=12)),
-            color=alt.Color(
-                "pq_index:Q",
-                title="PQ Index",
-                scale=alt.Scale(scheme="viridis", type="sqrt", domain=[0, top]),
-                legend=alt.Legend(orient="bottom", format="~g", gradientLength=200, tickCount=4),
-            ),
-            tooltip=[
-                "p:Q",
-                "q:Q",
-                alt.Tooltip("pq_index:Q", title="PQ Index", format=".4g"),
-                "round:Q",
-                alt.Tooltip("n:Q", title="seeds"),
-            ],
-        )
-        .add_params(alt.param(name="round", value=0))
-    )
-    return _spec(chart)
+    return spec_of(chart)

@@ -20,6 +20,7 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
     "pq_index": lambda record: record["retrained"]["pq_index"],
     "gini_index": lambda record: record["retrained"]["gini_index"],
 }
+_DEFAULTS = Experiment()
 _METHODS = ("sap", "lottery-ticket", "one-shot")
 
 
@@ -67,12 +68,12 @@ def studies(runs: Iterable[Run]) -> list[Study]:
 
 def settings(study: Study) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """The settings that all runs share, and those in which series differ; the seeds are left out."""
-    meant = {series.name: _meant(series.runs[0][0]) for series in study.series}
-    names = list(dict.fromkeys(name for values in meant.values() for name in values))
-    values = {name: [of.get(name) for of in meant.values()] for name in names}
+    every = {series.name: meant(series.runs[0][0]) for series in study.series}
+    names = list(dict.fromkeys(name for values in every.values() for name in values))
+    values = {name: [of.get(name) for of in every.values()] for name in names}
     common = {name: many[0] for name, many in values.items() if all(v == many[0] for v in many)}
     return common, {
-        series: {name: value for name, value in of.items() if name not in common} for series, of in meant.items()
+        series: {name: value for name, value in of.items() if name not in common} for series, of in every.items()
     }
 
 
@@ -112,7 +113,7 @@ def layers(study: Study) -> Table:
             for depth, name in enumerate(at[0]["retrained"]["layers"]):
                 of = [record["retrained"]["layers"][name] for record in at]
                 row = {"series": series.name, "round": t, "layer": name, "depth": depth, "n": len(at)}
-                row |= {key: mean([values[key] for values in of]) for key in ("density", "pq_index")}
+                row |= {key: _short(mean([values[key] for values in of])) for key in ("density", "pq_index")}
                 rows.append(row | {"cut": mean([record["cut"]["layers"][name] for record in at])})
     return rows
 
@@ -123,7 +124,7 @@ def index_maps(study: Study) -> Table:
     for series in study.series:
         for t, at in enumerate(_by_round(series)):
             flat = [[value for row in record["index_map"]["pq_index"] for value in row] for record in at]
-            index = [mean(values) for values in zip(*flat, strict=True)]
+            index = [_short(mean(values)) for values in zip(*flat, strict=True)]
             rows.append({"series": series.name, "round": t, "n": len(at), "pq_index": index})
     return rows
 
@@ -133,13 +134,21 @@ def _by_round(series: Series) -> list[list[Record]]:
     return [[records[t] for records in series.many if len(records) > t] for t in range(last)]
 
 
+def _short(value: float | None) -> float | None:
+    """To five digits: there are a hundred of these for each round, and more would be most of the page."""
+    return None if value is None else float(f"{value:.5g}")
+
+
 def _order(experiment: Experiment) -> tuple[Any, ...]:
     # The order of `palmette run`, so that a method has the colour it has in the figure.
-    rest = {name: str(value) for name, value in _meant(experiment).items()}
-    return _METHODS.index(experiment.method), experiment.p, experiment.q, sorted(rest.items()), experiment.seed
+    rest = [
+        (name, value if isinstance(value, int | float) else 0, str(value))
+        for name, value in meant(experiment).items()
+    ]
+    return _METHODS.index(experiment.method), experiment.p, experiment.q, sorted(rest), experiment.seed
 
 
-def _meant(experiment: Experiment) -> dict[str, Any]:
+def meant(experiment: Experiment) -> dict[str, Any]:
     """The settings that mean something for this run, seed left out."""
     every = asdict(experiment)
     return {
@@ -152,12 +161,22 @@ def _meant(experiment: Experiment) -> dict[str, Any]:
 def _series(runs: Sequence[Run]) -> tuple[Series, ...]:
     groups: dict[str, list[Run]] = {}
     for run in runs:
-        alike = [_meant(other) for other, _ in runs if label(other) == label(run[0])]
-        own = _meant(run[0])
-        differing = [name for name in own if any(other.get(name) != own[name] for other in alike)]
-        groups.setdefault(", ".join([label(run[0]), *(_said(n, own[n]) for n in differing)]), []).append(run)
+        alike = [meant(other) for other, _ in runs if label(other) == label(run[0])]
+        own = meant(run[0])
+        # As in tables, what is the default goes without saying; the settings below the charts have it.
+        differing = [
+            name
+            for name in own
+            if own[name] != getattr(_DEFAULTS, name) and any(other.get(name) != own[name] for other in alike)
+        ]
+        groups.setdefault(", ".join([label(run[0]), *(said(n, own[n]) for n in differing)]), []).append(run)
     return tuple(Series(name, tuple(many)) for name, many in groups.items())
 
 
-def _said(name: str, value: Any) -> str:
+def said(name: str, value: Any) -> str:
+    """A setting in a name.
+
+    >>> said("gamma", 3.0), said("scope", "layer")
+    ('gamma=3', 'scope=layer')
+    """
     return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"

@@ -2,16 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palmette.reports.figures import LINES
 
 # Okabe and Ito's again, in an order in which no layer looks like the method that has its number.
-LAYER_COLOURS = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "currentColor", "#999999")
-PHASE_COLOURS = ("#56B4E9", "#E69F00", "#6b6b6b")
-_DASHES: Mapping[Any, list[float]] = {"-": [1, 0]}
-_SHAPES = {"o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down"}
+LAYER_COLOURS = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "currentColor")
+# Light, middle and dark: told apart in black and white too.
+PHASE_COLOURS = ("#9BD3F5", "#DB9200", "#5c5c5c")
+DASHES: tuple[list[float], ...] = tuple(
+    [1, 0] if line["linestyle"] == "-" else [2 * part for part in line["linestyle"][1]] for line in LINES
+)
+# The markers of the figures as paths in a square from -1 to 1.
+_PATHS = {
+    "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
+    "s": "M-.85,-.85H.85V.85H-.85Z",
+    "^": "M0,-1L1,.8H-1Z",
+    "D": "M0,-1.15L1.15,0L0,1.15L-1.15,0Z",
+    "v": "M0,1L1,-.8H-1Z",
+    "P": "M-.35,-1H.35V-.35H1V.35H.35V1H-.35V.35H-1V-.35H-.35Z",
+    "X": "M0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0L-1,-.5L-.5,-1Z",
+}
+SHAPES: tuple[str, ...] = tuple(_PATHS[line["marker"]] for line in LINES)
+# Those of the figures, so that a method looks the same in both; black would vanish on a dark page.
+LOOKS: tuple[dict[str, Any], ...] = tuple(
+    {"colour": "currentColor" if line["color"] == "#000000" else line["color"], "dash": dash, "shape": shape}
+    for line, dash, shape in zip(LINES, DASHES, SHAPES, strict=True)
+)
+"""Colour, dash and shape of the series of a chart: no two are alike to the colour-blind or in black and white."""
 
 # `currentColor` is the colour of the text around the chart: dark on light, light on dark, black on paper.
 CONFIG: dict[str, Any] = {
@@ -45,18 +63,3 @@ LABELLED: dict[str, Any] = {
     name: {"condition": {"test": "datum.label !== ''", "value": 1}, "value": 0}
     for name in ("gridOpacity", "tickOpacity")
 }
-
-
-def look(names: Sequence[str]) -> list[dict[str, Any]]:
-    """Colour, dash and shape of each series, in the order of the figures: a method looks the same in both."""
-    lines = [LINES[number % len(LINES)] for number in range(len(names))]
-    return [
-        {
-            "name": name,
-            # Black would vanish on a dark page.
-            "colour": "currentColor" if line["color"] == "#000000" else line["color"],
-            "dash": _DASHES.get(line["linestyle"]) or [2 * part for part in line["linestyle"][1]],
-            "shape": _SHAPES.get(line["marker"], "cross"),
-        }
-        for name, line in zip(names, lines, strict=True)
-    ]
