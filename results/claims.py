@@ -36,7 +36,9 @@ def _match(f: pd.DataFrame) -> Claim:
     found = between(f, (SAP2, 10), (LT, 25))
     narrow = max(abs(found.low), abs(found.high)) < CLOSE
     verdict = "**Yes.**" if narrow else f"**Yes, as far as {found.pairs} seeds can tell.**"
-    if found.sign:
+    if found.pairs == 1:
+        verdict = "**One run:**"
+    elif found.sign:
         verdict = f"**No,** it is {'ahead' if found.sign > 0 else 'behind'}."
     weights = (percent(mean_density(f, *at)) for at in ((SAP2, 10), (LT, 25)))
     return (
@@ -59,7 +61,7 @@ def _ratios(f: pd.DataFrame) -> Claim:
 
 def _brake(f: pd.DataFrame, equal: pd.DataFrame) -> Claim:
     ahead, lost, d = between(f, (SAP, 30), (LT, 30)), between(f, (SAP, 30), (SAP, 0)), reached(equal, SAP)
-    stands, alike = lost.mean > -COLLAPSE, holds(equal, SAP, d) < 1
+    stands, alike = lost.mean > -COLLAPSE, holds(equal, SAP, d) < 1 < ahead.pairs
     verdict = (
         f"Yes, by rounds{'; no, by weights' if alike else ''}" if stands else "No, it only does so more slowly"
     )
@@ -75,10 +77,11 @@ def _brake(f: pd.DataFrame, equal: pd.DataFrame) -> Claim:
 def _one_shot(equal: pd.DataFrame) -> Claim:
     lost = [d for d in DENSITIES if holds(equal, ONE_SHOT, d) < 0]
     won = [d for d in DENSITIES if holds(equal, ONE_SHOT, d) > 0]
-    shown = "; ".join(f"{gap(equal, ONE_SHOT, d)} at {percent(d)}" for d in lost[:2])
-    verdict = (
-        f"**{'Only' if won else 'Yes,'} from {percent(lost[0])} of the weights down:**" if lost else "**No.**"
-    )
+    single = equal["pairs"].max() == 1
+    shown = "; ".join(f"{gap(equal, ONE_SHOT, d)} at {percent(d)}" for d in ((0.1, 0.02) if single else lost[:2]))
+    verdict = "**One run:**" if single else "**No.**"
+    if lost:
+        verdict = f"**{'Only' if won else 'Yes,'} from {percent(lost[0])} of the weights down:**"
     but = "; ".join(f"{gap(equal, ONE_SHOT, d)} at {percent(d)}" for d in won)
     return (
         "Lottery Ticket outperforms One Shot",
@@ -90,37 +93,39 @@ def _faster(f: pd.DataFrame) -> Claim:
     kept = {name: mean_density(f, name, 5) for name in (SAP, SAP2)}
     last = f[f["name"] == SAP2].sort_values("round").groupby("id").last()
     ended = last[last["stopped"].str.contains("cut nothing")]["round"]
-    end = (
-        f". {len(ended)} of its {len(last)} runs end by themselves, after {ended.min()} to {ended.max()} rounds, "
-        "when a step cuts nothing"
-    )
+    end = ""
+    if len(ended):
+        span = ranged(ended, digits=0)
+        end = (
+            f". Of {len(last)} runs {len(ended)} end by themselves, after {span} rounds, when a step cuts nothing"
+        )
     return (
         "SAP (1, 2) compresses more aggressively than SAP (0.5, 1)",
         f"**{'Yes' if kept[SAP2] < kept[SAP] else 'No'}.** {percent(kept[SAP2])} and {percent(kept[SAP])} remain "
-        f"at T = 5{end if len(ended) else ''}",
+        f"at T = 5{end}",
     )
 
 
 def _hypothesis(f: pd.DataFrame, shapes: dict[str, Shape]) -> Claim:
-    said = [name for name in METHODS if shapes[name].as_said]
-    found = rebounds(f, ONE_SHOT)
-    each = len(found) == f["seed"].nunique() and all(
-        high > start and high > 2 * end for start, _, high, end in found
-    )
-    seen = said if ONE_SHOT in said or not each else [*said, ONE_SHOT]
+    said, found, seeds = [n for n in METHODS if shapes[n].as_said], rebounds(f, ONE_SHOT), f["seed"].nunique()
+    plain = [n for n in (METHODS if seeds == 1 else (ONE_SHOT,)) if _in_every_run(f, n)]
+    seen = [n for n in METHODS if n in said or n in plain]
     verdict = f"**Yes for {listed(seen)}" if seen else "**No"
     others = [name for name in METHODS if name not in seen]
     missing = f", no for {listed(others)}.**" if seen and others else ".**"
-    doubt = (
-        " in every run; the test by halves does not see it, as runs peak in different rounds"
-        if seen != said
-        else ""
-    )
+    doubt = " in every run; the test by halves does not see it, as runs peak in different rounds"
+    doubt = "" if seen == said else " in the one run" if seeds == 1 else doubt
     path = ""
     if found:
         _, lows, highs, ends = (ranged(values) for values in zip(*found, strict=True))
         path = f" One Shot's index falls to {lows}, rises to {highs} and ends at {ends}"
     return "The index falls, rises and falls, as One Shot shows", f"{verdict}{missing}{path}{doubt}"
+
+
+def _in_every_run(f: pd.DataFrame, name: str) -> bool:
+    """Whether the index of each run comes to lie above its start, and then falls by half."""
+    found = rebounds(f, name)
+    return len(found) == f["seed"].nunique() and all(high > max(start, 2 * end) for start, _, high, end in found)
 
 
 def _gini(f: pd.DataFrame) -> Claim:

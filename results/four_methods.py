@@ -33,10 +33,9 @@ def write(study: Study) -> None:
     order = {name: i for i, name in enumerate(METHODS)}
     runs = sorted(study.runs, key=lambda run: order[_name(study, run[0].id)])
     first = runs[0][0]
-    caption = (
-        f"{study.frame['seed'].nunique()} seeds: mean and a band of one standard deviation, over the runs that "
-        f"have reached a round; {first.epochs} epochs a round, {first.precision}"
-    )
+    seeds = study.frame["seed"].nunique()
+    mean = f"{seeds} seeds: mean and a band of one standard deviation, over the runs that have reached a round"
+    caption = f"{mean if seeds > 1 else 'one seed'}; {first.epochs} epochs a round, {first.precision}"
     save(draw_overview(runs, caption=caption), study.folder / "overview.png")
     write_whole(study.folder / "README.md", text(study))
 

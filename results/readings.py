@@ -37,7 +37,7 @@ def unread(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
     """Of a study that nobody has written about yet."""
     f = study.frame
     return Reading(
-        f"{{figure}} of the paper, with {f['epochs'].iloc[0]} epochs a round and {f['seed'].nunique()} seeds.",
+        f"{{figure}} of the paper, with {f['epochs'].iloc[0]} epochs a round; n = {f['seed'].nunique()}.",
         [f"At equal density of SAP and Lottery Ticket {largest_gap(equal)}."],
     )
 

@@ -141,13 +141,13 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 
     return "\n".join("| " + " | ".join(line) + " |" for line in [titles, marks, *rows])
 
 
-def ranged(values: Iterable[float]) -> str:
+def ranged(values: Iterable[float], *, digits: int = 2) -> str:
     """From the least to the largest.
 
     >>> ranged([0.31, 0.29]), ranged([0.31, 0.312])
     ('0.29–0.31', '0.31')
     """
-    shown = [f"{value:.2f}" for value in sorted(values)]
+    shown = [f"{value:.{digits}f}" for value in sorted(values)]
     return shown[0] if shown[0] == shown[-1] else f"{shown[0]}–{shown[-1]}"
 
 

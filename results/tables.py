@@ -21,7 +21,7 @@ from results.answers import (
     rebounds,
     turned,
 )
-from results.study import difference, percent, prose, signed, spread, table
+from results.study import difference, percent, prose, ranged, signed, spread, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,11 +66,11 @@ def largest_gap(equal: pd.DataFrame) -> str:
     """The largest difference of SAP to Lottery Ticket at 2 % or more, in words."""
     rows = equal[equal["method"].isin((SAP, SAP2)) & (equal["density"] >= 0.02) & (equal["pairs"] > 0)]
     worst = rows.loc[rows["difference"].abs().idxmax()]
-    beyond = int((rows["adjusted"] < LEVEL).sum())
+    beyond, seeds = int((rows["adjusted"] < LEVEL).sum()), int(rows["pairs"].max())
+    noise = f"{beyond} of them {'is' if beyond == 1 else 'are'} beyond the noise of {seeds} seeds"
     return (
         f"the largest of {len(rows)} differences is {signed(worst['difference'])} points ({worst['method']} at "
-        f"{percent(worst['density'])}), and {beyond} of them {'is' if beyond == 1 else 'are'} beyond the noise "
-        f"of {int(rows['pairs'].max())} seeds"
+        f"{percent(worst['density'])}), and {noise if seeds > 1 else 'one seed does not tell the noise'}"
     )
 
 
@@ -114,12 +114,14 @@ def density_tables(equal: pd.DataFrame) -> list[str]:
         "reached.",
         table(("weights", *(f"{name} − {LT}" for name in OTHERS)), gaps, words=0),
         prose(
-            "Points of accuracy, mean over pairs of equal seed (so equal initial weights and order of images), "
-            f"and its 95 % interval: by percentile bootstrap, Student's where there are fewer than {ENOUGH} "
-            "pairs, for which a bootstrap is too narrow. Accuracy between two rounds is interpolated in the "
-            f"logarithm of the density. These are {count} comparisons, so some intervals leave out 0 by chance: "
-            "**bold** is what holds when all are judged together (paired t-tests, Holm's correction, "
-            f"{LEVEL:.0%})."
+            "Points of accuracy, mean over pairs of equal seed (so equal initial weights and order of images). "
+            "Accuracy between two rounds is interpolated in the logarithm of the density.",
+            "The 95 % interval is by percentile bootstrap, Student's where there are fewer than "
+            f"{ENOUGH} pairs, for which a bootstrap is too narrow. These are {count} comparisons, so some "
+            "intervals leave out 0 by chance: **bold** is what holds when all are judged together (paired "
+            f"t-tests, Holm's correction, {LEVEL:.0%})."
+            if n > 1
+            else "One pair has no interval.",
         ),
     ]
 
@@ -132,17 +134,21 @@ def hypothesis(frame: pd.DataFrame, shapes: dict[str, Shape]) -> list[str]:
         places[1] += f", {rounds(s.lowest)}"
         places[2] = places[2] + f", {rounds(s.highest)}" if max(s.highest) > max(s.lowest) else ""
         steps = zip((s.fall, s.rise, s.fall_again), (-1, 1, -1), strict=True)
-        rows.append((name, *places, *("yes" if d.sign == wanted else "no" for d, wanted in steps)))
+        seen = ((d.mean * wanted > 0) if d.pairs == 1 else (d.sign == wanted) for d, wanted in steps)
+        rows.append((name, *places, *("yes" if yes else "no" for yes in seen)))
         up, *later = (_moment(frame, at) for at in turned(frame, name).values())
-        peaks = sorted(high for _, _, high, _ in rebounds(frame, name))
-        moments.append((name, up, f"{peaks[0]:.3f} to {peaks[-1]:.3f}" if peaks else "", *later))
+        peaks = [high for _, _, high, _ in rebounds(frame, name)]
+        moments.append((name, up, ranged(peaks, digits=3) if peaks else "", *later))
     titles = ("method", "start", "lowest before a collapse", "highest after that", "end")
     return [
         table((*titles, "falls", "rises", "falls again"), rows),
         prose(
-            "PQ Index (p = 0.5, q = 1), and accuracy in brackets. The even seeds say by their mean which rounds "
-            "are the lowest and the highest for the odd ones, and the odd ones for the even: so no value is "
-            "chosen by itself. *Yes* where the 95 % interval of the paired change leaves out 0."
+            "PQ Index (p = 0.5, q = 1), and accuracy in brackets.",
+            "The even seeds say by their mean which rounds are the lowest and the highest for the odd ones, and "
+            "the odd ones for the even: so no value is chosen by itself. *Yes* where the 95 % interval of the "
+            "paired change leaves out 0."
+            if frame["seed"].nunique() > 1
+            else "With one seed the rounds are chosen by what is shown, and *yes* says nothing about noise.",
         ),
         table(
             (

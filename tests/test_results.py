@@ -140,6 +140,7 @@ def test_numbers_for_eyes():
     assert [percent(v) for v in (1.0, 0.5, 0.0235, 0.00126, 0.0)] == ["100 %", "50 %", "2.4 %", "0.13 %", "0 %"]
     assert spread(Spread(0.5, 0.25, 3)) == "50.00 ± 25.00"
     assert difference(Difference(-0.001, -0.002, 0.003, 4)) == "−0.10 (−0.20 to +0.30)"
+    assert difference(Difference.of([0.01])) == "+1.00"  # one pair has no interval
     assert points("one", "two") == "- one\n- two"
     assert page("a", "b") == b"a\n\nb\n"
 
