@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from palmette.reports.figures import draw as draw_overview
 from palmette.reports.paper import draw
+from palmette.reports.tables import Run
 from palmette.studies.paper import FIGURES, PaperFigure
 from palmette.studies.rundir import write_whole
 from results import readings, readings_cifar10
@@ -30,18 +31,22 @@ def write(study: Study) -> None:
         picture = shelf([study]).picture(figure)
         assert picture is not None
         save(draw(picture), study.folder / f"{figure.name}.png")
-    order = {name: i for i, name in enumerate(METHODS)}
-    runs = sorted(study.runs, key=lambda run: order[_name(study, run[0].id)])
-    first = runs[0][0]
-    seeds = study.frame["seed"].nunique()
-    mean = f"{seeds} seeds: mean and a band of one standard deviation, over the runs that have reached a round"
-    caption = f"{mean if seeds > 1 else 'one seed'}; {first.epochs} epochs a round, {first.precision}"
-    save(draw_overview(runs, caption=caption), study.folder / "overview.png")
+    seeds, first = study.frame["seed"].nunique(), study.frame.iloc[0]
+    mean = f"{seeds} seeds: mean and a band of one standard deviation, as far as all runs of a method go"
+    caption = f"{mean if seeds > 1 else 'one seed'}; {first['epochs']} epochs a round, {first['precision']}"
+    save(draw_overview(runs_in_common(study), caption=caption), study.folder / "overview.png")
     write_whole(study.folder / "README.md", text(study))
 
 
-def _name(study: Study, run: str) -> str:
-    return str(study.frame.loc[study.frame["id"] == run, "name"].iloc[0])
+def runs_in_common(study: Study) -> list[Run]:
+    """Those of each method, down to the last round that all of them have: later means would jump."""
+    runs = []
+    for name in METHODS:
+        ids = set(study.frame.loc[study.frame["name"] == name, "id"])
+        of_method = [run for run in study.runs if run[0].id in ids]
+        reached = min(len(records) for _, records in of_method)
+        runs += [(experiment, records[:reached]) for experiment, records in of_method]
+    return runs
 
 
 def rounds_figure(study: Study) -> PaperFigure:
