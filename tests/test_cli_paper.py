@@ -162,7 +162,7 @@ def test_a_damaged_run_below_a_folder_is_said_and_the_others_are_drawn():
     runs = list(last_line(run("fig1", *TINY, *LINEAR))["runs"])
     RunDir(Path("runs") / runs[0]).records_file.write_text("no record\n")
     result = paper("fig1", *LINEAR, "--from", "runs")
-    assert "fig1-linear-e1-t1-n1.png, .svg, .pdf: 1 runs, 1 of each line" in result.stdout
+    assert "fig1-linear-e1-t1-n1.png, .svg, .pdf: 1 run, 1 of each line" in result.stdout
     assert f"left out: line 1 of '{Path.cwd()}/runs/{runs[0]}/records.jsonl'" in result.stderr
 
 

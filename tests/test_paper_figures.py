@@ -146,10 +146,12 @@ def test_remaining_weights_can_be_on_logarithmic_axes(shelf):
     assert [lines_of(axis) for axis in log] == [lines_of(axis) for axis in plain]
 
 
-def test_scopes_that_were_not_run_leave_their_columns_empty(shelf):
+def test_scopes_that_were_not_run_leave_columns_that_say_so(shelf):
     whole = picture_of(shelf, "scopes")
     axes = draw(replace(whole, runs=whole.only(scope="global").runs)).axes
     assert [len(axis.get_lines()) for axis in axes] == [0, 0, 4, 0, 0, 5, 0, 0, 5]
+    said = [[text.get_text() for text in axis.texts] for axis in axes]
+    assert said == 3 * [["not run"], ["not run"], []]
 
 
 @pytest.mark.parametrize(

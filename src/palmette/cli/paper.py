@@ -74,7 +74,7 @@ def paper(
       palmette paper fig2 --dry-run
       palmette paper fig2 fig11 --epochs 10 --rounds 12 --seeds 0
       palmette paper fig3 --models mlp --data digits --epochs 15
-      palmette paper all --from results
+      palmette paper all --from results --precision bfloat16
       palmette paper table3
 
     What is missing is run, what was begun goes on, and a run that fails does not stop the others; figures share
@@ -226,7 +226,9 @@ def _draw_from(
         seeds = picture.seeds
         count = f"{seeds[0]} to {seeds[-1]}" if seeds[0] != seeds[-1] else str(seeds[-1])
         file = _write(picture, looks, out)
-        click.echo(f"{file}, .svg, .pdf: {len(picture.runs)} runs, {count} of each line")
+        runs = f"{len(picture.runs)} run{'s' if len(picture.runs) != 1 else ''}, {count} of each line"
+        absent_lines = f"; not run: {len(picture.missing)} lines" if picture.missing else ""
+        click.echo(f"{file}, .svg, .pdf: {runs}{absent_lines}")
     for figure in figures:
         if figure.kind == "table":
             click.echo(f"{write_table(figure.name, out)}, .csv, .tex")
@@ -235,7 +237,7 @@ def _draw_from(
         wanted = "a figure of the paper, scaled as asked" if everything else ", ".join(absent)
         raise ValueError(f"no run below {where} is one for {wanted}")
     if troubles:  # after all that could be drawn
-        raise ValueError("; ".join(troubles))
+        raise ValueError("\n".join(troubles))
 
 
 def write_table(name: str, out: Path) -> Path:

@@ -60,6 +60,8 @@ def page(rows: Sequence[Row], *, title: str, caption: str, open_marks: str = "")
             for number, curve in enumerate(curves):
                 draw_curve(axis, panel, curve, number)
             furnish(axis, panel)
+            if not axis.has_data():
+                axis.text(0.5, 0.5, "not run", ha="center", va="center", color=INK, transform=axis.transAxes)
             if not panel.log_x:
                 axis.locator_params(axis="x", integer=True)  # rounds are whole
         part.suptitle(row.heading, x=0.006, ha="left", fontsize=11.5, fontweight="bold")
