@@ -449,6 +449,24 @@ def test_numbers_of_the_live_table_are_whole_whatever_a_run_says(width):
     assert screen[14].rstrip().endswith("left")
 
 
+def test_long_names_leave_room_for_how_a_run_stands():
+    planned = made("--epochs", "200")
+    names = [f"SAP (p=0.5, q=1), learning_rate=0.{i}, weight_decay=0.0005" for i in range(len(planned))]
+
+    def show(console):
+        live = Live([Standing(e) for e in planned], names, console)
+        live.end(0, "30 rounds are done")
+        live.end(1, "diverged: its training loss is nan")
+        console.print(live.render())
+
+    screen = printed(80, show)
+    assert all(len(line) <= 80 for line in screen)
+    assert screen[1].startswith("…")
+    assert "learning_rate=0.0, weight_decay=0.0005" in screen[1]
+    assert screen[1].rstrip().endswith(" done")
+    assert " diverged" in screen[2]
+
+
 @pytest.mark.parametrize(("width", "beside"), [(80, False), (200, True)])
 def test_a_reason_stands_below_its_command_where_both_do_not_fit(width, beside):
     arguments = ["--method", "sap", "--p", "1", "--q", "2", "--seeds", "0..11"]
@@ -457,6 +475,7 @@ def test_a_reason_stands_below_its_command_where_both_do_not_fit(width, beside):
     assert ("index-turns-up:2  let the PQ Index say" in "\n".join(lines)) is beside
     assert ("      let the PQ Index say when it is enough" in lines) is not beside
     assert any(line.endswith("--stop index-turns-up:2") for line in lines) is not beside
+    assert any(line.startswith("  palmette report runs") for line in lines)
 
 
 # Time left

@@ -217,7 +217,7 @@ def test_programs_get_every_digit(runs, end):
 
 
 def test_the_format_can_be_said_or_seen_from_the_name_of_the_file(runs):
-    palmette("table", runs, "--at", "0.9", "-o", "a.tex")
+    assert palmette("table", runs, "--at", "0.9", "-o", "a.tex").stdout == "a.tex: 6 rows\n"
     assert Path("a.tex").read_text() == palmette("table", runs, "--at", "0.9", "--format", "latex").stdout
     assert Path("a.tex").read_text().startswith("\\begin{table}")
     palmette("table", runs, "--at", "0.9", "--format", "csv", "-o", "a.md")
@@ -231,8 +231,9 @@ def test_the_format_can_be_said_or_seen_from_the_name_of_the_file(runs):
         (["--at", "0"], "above 0 and at most 1"),
         (["--at", ""], "as 0.5,0.1, got ''"),
         (["--baseline", "sap"], "which is 2 of them"),
-        (["--baseline", "one-shot"], "which is 0 of them"),
+        (["--baseline", "one-shot"], "which is none of them"),
         (["--format", "parquet"], "say with -o FILE"),
+        (["-o", "table.xlsx"], "must end in one of .md, .csv, .tex, .parquet, or say --format, got 'table.xlsx'"),
     ],
 )
 def test_what_a_table_cannot_be_made_of_is_said_in_one_sentence(runs, flags, said):

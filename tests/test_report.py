@@ -344,6 +344,12 @@ def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
     assert result.stderr.count("left out") == (tmp_path / "a.html").read_text().count("left out:") == 2
 
 
+def test_a_file_that_no_browser_would_open_is_refused(runs_folder, tmp_path):
+    with pytest.raises(ValueError, match=r"such as report.html, got '.*report.pdf'"):
+        CliRunner().invoke(report, [str(runs_folder), "-o", str(tmp_path / "report.pdf")], catch_exceptions=False)
+    assert not list(tmp_path.iterdir())
+
+
 def test_folders_without_a_run_or_a_round_are_refused(tmp_path):
     with pytest.raises(ValueError, match="no run in"):
         CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)

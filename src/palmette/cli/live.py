@@ -32,6 +32,7 @@ _TITLES = {
     "index": "PQ Index",
 }
 _SPARE = ("training", "epoch", "density")  # go, in this order, where a terminal is too narrow
+_STATE = len("diverged…")
 
 
 class Pace:
@@ -208,18 +209,18 @@ class Live:
         from rich.table import Table
         from rich.text import Text
 
-        columns, left_over = self._columns(self.console.width)
+        columns, longest, left_over = self._columns(self.console.width)
         table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
         for cell in columns:
             table.add_column(_TITLES[cell], justify="left" if cell == "method" else "right", no_wrap=True)
-        if left_over:
-            table.add_column("", no_wrap=True, overflow="ellipsis", max_width=left_over)
-            columns.append("state")
+        table.add_column("", no_wrap=True, overflow="ellipsis", max_width=left_over)
+        columns.append("state")
         height = max(5, min(len(self.rows), self.console.size.height - 8))
         first = max(0, min(min(self.running, default=0) - 1, len(self.rows) - height))
         for i in range(first, min(len(self.rows), first + height)):
             style = "bold cyan" if i in self.running else ""
-            table.add_row(*(self.rows[i].get(cell, "") for cell in columns), style=style)
+            row = self.rows[i] | {"method": _end_of(self.rows[i]["method"], longest)}
+            table.add_row(*(row.get(cell, "") for cell in columns), style=style)
         left = self.pace.seconds_left
         bar = Table.grid(padding=(0, 1))
         over = sum(left == 0 for left in self.pace.left)
@@ -229,16 +230,27 @@ class Live:
         bar.add_row(ProgressBar(total=1, completed=self.pace.fraction, width=width), said)
         return Group(table, Text(), bar, Text(self.footer, style="dim"))
 
-    def _columns(self, width: int) -> tuple[list[str], int]:
-        """Those that fit with every number whole, and how much is left for the state."""
+    def _columns(self, width: int) -> tuple[list[str], int, int]:
+        """Those that fit with every number whole; how much there is for names, and for the state."""
         widths = {
             cell: 1 + max(len(title), *(len(row.get(cell, "")) for row in self.rows))
             for cell, title in _TITLES.items()
         }
+        room = width - _STATE
         for cell in _SPARE:
-            if sum(widths.values()) > width:
+            if sum(widths.values()) > room:
                 del widths[cell]
-        return list(widths), max(0, width - sum(widths.values()))
+        widths["method"] -= max(0, min(sum(widths.values()) - room, widths["method"] - 1 - _STATE))
+        return list(widths), widths["method"] - 1, max(1, width - sum(widths.values()))
+
+
+def _end_of(name: str, longest: int) -> str:
+    """A name, or the end of it, in which it differs from others.
+
+    >>> _end_of("SAP (p=0.5, q=1), learning_rate=0.1", 20)
+    '…, learning_rate=0.1'
+    """
+    return name if len(name) <= longest else f"…{name[len(name) - longest + 1 :]}"
 
 
 def in_short(stopped: str) -> str:

@@ -36,6 +36,8 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     from palmette.reports.page import page
     from palmette.studies.rundir import find_runs, write_whole
 
+    if out.suffix not in (".html", ".htm"):
+        raise ValueError(f"-o must be an HTML file, such as report.html, got {str(out)!r}")
     found = list({run.path.resolve(): run for folder in folders for run in find_runs(folder)}.values())
     if not found:
         raise ValueError(f"no run in {', '.join(repr(str(folder)) for folder in folders)}")

@@ -327,13 +327,21 @@ class Command:
             return None
         return write_whole(self._name(".png"), png(figure))
 
-    def _suggest(self, console: Console) -> None:
-        first = self.planned[0]
-        ideas = [(f"palmette show {shlex.quote(str(self.out))}", "every run here, and round by round")]
+    def _ideas(self) -> list[tuple[str, str]]:
+        """What to do next: a command, and what it is for."""
+        first, folder = self.planned[0], shlex.quote(str(self.out))
+        ideas = [
+            (f"palmette show {folder}", "every run here, and round by round"),
+            (f"palmette report {folder}", "one page of charts, report.html"),
+        ]
         if not first.stop:
             ideas.append((self.again("--stop", "index-turns-up:2"), "let the PQ Index say when it is enough"))
         if first.data == "digits":
             ideas.append(("palmette data", "larger data sets, for `palmette run --data NAME`: which are here?"))
+        return ideas
+
+    def _suggest(self, console: Console) -> None:
+        ideas = self._ideas()
         width = max(len(command) for command, _ in ideas)
         beside = all(4 + width + len(why) <= console.width for _, why in ideas)
         console.print("What next?", style="bold")

@@ -194,9 +194,12 @@ class Sweep(Command):
         """The table; a figure has no room for any grid."""
         return {"table": self._write_table(rows, runs)}
 
-    def _suggest(self, console: Console) -> None:
-        console.print("What next?", style="bold")
-        console.print(f"  palmette table {shlex.quote(str(self.out))} --at 0.5,0.2,0.1", soft_wrap=True)
+    def _ideas(self) -> list[tuple[str, str]]:
+        folder = shlex.quote(str(self.out))
+        return [
+            (f"palmette table {folder}", "every round; with --at 0.5,0.2 at equal density"),
+            (f"palmette report {folder}", "one page of charts, report.html"),
+        ]
 
     def _name(self, suffix: str) -> Path:
         """Named as the file of the grid, so that another grid in the same folder has another."""

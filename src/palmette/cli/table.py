@@ -45,6 +45,9 @@ def table(
     from palmette.reports.comparison import compare, read
     from palmette.studies.rundir import write_whole
 
+    if kind is None and output is not None and output.suffix not in FORMATS.values():
+        ends = ", ".join(FORMATS.values())
+        raise ValueError(f"-o must end in one of {ends}, or say --format, got {str(output)!r}")
     kind = kind or next((k for k, end in FORMATS.items() if output and output.suffix == end), "markdown")
     if kind == "parquet" and output is None:
         raise ValueError("--format parquet is no text: say with -o FILE where it goes")
@@ -54,6 +57,7 @@ def table(
         click.echo(content.decode(), nl=False)
     else:
         write_whole(output, content)
+        click.echo(f"{output}: {len(frame)} row{'s' if len(frame) != 1 else ''}")
 
 
 def densities(text: str) -> list[float]:

@@ -199,7 +199,7 @@ def chosen(baseline: str, names: Iterable[str], methods: Iterable[str]) -> str:
     if len(fits) != 1:
         all_names = ", ".join(map(repr, pairs))
         raise ValueError(
-            f"the baseline must be one of {all_names}, got {baseline!r}, which is {len(fits)} of them"
+            f"the baseline must be one of {all_names}, got {baseline!r}, which is {len(fits) or 'none'} of them"
         )
     return fits[0]
 

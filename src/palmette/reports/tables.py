@@ -99,7 +99,8 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))  # 80 columns are enough
     titles = ("method", "dense\naccuracy", "kept\ndensity", "\naccuracy", "index up\ndensity", "\naccuracy")
     for title in (*titles, "end\ndensity", "\naccuracy"):
-        table.add_column(title, justify="left" if title == "method" else "right", no_wrap=True)
+        name = title == "method"  # which is broken where it is too long, for no number is to be cut
+        table.add_column(title, justify="left" if name else "right", no_wrap=not name)
     for row in rows:
         pairs = [row["dense"]["accuracy"]]
         for moment in ("kept", "index_turned_up", "end"):
