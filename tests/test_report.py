@@ -294,6 +294,14 @@ def test_the_verdict_says_how_far_each_went_and_with_how_much_noise():
     assert (row["round"], row["collapsed"], row["at_the_end"]) == ([2, 2], [3, 3], 0)
 
 
+def test_series_that_go_equally_far_are_named_together():
+    runs = [run_of(Experiment(gamma=gamma), [0.9, 0.9, 0.3]) for gamma in (5, 7)]
+    assert verdict(studies(runs)[0])[0] == (
+        "SAP (p=0.5, q=1), gamma=5 and SAP (p=0.5, q=1), gamma=7 go furthest in these rounds and within one point of "
+        "dense, and equally far: 50.0 % of the weights."
+    )
+
+
 def test_an_index_that_turned_up_too_late_is_not_counted_as_in_time():
     late = run_of(Experiment(), [0.9, 0.88, 0.88, 0.88, 0.88], [0.5, 0.4, 0.3, 0.4, 0.5])
     early = run_of(Experiment(seed=1), [0.9] * 5, [0.5, 0.4, 0.3, 0.4, 0.5])

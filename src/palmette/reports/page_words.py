@@ -95,7 +95,13 @@ def judged_on(study: Study) -> str:
 def _furthest(rows: Sequence[Row]) -> str:
     if len(rows) == 1:
         return f"Within one point of dense, {percent(rows[0]['density'])} of the weights are enough."
-    best, second = sorted(rows, key=lambda row: statistics.fmean(row["density"]))[:2]
+    best, second = (ranked := sorted(rows, key=lambda row: statistics.fmean(row["density"])))[:2]
+    equal = [row["series"] for row in ranked if row["density"] == best["density"]]
+    if len(equal) > 1:
+        return (
+            f"{', '.join(equal[:-1])} and {equal[-1]} go furthest in these rounds and within one point of dense, "
+            f"and equally far: {percent(best['density'])} of the weights."
+        )
     gap = statistics.fmean(second["density"]) - statistics.fmean(best["density"])
     noise = [statistics.stdev(row["density"]) for row in (best, second) if row["n"] > 1]
     text = (
