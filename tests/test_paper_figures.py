@@ -11,6 +11,7 @@ from pathlib import Path
 import matplotlib.image
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from palmette.reports.figures import LINES, as_file
 from palmette.reports.paper import SCOPES, check_beside, draw
@@ -237,6 +238,15 @@ def test_lines_of_a_panel_differ_in_mark_or_dash_not_in_colour_alone(shelf, kind
         named = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
         looks = {(str(line._unscaled_dash_pattern), line.get_marker()) for line in named}
         assert len(looks) == len(named) >= 3
+
+
+def test_a_long_caption_stays_within_the_picture(shelf):
+    whole = picture_of(shelf, "eta and gamma")
+    part = replace(whole, runs=whole.only(eta=0, gamma=1).runs)
+    assert len(part.missing) == 8
+    figure = draw(part)
+    (caption,) = [text for text in figure.texts if "Not run" in text.get_text()]
+    assert caption.get_window_extent(FigureCanvasAgg(figure).get_renderer()).x1 < figure.bbox.width
 
 
 def test_what_was_not_run_is_named_and_the_others_keep_their_looks(shelf):
