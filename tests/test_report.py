@@ -228,6 +228,14 @@ def test_series_that_differ_in_one_setting_are_a_family():
     assert found[f"gamma, with {sap} · 7 of 10"] == [sap, *(f"{sap}, gamma={g}" for g in (3, 4, 5, 7, 9, 10))]
 
 
+def test_of_many_methods_those_of_the_paper_are_compared():
+    many = [{"p": p} for p in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)] + [{"p": 1, "q": 2}, {"method": "one-shot"}]
+    (study,) = studies([run_of(Experiment(**one), [0.9]) for one in many])
+    name, first = next(iter(families(study).items()))
+    assert name == "method · 3 of 8"
+    assert [study.series[one].name for one in first] == ["SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "One Shot"]
+
+
 def test_of_many_series_one_family_is_drawn_at_first_and_each_has_its_own_look():
     runs = ablations()
     few = [run_of(Experiment(model="linear", method=method), [0.9]) for method in ("sap", "one-shot")]
@@ -297,8 +305,8 @@ def test_the_verdict_says_how_far_each_went_and_with_how_much_noise():
 def test_series_that_go_equally_far_are_named_together():
     runs = [run_of(Experiment(gamma=gamma), [0.9, 0.9, 0.3]) for gamma in (5, 7)]
     assert verdict(studies(runs)[0])[0] == (
-        "SAP (p=0.5, q=1), gamma=5 and SAP (p=0.5, q=1), gamma=7 go furthest in these rounds and within one point of "
-        "dense, and equally far: 50.0 % of the weights."
+        "SAP (p=0.5, q=1), gamma=5 and SAP (p=0.5, q=1), gamma=7 go furthest in these rounds and within one point "
+        "of dense, and equally far: 50.0 % of the weights."
     )
 
 

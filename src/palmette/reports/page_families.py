@@ -11,16 +11,19 @@ from palmette.reports.page_looks import LOOKS
 from palmette.reports.page_words import outcome
 from palmette.reports.tables import label
 from palmette.studies.config import Experiment
+from palmette.studies.paper import METHODS
 
 AT_ONCE = len(LOOKS)
 """So many series are told apart in one chart, by colour-blind readers and in black and white too."""
 _DEFAULTS = Experiment()
 _METHOD = ("method", "p", "q")
+_OF_PAPER = [label(Experiment(**method)) for method in METHODS]  # type: ignore[arg-type]
 
 
 def families(study: Study) -> dict[str, list[int]]:
-    """What may be compared -> numbers of the series, at most `AT_ONCE`: the ends of a longer row and some between.
+    """What may be compared -> numbers of the series, at most `AT_ONCE`.
 
+    Of more values of a setting the ends and some between are taken, of more methods those of the paper.
     Methods with all else equal come first, then each setting with all else equal, the larger families before the
     smaller, and last the series that go furthest within one point of dense. All else is equal where what is not
     the default is: a setting that one of the methods does not have is no difference.
@@ -40,11 +43,15 @@ def families(study: Study) -> dict[str, list[int]]:
                 with_ = [
                     said(name, value) for name, value in own[many[0]].items() if name not in (*free, *_METHOD)
                 ]
-                found.append((_name(setting, members[0], with_), many))
+                paper = [
+                    number for number, member in zip(many, members, strict=True) if label(member) in _OF_PAPER
+                ]
+                few = paper if setting == "method" and len(many) > AT_ONCE and len(paper) > 1 else _spread(many)
+                count = f"{len(few)} of {len(many)}" if len(few) < len(many) else f"{len(many)}"
+                found.append((f"{_name(setting, members[0], with_)} · {count}", few))
     found.sort(key=lambda family: (not family[0].startswith("method"), -len(family[1])))
     furthest = sorted(range(len(study.series)), key=lambda number: density(study.series[number]))[:AT_ONCE]
-    named = {f"{name} · {_count(many)}": _spread(many) for name, many in found}
-    return named | {f"those that go furthest · {len(furthest)}": furthest}
+    return dict(found) | {f"those that go furthest · {len(furthest)}": furthest}
 
 
 def density(series: Series) -> float:
@@ -69,7 +76,3 @@ def _spread(many: Sequence[int]) -> list[int]:
     if len(many) <= AT_ONCE:
         return list(many)
     return [many[round(step * (len(many) - 1) / (AT_ONCE - 1))] for step in range(AT_ONCE)]
-
-
-def _count(many: Sequence[int]) -> str:
-    return f"{len(many)}" if len(many) <= AT_ONCE else f"{AT_ONCE} of {len(many)}"
