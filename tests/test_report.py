@@ -15,9 +15,7 @@ from palmette.cli.report import report
 from palmette.errors import RunDamaged
 from palmette.reports.figures import LINES
 from palmette.reports.page import _library, page
-from palmette.reports.page_controls import looks_of
 from palmette.reports.page_data import curves, settings, studies
-from palmette.reports.page_families import families
 from palmette.reports.page_looks import LOOKS
 from palmette.reports.page_words import outcome, verdict
 from palmette.reports.phases import phases, turns
@@ -198,66 +196,6 @@ def test_methods_have_the_colours_and_dashes_of_the_figures():
 
 def test_no_two_looks_are_alike_without_their_colour():
     assert len({(tuple(look["dash"]), look["shape"]) for look in LOOKS}) == len(LOOKS) == len(LINES)
-
-
-def ablations():
-    """Three values of p, nine of gamma, and three scopes of two methods: 17 series."""
-    many = [{"p": p} for p in (0.2, 0.4, 0.6)] + [{"gamma": gamma} for gamma in (2, 3, 4, 5, 6, 7, 8, 9, 10)]
-    many += [{"scope": scope} for scope in ("global", "layer", "neuron")]
-    many += [{"method": "one-shot", "scope": scope} for scope in ("layer", "neuron")]
-    return [run_of(Experiment(seed=seed, **one), [0.9, 0.9, 0.3]) for one in many for seed in (0, 1)]
-
-
-def test_series_that_differ_in_one_setting_are_a_family():
-    (study,) = studies(ablations())
-    assert len(study.series) == 17
-    found = {name: [study.series[one].name for one in many] for name, many in families(study).items()}
-    sap = "SAP (p=0.5, q=1)"
-    assert list(found) == [
-        "method, with scope=layer · 2",
-        "method, with scope=neuron · 2",
-        f"gamma, with {sap} · 7 of 10",
-        "p, with q=1 · 4",
-        f"scope, with {sap} · 3",
-        "scope, with One Shot · 2",
-        "those that go furthest · 7",
-    ]
-    assert found["method, with scope=layer · 2"] == [f"{sap}, scope=layer", "One Shot, scope=layer"]
-    assert found["p, with q=1 · 4"] == [f"SAP (p={p}, q=1)" for p in (0.2, 0.4, 0.5, 0.6)]
-    # Both ends, and some between.
-    assert found[f"gamma, with {sap} · 7 of 10"] == [sap, *(f"{sap}, gamma={g}" for g in (3, 4, 5, 7, 9, 10))]
-
-
-def test_of_many_methods_those_of_the_paper_are_compared():
-    many = [{"p": p} for p in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)] + [{"p": 1, "q": 2}, {"method": "one-shot"}]
-    (study,) = studies([run_of(Experiment(**one), [0.9]) for one in many])
-    name, first = next(iter(families(study).items()))
-    assert name == "method · 3 of 8"
-    assert [study.series[one].name for one in first] == ["SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "One Shot"]
-
-
-def test_of_many_series_one_family_is_drawn_at_first_and_each_has_its_own_look():
-    runs = ablations()
-    few = [run_of(Experiment(model="linear", method=method), [0.9]) for method in ("sap", "one-shot")]
-    assert looks_of(studies(runs + few)) == [
-        {"SAP (p=0.5, q=1)": 0, "One Shot": 1},
-        {"SAP (p=0.5, q=1), scope=layer": 0, "One Shot, scope=layer": 1},
-    ]
-    text = page(runs)
-    assert text.count('type="checkbox"') == 17
-    assert text.count(" checked data-look=") == 2
-    assert text.count('class="card"') == 4
-    assert "choose from all 17" in text
-
-
-def test_a_method_looks_the_same_in_all_studies():
-    runs = [run_of(Experiment(method=method), [0.9]) for method in ("sap", "lottery-ticket", "one-shot")]
-    runs.append(run_of(Experiment(model="linear", method="one-shot"), [0.9]))
-    assert looks_of(studies(runs)) == [
-        {"One Shot": 2},
-        {"SAP (p=0.5, q=1)": 0, "Lottery Ticket": 1, "One Shot": 2},
-    ]
-    assert len(families(studies(runs)[1])) == 2
 
 
 def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():

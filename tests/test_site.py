@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from test_report_browser import CHROMIUM, Browser
+from browser import CHROMIUM, Browser
 
 pytestmark = pytest.mark.slow
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")

@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palmette.cli.run import standing_in
-
 if TYPE_CHECKING:
     from palmette.studies.config import Experiment
     from palmette.studies.paper import PaperFigure
@@ -87,6 +85,7 @@ def listed(figures: Sequence[PaperFigure], asked: Asked, out: Path, clock: Clock
     from rich.console import Console
 
     from palmette.studies.paper import PaperFigure
+    from palmette.studies.standing import standing_in
 
     entries: list[Entry] = []
     everyone: dict[Experiment, Standing] = {}

@@ -142,6 +142,8 @@ class Command:
 
     def standings(self) -> list[Standing]:
         """Where each run stands; one whose folder is damaged counts as not begun."""
+        from palmette.studies.standing import standing_in
+
         return [standing_in(self.out, experiment) for experiment in self.planned]
 
     def timed(self, fleet: Sequence[Experiment]) -> int:
@@ -347,19 +349,6 @@ class Command:
         console.print("What next?", style="bold")
         for command, why in ideas:
             console.print(f"  {command:{width}}  {why}" if beside else f"  {command}\n      {why}", soft_wrap=True)
-
-
-def standing_in(folder: Path, experiment: Experiment) -> Standing:
-    """Where the run of `folder` / id stands; one whose folder is damaged counts as not begun."""
-    from palmette.errors import RunDamaged
-    from palmette.studies.rundir import RunDir
-    from palmette.studies.standing import Standing, experiment_of, standing
-
-    rundir = RunDir(folder / experiment.id)
-    with suppress(RunDamaged):  # which is said when its turn comes
-        if not rundir.experiment.exists() or experiment_of(rundir) == experiment:
-            return standing(rundir, experiment)
-    return Standing(experiment)
 
 
 def _said(name: str, why: Exception) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from palmette.reports.markup import latex, markdown
 from palmette.reports.tables import label
 from palmette.studies.config import BELONGS_TO, Experiment
 from palmette.studies.records import read_runs
@@ -279,44 +280,7 @@ def as_latex(frame: pd.DataFrame) -> str:
     return latex(*_cells(frame), left=_WORDS, caption=_notes(frame))
 
 
-def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: Container[str], notes: str) -> str:
-    """A table of texts as Markdown, with notes below; the columns `left` are words, the others numbers."""
-    lines = [titles, ["---" if title in left else "---:" for title in titles], *rows]
-    body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
-    return f"{body}\n\n{notes}\n"
-
-
-def latex(titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: Container[str], caption: str) -> str:
-    r"""The same as a LaTeX table; it needs ``\usepackage{booktabs}``."""
-    columns = "".join("l" if title in left else "r" for title in titles)
-    head, *body = (" & ".join(map(_latex, line)) + r" \\" for line in [titles, *rows])
-    return "\n".join(
-        [
-            r"\begin{table}",
-            r"\centering",
-            rf"\caption{{{_latex(caption)}}}",
-            rf"\begin{{tabular}}{{{columns}}}",
-            *(r"\toprule", head, r"\midrule", *body, r"\bottomrule"),
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
-
-
 _WORDS = ("method", *_SETTINGS)  # columns that stand to the left
-_SIGNS = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-}
-_LATEX = str.maketrans(_SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"})
-
-
-def _latex(text: str) -> str:
-    return text.translate(_LATEX)
 
 
 def _cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.pruning.weights import prunable
-from palmette.reports.comparison import latex, markdown
+from palmette.reports.markup import latex, markdown
 from palmette.studies.config import Experiment
 from palmette.studies.paper import FIGURES, MODEL_NAMES, PaperFigure
 from palmette.studies.paper_cost import SETS, DataSet, shape_of

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from palmette.errors import RunDamaged
 from palmette.studies.config import Experiment
@@ -91,3 +93,12 @@ def number_of(experiment: Experiment, round: int, epoch: int) -> int:
 def place(experiment: Experiment, number: int) -> tuple[int, int]:
     """Round and epoch of a checkpoint by its number."""
     return divmod(number, experiment.epochs + 1)
+
+
+def standing_in(folder: Path, experiment: Experiment) -> Standing:
+    """Where the run of `folder` / id stands; one whose folder is damaged counts as not begun."""
+    rundir = RunDir(folder / experiment.id)
+    with suppress(RunDamaged):  # which is said when its turn comes
+        if not rundir.experiment.exists() or experiment_of(rundir) == experiment:
+            return standing(rundir, experiment)
+    return Standing(experiment)
