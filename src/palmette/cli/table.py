@@ -24,7 +24,7 @@ FORMATS = {"markdown": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parqu
     type=click.Choice(list(FORMATS)),
     help="[default: what the end of FILE says, else markdown]",
 )
-@click.option("-o", "--output", metavar="FILE", type=click.Path(path_type=Path), help="Write it there.")
+@click.option("-o", "--out", "output", metavar="FILE", type=click.Path(path_type=Path), help="Write it there.")
 def table(
     runs: tuple[Path, ...], baseline: str | None, at: str | None, kind: str | None, output: Path | None
 ) -> None:
