@@ -1,45 +1,115 @@
-"""Scopes and settings of SAP on FashionMNIST with the MLP: the runs, and numbers about them."""
+"""Scopes and settings of SAP: the runs of such a study with those of four methods that it shares, and numbers."""
 
 from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from palmette.reports.comparison import at_densities
 from palmette.studies.paper import ETAS, GAMMAS, PS, QS, SEEDS
 from palmette.studies.records import read_runs
-from results.answers import DENSITIES, SAP
-from results.four_methods import MLP
+from results.answers import DENSITIES, SAP, Difference, Spread
+from results.four_methods import CIFAR_CNN_20, MLP
 from results.pictures import Many
-from results.study import Study
+from results.study import Study, spread
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STUDY = Study("fashionmnist-mlp-ablations")
 SCOPES = ("neuron", "layer", "global")
 
 
-@functools.cache
-def everything() -> pd.DataFrame:
-    """The runs of this study and, with the same seeds, those of the MLP in global scope."""
-    import pandas as pd
+@dataclass(frozen=True)
+class Ablation:
+    """The runs of `study` and, with the same `seeds`, those of `base` in global scope at the usual settings.
 
-    return pd.concat([MLP.frame[MLP.frame["seed"].isin(SEEDS)], STUDY.frame], ignore_index=True)
+    `figures` are those of the paper with such panels; its data set may be another.
+    """
+
+    study: Study
+    base: Study
+    seeds: tuple[int, ...]
+    figures: tuple[str, str, str]
+
+    @functools.cached_property
+    def everything(self) -> pd.DataFrame:
+        """A row for each run and round."""
+        import pandas as pd
+
+        base = self.base.frame
+        return pd.concat([base[base["seed"].isin(self.seeds)], self.study.frame], ignore_index=True)
+
+    @functools.cached_property
+    def at_equal_density(self) -> pd.DataFrame:
+        """Accuracy of each run at each of `DENSITIES`."""
+        return at_densities(self.everything, DENSITIES)
+
+    @functools.cached_property
+    def ends(self) -> pd.DataFrame:
+        """The last round of each run."""
+        return self.everything.sort_values("round").groupby(["name", "scope", "seed"]).last().reset_index()
+
+    @functools.cached_property
+    def layers(self) -> pd.DataFrame:
+        """A row for each layer and round of SAP (0.5, 1) in three scopes."""
+        import pandas as pd
+
+        found = pd.concat([read_runs(study.folder, layers=True) for study in (self.base, self.study)])
+        usual = (found["method"] == "sap") & (found["p"] == 0.5) & (found["eta"] == 0) & (found["gamma"] == 1)
+        return found[usual & found["seed"].isin(self.seeds)]
+
+    def many(self, name: str, scope: str = "global") -> Many:
+        """The records of the runs of a method in a scope."""
+        found = self.everything
+        ids = set(found.loc[(found["name"] == name) & (found["scope"] == scope), "id"])
+        return [records for experiment, records in [*self.base.runs, *self.study.runs] if experiment.id in ids]
+
+    def accuracy(self, name: str, scope: str, density: float) -> pd.Series:
+        """At a density, by seed."""
+        p = self.at_equal_density
+        here = p[(p["name"] == name) & (p["scope"] == scope) & (p["density"] == density)]
+        return here.set_index("seed")["test_accuracy"].dropna()
+
+    def shown(self, name: str, scope: str, density: float) -> str:
+        """The same as it stands in a table; empty unless all runs got there."""
+        found = Spread.of(self.accuracy(name, scope, density))
+        return spread(found) if found.n == len(self.seeds) else ""
+
+    def gap(self, one: tuple[str, str], other: tuple[str, str], density: float) -> Difference:
+        """Between two methods in their scopes, at a density, over pairs of equal seed."""
+        return Difference.of((self.accuracy(*one, density) - self.accuracy(*other, density)).dropna().tolist())
+
+    def remaining(self, name: str, round: int) -> float:
+        """Mean density of a method in global scope in a round; NaN unless all runs got there."""
+        f = self.everything
+        here = f[(f["name"] == name) & (f["scope"] == "global") & (f["round"] == round)]
+        return float(here["density"].mean()) if len(here) == len(self.seeds) else math.nan
+
+    def kept_by(self, name: str, round: int) -> float:
+        """The same, of a run that ended before in its last round; NaN while one is under way to it."""
+        f = self.everything
+        here = f[(f["name"] == name) & (f["scope"] == "global") & (f["round"] <= round)].sort_values("round")
+        last = here.groupby("seed").last()
+        there = last[(last["round"] == round) | last["stopped"].notna()]
+        return float(there["density"].mean()) if len(there) == len(self.seeds) else math.nan
+
+    def records_of(self, name: str) -> list[tuple[float, ...]]:
+        """Kept weights and accuracy by seed and round, to tell whether two settings are the same runs."""
+        here = self.everything[self.everything["name"] == name].sort_values(["seed", "round"])
+        return list(here[["seed", "round", "kept", "test_accuracy"]].itertuples(index=False, name=None))
+
+    def layer_mean(self, scope: str, layer: str, round: int, value: str) -> float:
+        """Of a layer in a scope and a round, over seeds; NaN where there is none."""
+        found = self.layers
+        here = found[(found["scope"] == scope) & (found["layer"] == layer) & (found["round"] == round)]
+        return float(here[value].mean())
 
 
-@functools.cache
-def at_equal_density() -> pd.DataFrame:
-    """Accuracy of each run at each of `DENSITIES`."""
-    return at_densities(everything(), DENSITIES)
-
-
-def many(name: str, scope: str = "global") -> Many:
-    """The records of the runs of a method in a scope."""
-    found = everything()
-    ids = set(found.loc[(found["name"] == name) & (found["scope"] == scope), "id"])
-    return [records for experiment, records in [*MLP.runs, *STUDY.runs] if experiment.id in ids]
+FASHION = Ablation(Study("fashionmnist-mlp-ablations"), MLP, SEEDS, ("fig19", "fig28", "fig31"))
+CNN = Ablation(Study("cifar10-cnn-ablations"), CIFAR_CNN_20, (0,), ("fig4", "fig5", "fig6"))
+ABLATIONS = (FASHION, CNN)
 
 
 def settings_of() -> dict[str, dict[str, str]]:
@@ -50,37 +120,3 @@ def settings_of() -> dict[str, dict[str, str]]:
         "η varies, γ = 1": {f"η = {e:g}": SAP + (f", eta={e:g}" if e else "") for e in ETAS},
         "γ varies, η = 0": {f"γ = {g:g}": SAP + (f", gamma={g:g}" if g != 1 else "") for g in GAMMAS},
     }
-
-
-def accuracy(name: str, scope: str, density: float) -> pd.Series:
-    """At a density, by seed."""
-    p = at_equal_density()
-    here = p[(p["name"] == name) & (p["scope"] == scope) & (p["density"] == density)]
-    return here.set_index("seed")["test_accuracy"].dropna()
-
-
-def remaining(frame: pd.DataFrame, name: str, round: int) -> float:
-    """Mean density of a method in global scope in a round; NaN unless all runs got there."""
-    here = frame[(frame["name"] == name) & (frame["scope"] == "global") & (frame["round"] == round)]
-    return float(here["density"].mean()) if len(here) == len(SEEDS) else math.nan
-
-
-def records_of(frame: pd.DataFrame, name: str) -> list[tuple[float, ...]]:
-    """Kept weights and accuracy in every round of every seed, to tell whether two settings are the same runs."""
-    here = frame[frame["name"] == name].sort_values(["seed", "round"])
-    return list(here[["seed", "round", "kept", "test_accuracy"]].itertuples(index=False, name=None))
-
-
-def read_layers() -> pd.DataFrame:
-    """A row for each layer of SAP (0.5, 1) in three scopes."""
-    import pandas as pd
-
-    found = pd.concat([read_runs(study.folder, layers=True) for study in (MLP, STUDY)])
-    usual = (found["method"] == "sap") & (found["p"] == 0.5) & (found["eta"] == 0) & (found["gamma"] == 1)
-    return found[usual & found["seed"].isin(SEEDS)]
-
-
-def layer_mean(layers: pd.DataFrame, scope: str, layer: str, round: int, value: str) -> float:
-    """Of a layer in a scope and a round, over seeds."""
-    here = layers[(layers["scope"] == scope) & (layers["layer"] == layer) & (layers["round"] == round)]
-    return float(here[value].mean())

@@ -1,87 +1,59 @@
-"""The page of FashionMNIST with the MLP: three scopes, p and q, η_r and γ."""
+"""The pages of scopes, p and q, η_r and γ."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from scipy import stats
 
 from palmette.reports.paper import draw
-from palmette.studies.paper import ETAS, FIGURES, GAMMAS, PS, QS, SEEDS
+from palmette.studies.paper import FIGURES
 from palmette.studies.rundir import write_whole
-from results.ablation_runs import (
-    SCOPES,
-    STUDY,
-    accuracy,
-    everything,
-    layer_mean,
-    many,
-    read_layers,
-    records_of,
-    remaining,
-    settings_of,
-)
-from results.answers import (
-    DENSITIES,
-    LEVEL,
-    LT,
-    METHODS,
-    SAP,
-    SAP2,
-    Difference,
-    Spread,
-    equal_density,
-    holm,
-)
-from results.four_methods import MLP
-from results.pictures import trade_offs
-from results.study import difference, page, percent, points, prose, save, shelf, spread, table, true
-from results.tables import gap, holds
+from results import readings_ablations
+from results.ablation_runs import FASHION, SCOPES, Ablation, settings_of
+from results.answers import DENSITIES, LEVEL, LT, METHODS, SAP, SAP2, Difference, Spread, holm
+from results.pictures import floor, trade_offs
+from results.readings_ablations import SAPS, SHORT
+from results.study import difference, page, percent, points, prose, ranged, save, shelf, spread, table
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-SAPS = (SAP, SAP2)
-SHORT = {SAP: "SAP (0.5, 1)", SAP2: "SAP (1, 2)"}
+Pair = tuple[tuple[str, str], tuple[str, str]]
 
 
-def write() -> None:
+def write(a: Ablation) -> None:
     """Figures and page."""
-    both = shelf([MLP, STUDY])
-    fashion = {name: replace(FIGURES[name], data="FashionMNIST") for name in ("fig19", "fig28", "fig31")}
-    for name, figure in fashion.items():
-        picture = both.picture(figure, seeds=SEEDS)
+    both = shelf([a.base, a.study])
+    for name in a.figures:
+        figure = replace(FIGURES[name], data=a.base.frame["data"].iloc[0])
+        picture = both.picture(figure, seeds=a.seeds)
         assert picture is not None
-        save(draw(picture), STUDY.folder / f"{name}.png")
-    caption = f"Mean and one standard deviation over {len(SEEDS)} seeds; what is below 78 % is not shown."
-    scopes = {name: {f"{scope} scope": many(name, scope) for scope in SCOPES} for name in METHODS}
-    save(trade_offs(scopes, caption=caption), STUDY.folder / "scopes.png")
-    lines = {
-        title: {words: many(name) for words, name in settings.items()} for title, settings in settings_of().items()
+        save(draw(picture), a.study.folder / f"{name}.png")
+    scopes = {name: {f"{scope} scope": a.many(name, scope) for scope in SCOPES} for name in METHODS}
+    settings = {
+        title: {words: a.many(name) for words, name in row.items()} for title, row in settings_of().items()
     }
-    save(trade_offs(lines, caption=caption, legends=True), STUDY.folder / "settings.png")
-    write_whole(STUDY.folder / "README.md", text())
+    n = len(a.seeds)
+    what = f"Mean and one standard deviation over {n} seeds" if n > 1 else "One seed"
+    for name, lines in (("scopes", scopes), ("settings", settings)):
+        caption = f"{what}; what is below {floor(lines)} % is not shown."
+        save(trade_offs(lines, caption=caption, legends=name == "settings"), a.study.folder / f"{name}.png")
+    write_whole(a.study.folder / "README.md", text(a))
 
 
-def gap_table(
-    columns: Mapping[str, tuple[tuple[str, str], tuple[str, str]]],
-) -> tuple[str, dict[tuple[str, float], int]]:
+def gap_table(a: Ablation, columns: Mapping[str, Pair]) -> tuple[str, dict[tuple[str, float], int]]:
     """Differences between two methods in their scopes at equal density, as a table and as verdicts.
 
-    Bold, and a verdict of 1 or -1, is what holds when all of the table is judged together.
+    Bold, and a verdict of 1 or -1, is what holds when all of the table is judged together; of one seed nothing is.
     """
-    pairs = {}
+    enough, pairs = min(3, len(a.seeds)), {}
     for title, (one, other) in columns.items():
         for d in DENSITIES:
-            values = (accuracy(*one, d) - accuracy(*other, d)).dropna().tolist()
-            if len(values) > 2:
+            values = (a.accuracy(*one, d) - a.accuracy(*other, d)).dropna().tolist()
+            if len(values) >= enough:
                 pairs[title, d] = values
-    tests = [float(stats.ttest_1samp(values, 0.0).pvalue) for values in pairs.values()]
-    sure = {key: p < LEVEL for key, p in zip(pairs, holm(tests), strict=True)}
+    tests = [float(stats.ttest_1samp(values, 0.0).pvalue) for values in pairs.values()] if enough > 2 else []
+    sure = {key: p < LEVEL for key, p in zip(pairs, holm(tests), strict=False)}
     found = {key: Difference.of(values) for key, values in pairs.items()}
     rows = []
     for d in DENSITIES:
@@ -90,216 +62,112 @@ def gap_table(
             mark = "**" if sure.get((title, d)) else ""
             cells.append(f"{mark}{difference(found[title, d])}{mark}" if (title, d) in found else "")
         rows.append((percent(d), *cells))
-    verdicts = {key: (1 if found[key].mean > 0 else -1) if sure[key] else 0 for key in found}
+    verdicts = {key: (1 if found[key].mean > 0 else -1) if sure.get(key) else 0 for key in found}
     return table(("weights", *columns), rows, words=0), verdicts
 
 
-def text() -> bytes:
+def text(a: Ablation) -> bytes:
     """The page."""
-    f = everything()
-    sixteen = equal_density(MLP.frame, LT)
     scopes, scope_verdicts = gap_table(
+        a,
         {
             f"{SHORT[name]}: {scope} − global": ((name, scope), (name, "global"))
             for name in SAPS
             for scope in SCOPES[:2]
-        }
+        },
     )
     inside, inside_verdicts = gap_table(
-        {f"{scope}: {SHORT[name]} − {LT}": ((name, scope), (LT, scope)) for scope in SCOPES for name in SAPS}
+        a, {f"{scope}: {SHORT[name]} − {LT}": ((name, scope), (LT, scope)) for scope in SCOPES for name in SAPS}
     )
-    end = f.sort_values("round").groupby(["name", "scope", "seed"]).last().reset_index()
-    ended = {(n, s): float(g["density"].mean()) for (n, s), g in end.groupby(["name", "scope"])}
-    layers = read_layers()
-    first = {scope: layer_mean(layers, scope, "layer1.weight", 5, "density") for scope in SCOPES}
-    second = {scope: layer_mean(layers, scope, "layer2.weight", 30, "pq_index") for scope in SCOPES}
-    kept = {name: remaining(f, name, 5) for row in settings_of().values() for name in row.values()}
-    capped = [records_of(f, f"{SAP}, gamma={g:g}") for g in GAMMAS[2:]]
-    p_row, q_row, eta_row, gamma_row = ([kept[n] for n in row.values()] for row in settings_of().values())
-    behind = Difference.of((accuracy(LT, "neuron", 0.02) - accuracy(LT, "global", 0.02)).tolist())
-    last = f[(f["name"] == SAP) & (f["round"] == 30)].groupby("scope")["dead_neurons"].mean()
-    heavy = [f"{SAP}, eta=1", *(f"{SAP}, gamma={g:g}" for g in GAMMAS[1:])]
-    collapsed = {n: float(end.loc[end["name"] == n, "test_accuracy"].mean()) for n in heavy}
-    lasts = {n: float(end.loc[end["name"] == n, "round"].max()) for n in heavy}
-    once = accuracy(f"{SAP}, gamma=5", "global", 0.1) - accuracy(LT, "global", 0.1)
-    at_once = Difference.of(once.tolist())
-    spread_at = {d: settings_spread(d) for d in (0.1, 0.02)}
-    claims = [
-        (
-            "SAP in global scope may be worse than Lottery Ticket where few weights remain",
-            true(holds(sixteen, SAP2, 0.005) < 0, "**Yes**, SAP (1, 2), [with 16 seeds]")
-            + f"(../{MLP.name}/README.md#at-equal-density): {gap(sixteen, SAP2, 0.01)} points at 1 % of the "
-            f"weights, {gap(sixteen, SAP2, 0.005)} at 0.5 %",
-        ),
-        (
-            "SAP in neuron and layer scope is better than Lottery Ticket there",
-            true(
-                not any(v for (title, _), v in inside_verdicts.items() if title.startswith("neuron")),
-                "**Not in neuron scope:** no difference holds.",
-            )
-            + " In layer scope "
-            + true(
-                accuracy(SAP2, "layer", 0.002).mean() > accuracy(LT, "layer", 0.002).mean() + 0.1,
-                "Lottery Ticket falls apart at 0.2 % of the weights, with "
-                f"{spread(Spread.of(accuracy(LT, 'layer', 0.002)))} %, and SAP (1, 2) does not, with "
-                f"{spread(Spread.of(accuracy(SAP2, 'layer', 0.002)))} %",
-            )
-            + true(
-                not any(v for (title, d), v in inside_verdicts.items() if title.startswith("layer") and d >= 0.01),
-                "; from 1 % upwards no difference holds",
-            ),
-        ),
-        (
-            "Neuron scope prunes the first layer more than global scope in early rounds",
-            true(first["neuron"] > first["global"], "**No:**")
-            + f" at T = 5 it has kept {percent(first['neuron'])} of it, global scope {percent(first['global'])}",
-        ),
-        (
-            "The index of layers is more stable in neuron scope",
-            true(second["neuron"] > 0.5 > second["global"] + 0.2, "**No:**")
-            + f" that of the second layer is {second['neuron']:.2f} at T = 30, where layer and global scope have "
-            f"{second['layer']:.2f} and {second['global']:.2f}. "
-            + true(
-                last["neuron"] < last["layer"] < last["global"],
-                "The index of a neuron is the same when all of its weights shrink, so one that is not needed "
-                f"stays: {last['neuron']:.0f} neurons have lost all weights, {last['layer']:.0f} in layer scope "
-                f"and {last['global']:.0f} in global scope",
-            ),
-        ),
-        (
-            "SAP prunes more when p is close to q = 1, and when q is far from p = 1",
-            true(falling(p_row) and falling(q_row), "**Yes:**")
-            + f" at T = 5, from p = {PS[0]:g} to {PS[-1]:g}, {', '.join(map(percent, p_row))} remain, and from q "
-            f"= {QS[0]:g} to {QS[-1]:g} {', '.join(map(percent, q_row))}",
-        ),
-        (
-            "SAP prunes more when η_r > 0",
-            true(falling(eta_row), "**Yes:**")
-            + f" {', '.join(map(percent, eta_row))} remain at T = 5 for η_r = {', '.join(f'{e:g}' for e in ETAS)}",
-        ),
-        (
-            "SAP prunes more when γ > 1",
-            true(gamma_row[0] > gamma_row[1] > gamma_row[2], "**Yes**")
-            + true(
-                all(c == capped[0] for c in capped),
-                ", but γ = 5, 7 and 9 are the same runs: every cut is the largest that β = 0.9 allows, whatever "
-                "the index says",
-            ),
-        ),
-    ]
+    if a == FASHION:
+        reading = readings_ablations.fashion(a, scope_verdicts, inside_verdicts)
+    else:
+        reading = readings_ablations.by_rule(a)
+    several, base = len(a.seeds) > 1, f"../{a.base.name}/README.md"
+    over = "mean ± standard deviation over four seeds" if several else "one run of each"
+    short = "not all got so far" if several else "it did not get so far"
+    numbers = [FIGURES[name].number for name in a.figures]
     return page(
-        f"# {STUDY.about['title']}",
-        prose(
-            "Figure 19 of the paper, and the panels of its Figures 28 and 31, which it has for CIFAR10, by the "
-            f"full protocol with {len(SEEDS)} seeds. Lines in global scope at the usual settings are seeds 0 to "
-            f"3 of [the study of the four methods](../{MLP.name}/README.md)."
-        ),
-        points(
-            "**Neuron scope is not the best for SAP here.** "
-            + true(
-                not any(v > 0 for v in scope_verdicts.values()),
-                "At equal density no scope is better than global beyond the noise of four seeds. ",
-            )
-            + true(
-                ended[SAP, "neuron"] > 2 * ended[SAP, "layer"] > 2 * ended[SAP, "global"],
-                "It prunes least: after 30 rounds SAP (0.5, 1) has "
-                + ", ".join(f"{percent(ended[SAP, s])} in {s} scope" for s in SCOPES)
-                + ". ",
-            )
-            + true(
-                behind.sign < 0,
-                f"Where few weights remain it is behind, for Lottery Ticket by {difference(behind)} points at 2 "
-                "%.",
-            ),
-            f"**p and q decide how fast, not how good:** at equal density the means of {spread_at[0.1][2]} "
-            f"settings lie between {percent2(spread_at[0.1][0])} and {percent2(spread_at[0.1][1])} at 10 % of "
-            f"the weights, and of {spread_at[0.02][2]} between {percent2(spread_at[0.02][0])} and "
-            f"{percent2(spread_at[0.02][1])} at 2 %.",
-            true(
-                all(collapsed[n] < 0.2 for n in collapsed) and max(lasts.values()) < 12,
-                "**η_r = 1 and γ ≥ 3 leave nothing:** their runs end at chance level, after at most "
-                f"{max(lasts.values()):.0f} rounds. ",
-            )
-            + true(
-                abs(accuracy(f"{SAP}, eta=0.01", "global", 0.02).mean() - accuracy(SAP, "global", 0.02).mean())
-                < 0.002,
-                "η_r up to 0.01 changes the speed a little, and not the accuracy at equal density.",
-            ),
-            "**One large cut is not worse than many small ones**, at first: γ ≥ 5 takes 90 % at once, and has "
-            + true(
-                at_once.sign > 0,
-                f"{spread(Spread.of(accuracy(f'{SAP}, gamma=5', 'global', 0.1)))} % at 10 % of the weights, "
-                f"{difference(at_once)} points more than Lottery Ticket. Nobody had asked for this comparison, "
-                "so it is a question for another study, not an answer.",
-            ),
-        ),
+        f"# {a.study.about['title']}",
+        *filter(None, [a.study.so_far]),
+        prose(reading.opening),
+        points(*reading.points),
         "## Scopes",
         "![Accuracy by density, a panel for each method, a line for each scope](scopes.png)",
-        scope_table(),
-        "Test accuracy in percent at a share of the weights, mean ± standard deviation over four seeds; empty "
-        "where not all got so far.",
+        scope_table(a),
+        f"Test accuracy in percent at a share of the weights, {over}; empty where {short}.",
         scopes,
-        prose(note()),
+        prose(note(a)),
         "Against Lottery Ticket in the same scope:",
         inside,
         prose(
             "As above. Four pairs see only large differences; the sixteen of the [page of the four "
-            f"methods](../{MLP.name}/README.md) see small ones."
+            f"methods]({base}) see small ones."
+            if several
+            else f"As above. The [page of the four methods]({base}) has more seeds in global scope."
         ),
-        "![Figure 19 of the paper: accuracy by remaining weights, and remaining weights and index of the "
-        "layers](fig19.png)",
+        f"![{numbers[0]} of the paper: accuracy by remaining weights, and remaining weights and index of the "
+        f"layers]({a.figures[0]}.png)",
         "## p and q, η_r and γ",
         "![Accuracy by density for values of p, q, η_r and γ](settings.png)",
-        settings_table(f),
+        settings_table(a),
         prose(
             "SAP in global scope. Share of the weights that remain after 1, 5 and 10 rounds and at the end; "
-            "accuracy at the end and, in percent and interpolated, at a share of the weights: mean ± standard "
-            "deviation over four seeds. Empty where not all runs got so far, or where a run went past it in one "
-            "cut from a denser round (η_r = 1 and γ ≥ 5 are interpolated over wide gaps)."
+            f"accuracy at the end and, in percent and interpolated, at a share of the weights: {over}. Empty "
+            f"where {'not all runs got' if several else 'a run did not get'} so far, or where a run went past "
+            "it in one cut from a denser round (η_r = 1 and γ ≥ 5 are interpolated over wide gaps)."
         ),
-        "![The panels of Figure 28: p and q](fig28.png)",
-        "![The panels of Figure 31: η_r and γ](fig31.png)",
+        f"![The panels of {numbers[1]}: p and q]({a.figures[1]}.png)",
+        f"![The panels of {numbers[2]}: η_r and γ]({a.figures[2]}.png)",
         "## Beside the paper",
-        prose(
-            "The paper's words are about the CNN on CIFAR10 (Figures 4 to 6); for the MLP on FashionMNIST it "
-            "has Figure 19 and no words. So a *no* here says that a sentence does not hold for this network, "
-            "not that it does not for the other."
-        ),
-        table(("the paper says", "here"), claims, words=2),
+        prose(reading.beside),
+        table(("the paper says", "here"), reading.claims, words=2),
         "## How it was made",
-        STUDY.made(),
+        a.study.made(),
     )
 
 
-def note() -> str:
+def note(a: Ablation) -> str:
     """What the tables of differences are."""
+    if len(a.seeds) > 1:
+        return (
+            "Points of accuracy, mean over four pairs of equal seed and Student's 95 % interval (the bootstrap of "
+            "`palmette table` is too narrow for four); **bold** is what holds when the whole table is judged "
+            "together (paired t-tests, Holm's correction, 5 %); empty with fewer than three pairs."
+        )
+    from palmette.reports.comparison import at_densities
+
+    noise = at_densities(a.base.frame, [d for d in DENSITIES if d >= 0.02])
+    found = noise[noise["name"].isin((SAP, SAP2, LT))].groupby(["name", "density"])["test_accuracy"].std().dropna()
     return (
-        "Points of accuracy, mean over four pairs of equal seed and Student's 95 % interval (the bootstrap of "
-        "`palmette table` is too narrow for four); **bold** is what holds when the whole table is judged "
-        "together (paired t-tests, Holm's correction, 5 %); empty with fewer than three pairs."
+        "Points of accuracy between two runs of equal seed. **From one seed no interval and no test can be had.** "
+        f"How much seeds differ is known in global scope: the {a.base.frame['seed'].nunique()} of [the study of "
+        f"the four methods](../{a.base.name}/README.md) have standard deviations of {ranged(100 * found)} points "
+        "from 50 % down to 2 % of the weights, larger below; so differences of such a size say nothing."
     )
 
 
-def scope_table() -> str:
+def scope_table(a: Ablation) -> str:
     """Accuracy at equal density of each method in each scope."""
-    rows = []
-    for name in METHODS:
-        for scope in SCOPES:
-            found = [Spread.of(accuracy(name, scope, d)) for d in DENSITIES]
-            rows.append((SHORT.get(name, name), scope, *(spread(s) if s.n == len(SEEDS) else "" for s in found)))
+    rows = [
+        (SHORT.get(name, name), scope, *(a.shown(name, scope, d) for d in DENSITIES))
+        for name in METHODS
+        for scope in SCOPES
+    ]
     return table(("method", "scope", *map(percent, DENSITIES)), rows, words=2)
 
 
-def settings_table(frame: pd.DataFrame) -> str:
+def settings_table(a: Ablation) -> str:
     """What each setting of SAP does."""
-    end = frame[frame["scope"] == "global"].sort_values("round").groupby(["name", "seed"]).last().reset_index()
+    end = a.ends[a.ends["scope"] == "global"]
     at = (0.1, 0.05, 0.02, 0.01)
     rows = []
     for title, settings in settings_of().items():
         for words, name in settings.items():
             last = end[end["name"] == name]
-            cells = [remaining(frame, name, t) for t in (1, 5, 10)]
-            found = [Spread.of(accuracy(name, "global", d)) for d in at]
+            if last.empty:
+                continue
+            cells = [a.remaining(name, t) for t in (1, 5, 10)]
             rows.append(
                 (
                     f"{words}, {title.split(', ')[1]}",
@@ -307,26 +175,8 @@ def settings_table(frame: pd.DataFrame) -> str:
                     percent(last["density"].mean()),
                     spread(Spread.of(last["round"]), scale=1, digits=0).partition(" ± 0")[0],
                     spread(Spread.of(last["test_accuracy"]), digits=1),
-                    *(spread(s) if s.n == len(SEEDS) else "" for s in found),
+                    *(a.shown(name, "global", d) for d in at),
                 )
             )
     titles = ("setting", "T = 1", "T = 5", "T = 10", "end", "ends at T", "accuracy at the end")
     return table((*titles, *(f"at {percent(d)}" for d in at)), rows)
-
-
-def settings_spread(density: float) -> tuple[float, float, int]:
-    """The least and the largest mean accuracy at a density over the settings of p and q that got there."""
-    rows = list(settings_of().values())[:2]
-    found = [accuracy(name, "global", density) for row in rows for name in row.values()]
-    means = [float(values.mean()) for values in found if len(values) == len(SEEDS)]
-    return min(means), max(means), len(means)
-
-
-def percent2(value: float) -> str:
-    """With two digits."""
-    return f"{100 * value:.2f} %"
-
-
-def falling(values: Sequence[float]) -> bool:
-    """Each smaller than the one before."""
-    return all(a > b for a, b in itertools.pairwise(values))

@@ -44,8 +44,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def equal_density(frame: pd.DataFrame, baseline: str, at: Sequence[float] = DENSITIES) -> pd.DataFrame:
     """The frame of `compare`, and `adjusted`: the p-value of a paired t-test, by `holm` over all of the table.
 
-    `low` and `high` are those of `Difference`.
+    `low` and `high` are those of `Difference`. Where the baseline has no run yet there is no pair.
     """
+    if not (frame["name"] == baseline).any():
+        nothing = dict.fromkeys(("difference", "low", "high", "adjusted"), math.nan)
+        return compare(frame, at=at).assign(pairs=0, **nothing)
     found = compare(frame, at=at, baseline=baseline)
     points = at_densities(frame, list(at))
     points = points.assign(difference=differences(points, baseline))
@@ -75,6 +78,8 @@ class Difference:
     @staticmethod
     def of(values: Sequence[float]) -> Difference:
         """Of the differences themselves: by bootstrap, and by Student's t where it would be too narrow."""
+        if not values:
+            return Difference(math.nan, math.nan, math.nan, 0)
         mean = float(np.mean(values))
         if len(values) >= ENOUGH:
             return Difference(mean, *interval(values), len(values))
@@ -121,12 +126,22 @@ class Shape:
     index: tuple[float, ...]
     accuracy: tuple[float, ...]
     density: tuple[float, ...]
-    steepest: int
+    steepest: int | None
 
     @property
     def as_said(self) -> bool:
         """Falls, rises and falls, each beyond the noise."""
         return (self.fall.sign, self.rise.sign, self.fall_again.sign) == (-1, 1, -1)
+
+
+def present(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Those of the four methods that have a run."""
+    return tuple(name for name in METHODS if (frame["name"] == name).any())
+
+
+def last_round(frame: pd.DataFrame, name: str) -> int:
+    """The last one that a run of a method has; -1 where there is none."""
+    return int(frame.loc[frame["name"] == name, "round"].max()) if name in present(frame) else -1
 
 
 def shape(frame: pd.DataFrame, name: str) -> Shape:
@@ -155,7 +170,7 @@ def shape(frame: pd.DataFrame, name: str) -> Shape:
         index=tuple(means[:, 0].tolist()),
         accuracy=tuple(means[:, 1].tolist()),
         density=tuple(means[:, 2].tolist()),
-        steepest=int(curve.diff().idxmin()),
+        steepest=int(curve.diff().idxmin()) if len(curve) > 1 else None,
     )
 
 

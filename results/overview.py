@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from palmette.studies.rundir import write_whole
-from results import precision, questions
-from results.answers import DENSITIES, LT, METHODS, SAP, SAP2, Spread, between, column, equal_density
+from results import ablation_runs, precision, questions
+from results.answers import (
+    DENSITIES,
+    LT,
+    METHODS,
+    SAP,
+    SAP2,
+    Spread,
+    between,
+    column,
+    equal_density,
+    last_round,
+    present,
+)
 from results.four_methods import MLP
 from results.study import HERE, Study, difference, page, paragraphs, percent, points, prose, spread, table, true
-from results.tables import holds
+from results.tables import holds, mean_density
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +32,7 @@ FRONT = HERE.parent / "README.md"
 WHERE = 0.02
 """The density at which the front page has all networks."""
 MARKS = re.compile(r"(<!-- results: begin -->\n).*?(<!-- results: end -->)", re.DOTALL)
+ABLATED = tuple(ablation.study.name for ablation in ablation_runs.ABLATIONS)
 LATER = {
     "cifar10-cnn": "CIFAR10, CNN: full protocol, one seed",
     "cifar10-cnn-ablations": "CIFAR10, CNN: scopes and settings with 20 epochs a round",
@@ -31,8 +45,8 @@ LATER = {
 
 def studies() -> list[Study]:
     """All that have records."""
-    folders = (file.parent for file in sorted(HERE.glob("*/study.toml")))
-    return [Study(folder.name) for folder in folders if (folder / "runs.tar.xz").exists()]
+    found = (Study(file.parent.name) for file in sorted(HERE.glob("*/study.toml")))
+    return [study for study in found if study.on_record]
 
 
 def write() -> None:
@@ -51,7 +65,7 @@ def text() -> bytes:
     there = studies()
     rows = [
         (
-            f"[{study.about['title']}]({study.name}/README.md)",
+            f"[{study.about['title']}]({study.name}/README.md){', under way' if study.so_far else ''}",
             str(study.frame["id"].nunique()),
             str(study.frame["seed"].nunique()),
             f"{study.frame['rounds'].max()}",
@@ -60,21 +74,26 @@ def text() -> bytes:
         )
         for study in there
     ]
-    later = [words for name, words in LATER.items() if name not in {study.name for study in there}]
+    names, alone = {study.name for study in there}, [s for s in there if s.frame["seed"].nunique() == 1]
+    unseen = "larger networks" if any("resnet18" in name for name in names) else "ResNet18 and larger networks"
+    dates = sorted({study.about["date"] for study in there} - {MLP.about["date"]})
+    later = [words for name, words in LATER.items() if name not in names]
     return page(
         "# Results on record",
         prose(
             "Studies by the paper's protocol (Diao et al. 2023), on FashionMNIST with 16 seeds in place of its "
-            "four, on CIFAR10 with four; where a round has fewer epochs than its 200, a study shows the shape of "
-            "curves and not the published numbers, since the index of trained weights grows with the epochs. Each "
-            "folder has the records (six digits of each number, packed by `python -m results.keep`), the grid "
-            "that made them, pictures, tables, and what they say; every number on these pages is computed from "
-            "the records by `python -m results.make`, and a test computes some of them again."
+            "four, on CIFAR10 with four"
+            + (", or with one; " if alone else "; ")
+            + "where a round has fewer epochs than its 200, a study shows the shape of curves and not the "
+            "published numbers, since the index of trained weights grows with the epochs. Each folder has the "
+            "records (six digits of each number, packed by `python -m results.keep`), the grid that made "
+            "them, pictures, tables, and what they say; every number on these pages is computed from the records "
+            "by `python -m results.make`, and a test computes some of them again."
         ),
         table(("study", "runs", "seeds", "rounds", "epochs a round", "time"), rows),
         prose(
-            f"On one {MLP.under()}. The time is that of the commands; of *bfloat16*, of training and pruning "
-            "alone."
+            f"On one {MLP.under()}{''.join(f', {date}' for date in dates)}. The time is that of the commands; of "
+            "*bfloat16*, of training and pruning alone."
         ),
         "![MLP on FashionMNIST: accuracy, index and density by round, and accuracy by "
         "density](fashionmnist-mlp/overview.png)",
@@ -84,6 +103,7 @@ def text() -> bytes:
         questions.third(),
         questions.fourth(),
         questions.fifth(),
+        *single(alone),
         "## How sure is this?",
         points(
             "Differences are taken in pairs of runs that share the seed, so the initial weights and the order "
@@ -105,10 +125,38 @@ def text() -> bytes:
             "Training is in bfloat16, the paper's in float32: [no difference is "
             f"seen]({precision.STUDY.name}/README.md).",
         ),
-        "## Not run yet",
-        points(*later),
-        prose("The paper has ResNet18 and larger networks too; nothing on this page says anything about them."),
+        *(["## Not run yet", points(*later)] if later else []),
+        prose(f"The paper has {unseen} too; nothing on this page says anything about them."),
     )
+
+
+def single(there: Sequence[Study]) -> list[str]:
+    """What is seen in studies with one seed, which the five questions leave out."""
+    rows = []
+    for study in there:
+        f = study.frame
+        for name in present(f) if study.name not in ABLATED else ():
+            t = last_round(f, name)
+            (index, accuracy), (index_then, then) = (
+                [column(f, name, u, value).mean() for value in ("pq_index", "test_accuracy")] for u in (0, t)
+            )
+            start, end = f"{index:.3f}, {percent(accuracy)}", f"{index_then:.3f}, {percent(then)}"
+            link = f"[{study.network}]({study.name}/README.md)"
+            rows.append((link, name, start, str(t), percent(mean_density(f, name, t)), end))
+    if not rows:
+        return []
+    return [
+        "## One seed",
+        prose(
+            "These studies have one seed, so no interval and no test; the five questions are not asked of them, "
+            "and their pages say what was seen. Where there are few epochs a round, that is the shape of curves."
+        ),
+        table(
+            ("network", "method", "dense: index, accuracy", "last round", "weights", "index, accuracy"),
+            rows,
+            words=2,
+        ),
+    ]
 
 
 def front() -> str:

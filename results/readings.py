@@ -7,8 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from results.answers import LT, ONE_SHOT, SAP, SAP2, Shape, Spread, between, column
-from results.study import Study, difference, percent, prose, spread, true
+from palmette.reports.paper_published import published
+from palmette.studies.paper import rounds_of
+from results.answers import LT, ONE_SHOT, SAP, SAP2, Shape, Spread, between, column, last_round, present
+from results.epochs import rounds_figure
+from results.study import EPOCHS, Study, difference, percent, prose, spread, true
 from results.tables import gap, holds, largest_gap, mean_density, rounds
 
 if TYPE_CHECKING:
@@ -33,13 +36,48 @@ class Reading:
     claims: Sequence[tuple[str, str]] = ()
 
 
+MAIN_TEXT = (
+    "The paper shows this study as a figure, of which some values could be read off, see "
+    "[above](#beside-the-published-values). What it says about the MLP on FashionMNIST is asked here too."
+)
+
+
 def unread(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
-    """Of a study that nobody has written about yet."""
-    f = study.frame
+    """By rule alone: of a study that nobody has written about yet."""
+    f, n, epochs = study.frame, study.frame["seed"].nunique(), study.frame["epochs"].iloc[0]
+    first, most = f.iloc[0], f["rounds"].max()
+    names = present(f)
+    dense, index = (Spread.of(column(f, names[0], 0, v)) for v in ("test_accuracy", "pq_index"))
+    at_end = [_at_end(f, name) for name in names]
+    protocol = "the paper's" if epochs == EPOCHS else f"in place of {EPOCHS}"
+    usual = rounds_of(first["model"])
+    shape_only = "**This shows the shape of the curves and not the published numbers.** "
     return Reading(
-        f"{{figure}} of the paper, with {f['epochs'].iloc[0]} epochs a round; n = {f['seed'].nunique()}.",
-        [f"At equal density of SAP and Lottery Ticket {largest_gap(equal)}."],
+        f"{{figure}} of the paper with {epochs} epochs a round ({protocol}), rounds 0 to {most}"
+        + (f" (the paper has {usual})" if most != usual else "")
+        + f" and {'one seed' if n == 1 else f'{n} seeds'}: {first['total']:,} weights, pruned globally. "
+        + (shape_only if epochs != EPOCHS else "")
+        + (
+            "From one seed no interval and no test can be had: differences are shown as they are."
+            if n == 1
+            else ""
+        ),
+        [
+            f"The dense network has an accuracy of {spread(dense)} % and a PQ Index of "
+            f"{spread(index, scale=1, digits=3)}.",
+            f"At equal density of SAP and Lottery Ticket {largest_gap(equal)}.",
+            f"{'So far' if study.so_far else 'At the end'}: {'; '.join(at_end)}.",
+        ],
+        APPENDIX if published(rounds_figure(study)) is None else MAIN_TEXT,
     )
+
+
+def _at_end(f: pd.DataFrame, name: str) -> str:
+    """Where the runs of a method are last, and what that has cost."""
+    t = last_round(f, name)
+    lost = between(f, (name, t), (name, 0))
+    weights = percent(mean_density(f, name, t))
+    return f"{name} at T = {t}, {weights} of the weights, {difference(lost)} points since T = 0"
 
 
 def fashion_mlp(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:

@@ -12,17 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.comparison import named, read
+from palmette.reports.comparison import name_of, named, read
 from palmette.reports.figures import as_file
 from palmette.reports.paper_runs import Shelf
 from palmette.reports.tables import Run
 from palmette.studies.rundir import find_runs, write_whole
 from palmette.studies.standing import experiment_of
+from palmette.studies.sweep import read as read_grid
 from results.answers import Difference, Spread
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
+
+    from palmette.studies.config import Experiment
 
 HERE = Path(__file__).parent
 EPOCHS = 200
@@ -42,6 +45,11 @@ class Study:
         """Where it is kept."""
         return HERE / self.name
 
+    @property
+    def on_record(self) -> bool:
+        """Whether there is something to write a page of."""
+        return (self.folder / "study.toml").exists() and (self.folder / "runs.tar.xz").exists()
+
     @functools.cached_property
     def about(self) -> dict[str, Any]:
         """Title, commands with their times, hardware, versions and date."""
@@ -54,8 +62,32 @@ class Study:
 
     @functools.cached_property
     def runs(self) -> list[Run]:
-        """Settings and records of each run."""
-        return [(experiment_of(rundir), rundir.records()) for rundir in find_runs(self.folder)]
+        """Settings and records of each run that has a round."""
+        found = ((experiment_of(rundir), rundir.records()) for rundir in find_runs(self.folder))
+        return [(experiment, records) for experiment, records in found if records]
+
+    @functools.cached_property
+    def so_far(self) -> str:
+        """What of the grid is there, in words; empty where all of it is."""
+        there = {_variant(experiment): (experiment, records) for experiment, records in self.runs}
+        planned = read_grid(self.folder / "grid.toml")
+        varied = [len({getattr(e, name) for e in planned}) > 1 for name in ("scope", "seed")]
+        waiting, under_way = [], []
+        for e in planned:
+            words = name_of(e) + f", {e.scope} scope" * varied[0] + f", seed {e.seed}" * varied[1]
+            if _variant(e) not in there:
+                waiting.append(words)
+            elif (records := there[_variant(e)][1])[-1]["stopped"] is None:
+                under_way.append(f"{words}: T = {len(records) - 1} of {e.rounds}")
+        if not waiting and not under_way:
+            return ""
+        done = len(planned) - len(waiting) - len(under_way)
+        return prose(
+            f"**This study is not complete:** {done} of its {len(planned)} runs {'is' if done == 1 else 'are'}.",
+            *([f"Under way, in what follows as far as they go: {'; '.join(under_way)}."] if under_way else []),
+            *([f"Not begun: {'; '.join(waiting)}."] if waiting else []),
+            "No verdict here is the last one.",
+        )
 
     @property
     def seconds(self) -> int:
@@ -89,6 +121,10 @@ class Study:
             "report`, `palmette paper --from` and `read_runs` read the folder as it is. This page is written "
             "from them by `python -m results.make`."
         )
+
+
+def _variant(experiment: Experiment) -> tuple[object, ...]:
+    return name_of(experiment), experiment.scope, experiment.seed
 
 
 def _time(part: dict[str, Any]) -> str:
@@ -172,7 +208,11 @@ def percent(value: float) -> str:
 
     >>> percent(0.5), percent(0.0235), percent(0.00126)
     ('50 %', '2.4 %', '0.13 %')
+
+    What does not exist is a dash.
     """
+    if math.isnan(value):
+        return "–"
     digits = 1 if value >= 0.01 or value <= 0 else 1 - math.floor(math.log10(100 * value))
     text = f"{100 * value:.{digits}f}"
     return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
@@ -196,7 +236,9 @@ def signed(value: float, *, scale: float = 100, digits: int = 2) -> str:
 
 
 def difference(found: Difference, *, scale: float = 100, digits: int = 2) -> str:
-    """Mean and interval; of a single pair, which has no interval, the mean."""
+    """Mean and interval; of a single pair, which has no interval, the mean; of none nothing."""
+    if not found.pairs:
+        return ""
     if found.pairs == 1:
         return signed(found.mean, scale=scale, digits=digits)
     low, high = (signed(v, scale=scale, digits=digits) for v in (found.low, found.high))

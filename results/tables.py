@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 from palmette.reports.phases import RULE
 from results.answers import (
@@ -18,6 +19,7 @@ from results.answers import (
     Shape,
     Spread,
     column,
+    present,
     rebounds,
     turned,
 )
@@ -26,7 +28,6 @@ from results.study import difference, percent, prose, ranged, signed, spread, ta
 if TYPE_CHECKING:
     import pandas as pd
 
-ROUNDS = (0, 5, 10, 15, 20, 25, 30)
 OTHERS = (SAP, SAP2, ONE_SHOT)
 
 
@@ -41,8 +42,11 @@ def largest_drop(frame: pd.DataFrame, name: str) -> tuple[int, float]:
     return int(lost.idxmax()), float(lost.max())
 
 
-def _row(equal: pd.DataFrame, name: str, density: float) -> pd.Series:
-    return equal[(equal["method"] == name) & (equal["density"] == density)].iloc[0]
+def _row(equal: pd.DataFrame, name: str, density: float) -> dict[str, Any]:
+    """Of a table of `equal_density`; of a method without runs nothing."""
+    found = equal[(equal["method"] == name) & (equal["density"] == density)].to_dict("records")
+    nothing = dict.fromkeys(("accuracy", "sd", "difference", "low", "high", "adjusted"), math.nan)
+    return found[0] if found else nothing | {"n": 0, "pairs": 0}
 
 
 def gap(equal: pd.DataFrame, name: str, density: float) -> str:
@@ -65,6 +69,8 @@ def reached(equal: pd.DataFrame, name: str) -> float:
 def largest_gap(equal: pd.DataFrame) -> str:
     """The largest difference of SAP to Lottery Ticket at 2 % or more, in words."""
     rows = equal[equal["method"].isin((SAP, SAP2)) & (equal["density"] >= 0.02) & (equal["pairs"] > 0)]
+    if rows.empty:
+        return "nothing can be said yet"
     worst = rows.loc[rows["difference"].abs().idxmax()]
     beyond, seeds = int((rows["adjusted"] < LEVEL).sum()), int(rows["pairs"].max())
     noise = f"{beyond} of them {'is' if beyond == 1 else 'are'} beyond the noise of {seeds} seeds"
@@ -74,27 +80,42 @@ def largest_gap(equal: pd.DataFrame) -> str:
     )
 
 
+def shown_rounds(last: int) -> range:
+    """Those of a table: about seven, or all where they are few.
+
+    >>> list(shown_rounds(30)), list(shown_rounds(15)), list(shown_rounds(4))
+    ([0, 5, 10, 15, 20, 25, 30], [0, 3, 6, 9, 12, 15], [0, 1, 2, 3, 4])
+    """
+    return range(0, last + 1, 5 if last > 15 else 3 if last > 8 else 1)
+
+
 def rounds_table(frame: pd.DataFrame) -> str:
-    """Accuracy and density of each method in some rounds."""
-    rows = []
-    for name in METHODS:
-        cells = []
-        for t in ROUNDS:
+    """Accuracy and density of each method in about seven rounds, or in all where they are few."""
+    rows, shown = [], shown_rounds(int(frame["rounds"].max()))
+    for name in present(frame):
+        mine, cells = frame[frame["name"] == name], []
+        over = "ended" if mine[mine["stopped"].notna()]["id"].nunique() == mine["id"].nunique() > 0 else ""
+        for t in shown:
             accuracy = Spread.of(column(frame, name, t, "test_accuracy"))
             fewer = f", n = {accuracy.n}" if accuracy.n < frame["seed"].nunique() else ""
-            at = f" at {percent(mean_density(frame, name, t))}{fewer}" if accuracy.n else "ended"
+            at = f" at {percent(mean_density(frame, name, t))}{fewer}" if accuracy.n else over
             cells.append(spread(accuracy) + at)
         rows.append((name, *cells))
     n = frame["seed"].nunique()
-    note = f"Test accuracy in percent, mean ± standard deviation over n = {n} seeds, at a share of the weights."
-    return table(("method", *(f"T = {t}" for t in ROUNDS)), rows) + "\n\n" + note
+    over_seeds = f"mean ± standard deviation over n = {n} seeds" if n > 1 else "one run of each"
+    note = f"Test accuracy in percent, {over_seeds}, at a share of the weights."
+    return table(("method", *(f"T = {t}" for t in shown)), rows) + "\n\n" + note
 
 
 def density_tables(equal: pd.DataFrame) -> list[str]:
     """Accuracy at equal density, and differences to Lottery Ticket."""
     accuracies, gaps = [], []
+    methods = [name for name in METHODS if name in set(equal["method"])]
+    others = [name for name in methods if name != LT]
     for d in DENSITIES:
-        cells = {name: _row(equal, name, d) for name in METHODS}
+        cells = {name: _row(equal, name, d) for name in methods}
+        if not any(row["n"] for row in cells.values()):
+            continue
         fewer = {name: f" (n = {r['n']})" if 0 < r["n"] < equal["n"].max() else "" for name, r in cells.items()}
         accuracies.append(
             (
@@ -103,19 +124,20 @@ def density_tables(equal: pd.DataFrame) -> list[str]:
             )
         )
         shown = []
-        for name in OTHERS:
+        for name in others:
             mark = "**" if holds(equal, name, d) else ""
             shown.append(f"{mark}{gap(equal, name, d)}{mark}" if cells[name]["pairs"] else "")
         gaps.append((percent(d), *shown))
     count, n = int(equal["adjusted"].notna().sum()), int(equal["n"].max())
     return [
-        table(("weights", *METHODS), accuracies, words=0),
-        f"Test accuracy in percent, mean ± standard deviation, n = {n} where nothing is said; empty where not "
-        "reached.",
-        table(("weights", *(f"{name} − {LT}" for name in OTHERS)), gaps, words=0),
+        table(("weights", *methods), accuracies, words=0),
+        f"Test accuracy in percent, {'mean ± standard deviation, ' * (n > 1)}n = {n} where nothing is said; empty "
+        "where not reached.",
+        table(("weights", *(f"{name} − {LT}" for name in others)), gaps, words=0),
         prose(
-            "Points of accuracy, mean over pairs of equal seed (so equal initial weights and order of images). "
-            "Accuracy between two rounds is interpolated in the logarithm of the density.",
+            f"Points of accuracy, {'mean over pairs' if n > 1 else 'difference of two runs'} of equal seed (so "
+            "equal initial weights and order of images). Accuracy between two rounds is interpolated in the "
+            "logarithm of the density.",
             "The 95 % interval is by percentile bootstrap, Student's where there are fewer than "
             f"{ENOUGH} pairs, for which a bootstrap is too narrow. These are {count} comparisons, so some "
             "intervals leave out 0 by chance: **bold** is what holds when all are judged together (paired "
@@ -175,7 +197,8 @@ def _moment(frame: pd.DataFrame, at: dict[str, Spread]) -> str:
     n = at["round"].n
     fewer = f", in {n} runs" if n < frame["seed"].nunique() else ""
     accuracy = f"{100 * at['test_accuracy'].mean:.1f} %"
-    return f"T = {spread(at['round'], scale=1, digits=1)}: {percent(at['density'].mean)}, {accuracy}{fewer}"
+    digits = int(frame["seed"].nunique() > 1)
+    return f"T = {spread(at['round'], scale=1, digits=digits)}: {percent(at['density'].mean)}, {accuracy}{fewer}"
 
 
 def rounds(found: tuple[int, int]) -> str:

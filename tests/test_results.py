@@ -1,21 +1,29 @@
 """The pages of results/ say what the records say: some of their numbers, computed here in another way."""
 
+import functools
 import json
 import re
+import shutil
 import statistics
 import tarfile
+from dataclasses import replace
 from math import log
 from pathlib import Path
 
 import numpy as np
 import pytest
+from results import ablation_runs, ablations, epochs, four_methods, precision
 from results.answers import Difference, Spread, holm
+from results.keep import keep
 from results.study import Study, difference, page, percent, points, prose, spread, true
+
+from palmette.studies.sweep import read
 
 RESULTS = Path(__file__).parent.parent / "results"
 STUDIES = sorted(file.parent.name for file in RESULTS.glob("*/runs.tar.xz"))
 
 
+@functools.cache
 def records(study, wanted):
     """Rounds of the runs whose folder has `wanted` in its name, by seed, straight from the archive."""
     found = {}
@@ -145,14 +153,107 @@ def test_numbers_for_eyes():
     assert page("a", "b") == b"a\n\nb\n"
 
 
+def stand_in(place, name, *, reach=99, without=(), index=1.0):
+    """A study that was not run, in `place`: by its grid, with rounds 0 to `reach` of the CNN's records."""
+    known = {}
+    for method in ("sap-p0.5", "sap-p1", "lottery-ticket", "one-shot"):
+        known[method] = records("cifar10-cnn-20", f"-{method}-")[0]
+    study, runs = place / name, place / f"runs of {name}"
+    study.mkdir()
+    shutil.copy(RESULTS / name / "grid.toml", study)
+    for e in read(RESULTS / name / "grid.toml"):
+        if e.method in without:
+            continue
+        rounds = known[e.method if e.method != "sap" else f"sap-p{1 if e.p == 1 else 0.5}"]
+        rounds = json.loads(json.dumps(rounds[: min(reach, e.rounds) + 1]))
+        for record in rounds:
+            record["retrained"]["pq_index"] *= index
+        if rounds[-1]["round"] in (reach, e.rounds):
+            rounds[-1]["stopped"] = None if reach < e.rounds else "as many rounds as planned"
+        folder = runs / e.id
+        folder.mkdir(parents=True)
+        (folder / "experiment.toml").write_text(e.to_toml())
+        (folder / "records.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in rounds))
+        times = ({"round": t, "seconds": 1.0, "images_per_second": 1.0, "members": 1} for t in range(len(rounds)))
+        (folder / "timings.jsonl").write_text("".join(f"{json.dumps(time)}\n" for time in times))
+    keep(runs, study)
+    about = {"title": f"CIFAR10, stand-in: {name}", "hardware": "none", "versions": "none", "date": "never"}
+    (study / "study.toml").write_text(
+        "".join(f"{key} = {json.dumps(value)}\n" for key, value in about.items())
+        + '[[commands]]\ncommand = "none"\nwhat = "nothing"\n'
+    )
+    return Study(name)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setattr("results.study.HERE", tmp_path)
+    (tmp_path / "cifar10-cnn-20").symlink_to(RESULTS / "cifar10-cnn-20")
+    return tmp_path
+
+
+def words(page):
+    return " ".join(page.decode().split())
+
+
+def test_a_study_of_one_seed_stands_beside_the_one_with_fewer_epochs(place):
+    study = stand_in(place, "cifar10-cnn", index=1.5)
+    text = words(four_methods.text(study))
+    assert study.so_far == ""
+    assert "From one seed no interval and no test can be had" in text
+    dense = records("cifar10-cnn-20", "-sap-p0.5-")[0][0]
+    index, accuracy = 1.5 * dense["retrained"]["pq_index"], 100 * dense["test"]["accuracy"]
+    assert f"index of 0.212 ± 0.000 and {index:.3f} after 20 and 200 epochs" in text
+    assert f"| SAP (p=0.5, q=1) | 200 | {index:.3f}; {accuracy:.2f} at 100 % |" in text
+    assert "nan" not in text
+
+
+def test_a_study_under_way_says_how_far_it_is(place):
+    study = stand_in(place, "cifar10-cnn", reach=2, without=("lottery-ticket",))
+    text = words(four_methods.text(study))
+    assert "**This study is not complete:** 0 of its 4 runs are." in text
+    assert "SAP (p=1, q=2): T = 2 of 30; One Shot: T = 2 of 30. Not begun: Lottery Ticket." in text
+    assert "this takes SAP (p=1, q=2) at T = 10 (here to T = 2) and Lottery Ticket at T = 25 (not run)" in text
+    assert "nan" not in text
+
+
+def test_resnet18_stands_beside_the_published_values(place):
+    study = stand_in(place, "cifar10-resnet18")
+    short = stand_in(place, "cifar10-resnet18-20", reach=4)
+    text, other = words(four_methods.text(study)), epochs.section(short)
+    lottery = records("cifar10-cnn-20", "-lottery-ticket-")[0]
+    here = lottery[2]["pruned"]["pq_index"]  # published: 0.187
+    assert f"{here:.3f} − 0.187 = −{0.187 - here:.3f} | 64.0 − 64.1† = −0.1 |" in text
+    assert re.search(r"\| SAP \(p=1, q=2\) \| 1 \| \S+ − 94\.8\\\* = ", text)  # 93.6 pruned, and 1.2 more
+    assert "The study of 20 epochs shows the shape only" in text
+    assert "(../cifar10-resnet18/epochs.png)" in other[1]
+    epochs.write(short)
+    assert (place / "cifar10-resnet18/epochs.png").exists()
+
+
+@pytest.mark.parametrize("reach", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_scopes_and_settings_of_one_seed(place, reach):
+    stand_in(place, "cifar10-cnn-ablations", reach=reach, without=() if reach == 30 else ("one-shot",))
+    ablation = replace(ablation_runs.CNN, study=Study("cifar10-cnn-ablations"), base=Study("cifar10-cnn-20"))
+    text = words(ablations.text(ablation))
+    assert "From one seed no interval and no test can be had." in text
+    assert ("is not complete" in text) == (reach == 3)
+    assert ("Not known yet" in text) == (reach == 3)
+    assert "nan" not in text
+    if reach == 30:
+        ablations.write(ablation)
+        assert len(list((place / "cifar10-cnn-ablations").glob("*.png"))) == 5
+
+
 @pytest.mark.slow
 def test_the_pages_are_what_the_records_give():
-    from results import ablations, four_methods, overview
+    from results import overview
 
-    texts = {
-        overview.HERE: overview.text(),
-        ablations.STUDY.folder: ablations.text(),
-        **{study.folder: four_methods.text(study) for study in four_methods.READ},
-    }
+    apart = {a.study: a for a in ablation_runs.ABLATIONS}
+    texts = {overview.HERE: overview.text()}
+    for study in overview.studies():
+        if study != precision.STUDY:
+            text = ablations.text(apart[study]) if study in apart else four_methods.text(study)
+            texts[study.folder] = text
     assert [folder for folder, text in texts.items() if (folder / "README.md").read_bytes() != text] == []
     assert overview.front() in overview.FRONT.read_text()

@@ -1,0 +1,212 @@
+"""One network trained for 200 epochs a round and for 20, in one picture, beside what was published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from palmette.reports.figures import PANELS
+from palmette.reports.paper import PRUNED, RETRAINED
+from palmette.reports.paper_published import Published, name_in_file, published
+from palmette.studies.paper import FIGURES, PaperFigure
+from results.answers import LT, METHODS, Spread, column, last_round, present
+from results.pictures import Many, in_one
+from results.study import Study, listed, percent, prose, save, signed, spread, table
+from results.tables import mean_density, shown_rounds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PICTURE, HEADING = "epochs.png", "Beside the published values"
+SHORT = "-20"
+"""How the name of a study with fewer epochs ends."""
+# Of a value that is read off: its panel, the column of a record, the factor, and how far a ruler is trusted.
+READ_OFF = {
+    "accuracy": ("retrained/accuracy", "test_accuracy", 100, 1.0),
+    "accuracy after the cut": ("pruned/accuracy", "pruned_test_accuracy", 100, 1.0),
+    "PQ Index": ("retrained/pq_index", "pq_index", 1, 0.01),
+    "PQ Index after the cut": ("pruned/pq_index", "pruned_pq_index", 1, 0.01),
+    "weights that remain, %": ("retrained/remaining", "density", 100, 1.0),
+}
+
+
+def rounds_figure(study: Study) -> PaperFigure:
+    """The figure of the paper that shows the methods of a study round by round."""
+    data, model = study.frame["data"].iloc[0], study.frame["model"].iloc[0]
+    return next(f for f in FIGURES.values() if (f.kind, f.data, f.model) == ("rounds", data, model))
+
+
+def together(study: Study) -> list[Study]:
+    """The studies of one network that are on record, the one with the paper's epochs first."""
+    name = study.name.removesuffix(SHORT)
+    return [found for found in (Study(name), Study(name + SHORT)) if found.on_record]
+
+
+def write(study: Study) -> None:
+    """The picture of both, in the folder of the first."""
+    both, values = together(study), published(rounds_figure(study))
+    if len(both) == 1 and values is None:
+        return
+    remaining = RETRAINED["retrained/remaining"]
+    panels = {panel.title: panel for panel in PANELS}
+    if values is not None:
+        panels = RETRAINED | {"retrained/remaining": replace(remaining, log_y=True)} | PRUNED
+    seeds = [f"{_epochs(s)} epochs a round, n = {s.frame['seed'].nunique()}" for s in both]
+    lines = {
+        words: {name: _runs(s, name) for name in present(s.frame)} for words, s in zip(seeds, both, strict=True)
+    }
+    marks = {} if values is None else {name: _marks(values, of) for name, of in _in_file(both).items()}
+    caption = "Means over seeds where there are several."
+    if values is not None:
+        caption = f"Upper row: retrained; lower row: pruned, before retraining. Open marks: {values.note}."
+    dashed = [words for words, s in zip(seeds, both, strict=True) if s.name.endswith(SHORT)]
+    save(in_one(panels, lines, dashed=dashed, marks=marks, caption=caption), both[0].folder / PICTURE)
+
+
+def _epochs(study: Study) -> int:
+    return int(study.frame["epochs"].iloc[0])
+
+
+def _runs(study: Study, name: str) -> Many:
+    ids = set(study.frame.loc[study.frame["name"] == name, "id"])
+    return [records for experiment, records in study.runs if experiment.id in ids]
+
+
+def _in_file(studies: Sequence[Study]) -> dict[str, str]:
+    """The methods that have a run, and what a file of published values calls them."""
+    ids = {e.id: name_in_file(e) for study in studies for e, _ in study.runs}
+    found = {n: ids[i] for s in studies for n, i in zip(s.frame["name"], s.frame["id"], strict=True)}
+    return {name: found[name] for name in METHODS if name in found}
+
+
+def _marks(values: Published, name: str) -> dict[str, list[tuple[float, float]]]:
+    return {panel: values.of(panel, name) for panel in (*RETRAINED, *PRUNED)}
+
+
+def section(study: Study) -> list[str]:
+    """What a page says about the other number of epochs, and about the published values."""
+    both, figure = together(study), rounds_figure(study)
+    values = published(figure)
+    if len(both) == 1 and values is None:
+        return []
+    here = "" if both[0] == study else f"../{both[0].name}/"
+    beside = f", and the values of {figure.number}" if values is not None else ""
+    parts = [
+        f"## {listed([str(_epochs(s)) for s in both])} epochs a round",
+        f"![Curves by round, a line style for each number of epochs{beside}]({here}{PICTURE})",
+    ]
+    if len(both) == 2:
+        parts += [_both(*both), prose(_difference(*both))]
+    if values is not None:
+        parts += [f"## {HEADING}", *_published(both, values, figure)]
+    return parts
+
+
+def _both(full: Study, short: Study) -> str:
+    rows = []
+    shown = shown_rounds(min(int(s.frame["rounds"].max()) for s in (full, short)))
+    for name in present(full.frame):
+        rows += [(name, str(_epochs(s)), *(_cell(s.frame, name, t) for t in shown)) for s in (full, short)]
+    return table(("method", "epochs", *(f"T = {t}" for t in shown)), rows, words=2)
+
+
+def _cell(frame: pd.DataFrame, name: str, round: int) -> str:
+    accuracy, index = (Spread.of(column(frame, name, round, v)) for v in ("test_accuracy", "pq_index"))
+    if not accuracy.n:
+        return ""
+    weights = percent(mean_density(frame, name, round))
+    return f"{spread(index, scale=1, digits=3)}; {spread(accuracy)} at {weights}"
+
+
+def _difference(full: Study, short: Study) -> str:
+    """The index and the accuracy of the dense network, and what SAP makes of it."""
+    (few, first), (many, second) = ((_epochs(s), s.frame) for s in (short, full))
+    name = present(second)[0]
+    index, accuracy = (
+        [Spread.of(column(f, name, 0, value)) for f in (first, second)] for value in ("pq_index", "test_accuracy")
+    )
+    kept = [percent(mean_density(f, name, 1)) for f in (first, second)]
+    return " ".join(
+        (
+            "PQ Index, and test accuracy in percent at a share of the weights; n = "
+            f"{second['seed'].nunique()} for {many} epochs, n = {first['seed'].nunique()} for {few}; ± is a "
+            "standard deviation over seeds.",
+            "The dense network has an index of "
+            f"{' and '.join(spread(s, scale=1, digits=3) for s in index)} after {few} and {many} epochs, and "
+            f"{' and '.join(map(spread, accuracy))} % accuracy.",
+            "**The index of trained weights grows with the epochs**, as weight decay goes on shrinking what is "
+            f"not needed, and SAP goes by it: after the first cut of {name} {' and '.join(kept)} of the weights "
+            "remain."
+            if index[1].mean > index[0].mean
+            else "So the index is not larger after more epochs, as one would expect of weight decay.",
+            f"So {few} epochs show the shape of the curves, and not the numbers of {many}, which the paper has.",
+        )
+    )
+
+
+def _published(studies: Sequence[Study], values: Published, figure: PaperFigure) -> list[str]:
+    """Here less published, round by round, for the study with the paper's epochs."""
+    study = studies[0]
+    if study.name.endswith(SHORT):
+        return [
+            prose(
+                f"With {_epochs(study)} epochs a round the shape of the curves can be laid beside those of the "
+                "paper, as in the picture, and not the numbers; so no differences are shown. The first rounds "
+                "with 200 epochs are to be a study of their own."
+            )
+        ]
+    f, rows, found = study.frame, [], []
+    for name, in_file in _in_file([study]).items():
+        for t in range(last_round(f, name) + 1):
+            cells = []
+            for title, (panel, value, scale, sure) in READ_OFF.items():
+                here, digits = scale * float(column(f, name, t, value).mean()), 3 if scale == 1 else 1
+                theirs, mark = _value(values, panel, in_file, t)
+                apart = signed(round(here - theirs, digits) + 0.0, scale=1, digits=digits)
+                shown = "" if math.isnan(theirs) else f" − {theirs:.{digits}f}{mark} = {apart}"
+                cells.append(f"{here:.{digits}f}{shown}")
+                # Dense networks are the same for all methods, and what Lottery Ticket keeps is no finding.
+                if shown and (t or name == present(f)[0]) and not (value == "density" and (not t or name == LT)):
+                    off = abs(here - theirs) / (2 * sure if "*" in mark else sure)
+                    found.append((off, f"{title.removesuffix(', %')} of {name} at T = {t}, by {apart}"))
+            rows.append((name, str(t), *cells))
+    n, met = f["seed"].nunique(), sum(off <= 1 for off, _ in found)
+    return [
+        prose(
+            f"**{met} of {len(found)} published values are met as well as a ruler can tell**; the farthest off, "
+            f"in units of that: {max(found)[1]}."
+            if found
+            else "No round with a published value is there yet.",
+            "One run does not tell the noise of training, which is in all of these differences." * (n == 1),
+            f"The study of {_epochs(studies[-1])} epochs shows the shape only, and has no such table."
+            * (len(studies) > 1),
+        ),
+        table(("method", "T", *READ_OFF), rows, words=2),
+        prose(
+            f"With {_epochs(study)} epochs a round, n = {n}: here − published = difference; here alone where "
+            f"nothing could be read off {figure.number}. The published values are means of four seeds, read off "
+            "with a ruler to about 1 in accuracy and percent and 0.01 in an index. \\* is a sum of two of them "
+            "(pruned, and retrained less pruned), so twice as rough; † is One Shot's, whose line hides others: "
+            "dense networks are the same for all, and Lottery Ticket cuts the same share. Such dense networks are "
+            "counted once, and densities that follow by rule are not."
+        ),
+    ]
+
+
+def _value(values: Published, panel: str, method: str, t: int) -> tuple[float, str]:
+    """What was published for a round, NaN if nothing, and a mark that says how it was got."""
+    for name, mark in ((method, ""), ("one_shot", "†")):
+        if mark and not (t == 0 or (panel == "retrained/remaining" and method == "lottery_ticket")):
+            break
+        if (value := dict(values.of(panel, name)).get(t)) is not None:
+            return value, mark
+        if panel.startswith("retrained/"):
+            part, apart = (
+                dict(values.of(panel.replace("retrained", "pruned") + more, name)).get(t)
+                for more in ("", "_difference")
+            )
+            if part is not None and apart is not None:
+                return part + apart, mark + "\\*"
+    return math.nan, ""
