@@ -41,7 +41,8 @@ def rounds_figure(study: Study) -> PaperFigure:
 def together(study: Study) -> list[Study]:
     """The studies of one network that are on record, the one with the paper's epochs first."""
     name = study.name.removesuffix(SHORT)
-    return [found for found in (Study(name), Study(name + SHORT)) if found.on_record]
+    both = (study if study.name == of else Study(of) for of in (name, name + SHORT))  # what it has read is kept
+    return [found for found in both if found.on_record]
 
 
 def write(study: Study) -> None:
@@ -106,7 +107,7 @@ def section(study: Study) -> list[str]:
 
 def _both(full: Study, short: Study) -> str:
     rows = []
-    shown = shown_rounds(min(int(s.frame["rounds"].max()) for s in (full, short)))
+    shown = shown_rounds(min(int(s.frame["round"].max()) for s in (full, short)))
     for name in present(full.frame):
         rows += [(name, str(_epochs(s)), *(_cell(s.frame, name, t) for t in shown)) for s in (full, short)]
     return table(("method", "epochs", *(f"T = {t}" for t in shown)), rows, words=2)

@@ -157,7 +157,12 @@ def by_rule(a: Ablation) -> Reading:
     p_row, q_row, eta_row, gamma_row = remaining(a)
     names = list(dict.fromkeys(a.layers["layer"]))
     first = {s: a.layer_mean(s, names[0], 5, "density") for s in SCOPES}
-    index = a.layers.groupby(["scope", "layer"])["pq_index"].agg(lambda values: values.max() - values.min())
+    common = a.layers.groupby("scope")["round"].max().min()
+    index = (
+        a.layers[a.layers["round"] <= common]
+        .groupby(["scope", "layer"])["pq_index"]
+        .agg(lambda values: values.max() - values.min())
+    )
     moved = {s: float(index[s].mean()) if s in index else math.nan for s in SCOPES}
     capped = [a.records_of(f"{SAP}, gamma={g:g}") for g in GAMMAS[2:]]
     same = bool(capped[0]) and all(c == capped[0] for c in capped)
@@ -180,8 +185,8 @@ def by_rule(a: Ablation) -> Reading:
         (
             "The index of layers is more stable in neuron scope",
             said(moved["neuron"] < min(moved["layer"], moved["global"]), *moved.values())
-            + " Between its lowest and its highest round the index of a layer moves, on average over layers, by "
-            + shares(f"{moved[s]:.3f} in {s} scope" for s in SCOPES),
+            + f" Up to T = {common} the index of a layer has a range, on average over layers, of "
+            + shares(f"{moved[s]:.3f} in {s} scope" for s in SCOPES if s in index),
         ),
         (
             "SAP prunes more when p is close to q = 1, and when q is far from p = 1",
@@ -230,19 +235,24 @@ def best(a: Ablation) -> str:
             d: [a.gap((name, "neuron"), (name, scope), d).mean for scope in ("layer", "global")] for d in DENSITIES
         }
         known = {d: gaps for d, gaps in found.items() if not any(map(math.isnan, gaps))}
-        ends = a.ends[a.ends["name"] == name].set_index("scope")["density"]
-        if not known or not set(SCOPES) <= set(ends.index):
+        rounds = a.ends[a.ends["name"] == name].groupby("scope")["round"].min()
+        if not known or not set(SCOPES) <= set(rounds.index):
             words.append(f"for {SHORT[name]} not known yet")
             continue
         ahead = sum(min(gaps) > 0 for gaps in known.values())
         at = min(known)
-        kept = ", ".join(f"{percent(ends[scope])} of the weights in {scope} scope" for scope in SCOPES)
+        kept = ", ".join(f"{percent(_density(a, name, s, rounds.min()))} in {s} scope" for s in SCOPES)
         words.append(
-            f"{SHORT[name]} in neuron scope is ahead of both others at {ahead} of the {len(known)} densities that "
+            f"{SHORT[name]} in neuron scope is ahead of both others at {ahead} of {len(known)} densities that "
             f"all three reached, and at the least of them, {percent(at)}, {signed(known[at][0])} points "
-            f"from layer and {signed(known[at][1])} from global scope; its last rounds have {kept}"
+            f"from layer and {signed(known[at][1])} from global scope; at T = {rounds.min()} it has kept {kept}"
         )
     return "One run of each: " + "; ".join(words)
+
+
+def _density(a: Ablation, name: str, scope: str, round: int) -> float:
+    f = a.everything
+    return float(f[(f["name"] == name) & (f["scope"] == scope) & (f["round"] == round)]["density"].mean())
 
 
 def least(a: Ablation, scope: str) -> str:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 EPOCHS = 200
 """Of a round in the paper."""
+MANY = 8
+"""More runs than that are counted and not named."""
 WIDTH = 124
 """Of a line of prose on a page."""
 
@@ -72,16 +74,21 @@ class Study:
         there = {_variant(experiment): (experiment, records) for experiment, records in self.runs}
         planned = read_grid(self.folder / "grid.toml")
         varied = [len({getattr(e, name) for e in planned}) > 1 for name in ("scope", "seed")]
-        waiting, under_way = [], []
+        waiting, under_way, places = [], [], []
         for e in planned:
             words = name_of(e) + f", {e.scope} scope" * varied[0] + f", seed {e.seed}" * varied[1]
             if _variant(e) not in there:
                 waiting.append(words)
             elif (records := there[_variant(e)][1])[-1]["stopped"] is None:
-                under_way.append(f"{words}: T = {len(records) - 1} of {e.rounds}")
+                places.append(len(records) - 1)
+                under_way.append(f"{words}: T = {places[-1]} of {e.rounds}")
         if not waiting and not under_way:
             return ""
         done = len(planned) - len(waiting) - len(under_way)
+        if len(under_way) > MANY:
+            under_way = [f"{len(under_way)} runs, at T = {ranged(places, digits=0)} of {planned[0].rounds}"]
+        if len(waiting) > MANY:
+            waiting = [f"{len(waiting)} runs"]
         return prose(
             f"**This study is not complete:** {done} of its {len(planned)} runs {'is' if done == 1 else 'are'}.",
             *([f"Under way, in what follows as far as they go: {'; '.join(under_way)}."] if under_way else []),

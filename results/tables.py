@@ -91,7 +91,7 @@ def shown_rounds(last: int) -> range:
 
 def rounds_table(frame: pd.DataFrame) -> str:
     """Accuracy and density of each method in about seven rounds, or in all where they are few."""
-    rows, shown = [], shown_rounds(int(frame["rounds"].max()))
+    rows, shown = [], shown_rounds(int(frame["round"].max()))
     for name in present(frame):
         mine, cells = frame[frame["name"] == name], []
         over = "ended" if mine[mine["stopped"].notna()]["id"].nunique() == mine["id"].nunique() > 0 else ""
