@@ -169,7 +169,8 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
                 shown = "" if math.isnan(theirs) else f" − {theirs:.{digits}f}{mark} = {apart}"
                 cells.append(f"{here:.{digits}f}{shown}")
                 # Dense networks are the same for all methods, and what Lottery Ticket keeps is no finding.
-                if shown and (t or name == present(f)[0]) and not (value == "density" and (not t or name == LT)):
+                again = not t and panel.startswith("retrained/") and name != present(f)[0]
+                if shown and not again and not (value == "density" and (not t or name == LT)):
                     off = abs(here - theirs) / (2 * sure if "*" in mark else sure)
                     found.append((off, f"{title.removesuffix(', %')} of {name} at T = {t}, by {apart}"))
             rows.append((name, str(t), *cells))
@@ -190,8 +191,8 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
             f"nothing could be read off {figure.number}. The published values are means of four seeds, read off "
             "with a ruler to about 1 in accuracy and percent and 0.01 in an index. \\* is a sum of two of them "
             "(pruned, and retrained less pruned), so twice as rough; † is One Shot's, whose line hides others: "
-            "dense networks are the same for all, and Lottery Ticket cuts the same share. Such dense networks are "
-            "counted once, and densities that follow by rule are not."
+            "dense networks are the same for all, and Lottery Ticket cuts the same share, at first in the same "
+            "network. Dense networks are counted once, and densities that follow by rule are not."
         ),
     ]
 
@@ -199,7 +200,9 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
 def _value(values: Published, panel: str, method: str, t: int) -> tuple[float, str]:
     """What was published for a round, NaN if nothing, and a mark that says how it was got."""
     for name, mark in ((method, ""), ("one_shot", "†")):
-        if mark and not (t == 0 or (panel == "retrained/remaining" and method == "lottery_ticket")):
+        # Before its first cut a network is the same for all; Lottery Ticket's first cut is One Shot's.
+        alike = t == 0 and (panel.startswith("retrained/") or method == "lottery_ticket")
+        if mark and not alike and not (panel == "retrained/remaining" and method == "lottery_ticket"):
             break
         if (value := dict(values.of(panel, name)).get(t)) is not None:
             return value, mark

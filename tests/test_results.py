@@ -225,6 +225,9 @@ def test_resnet18_stands_beside_the_published_values(place):
     here = lottery[2]["pruned"]["pq_index"]  # published: 0.187
     assert f"{here:.3f} − 0.187 = −{0.187 - here:.3f} | 64.0 − 64.1† = −0.1 |" in text
     assert re.search(r"\| SAP \(p=1, q=2\) \| 1 \| \S+ − 94\.8\\\* = ", text)  # 93.6 pruned, and 1.2 more
+    assert re.search(
+        r"\| SAP \(p=0\.5, q=1\) \| 0 \| \S+ − 95\.4†\\\* = \S+ \| [\d.]+ \| ", text
+    )  # cut, it is its own
     assert "The study of 20 epochs shows the shape only" in text
     assert "(../cifar10-resnet18/epochs.png)" in other[1]
     epochs.write(short)
