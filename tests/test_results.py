@@ -20,6 +20,7 @@ from results.study import Study, difference, page, percent, points, prose, sprea
 from palmette.studies.sweep import read
 
 RESULTS = Path(__file__).parent.parent / "results"
+PICTURES = ("epochs", "fig3", "overview")
 STUDIES = sorted(file.parent.name for file in RESULTS.glob("*/runs.tar.xz"))
 
 
@@ -230,8 +231,6 @@ def test_resnet18_stands_beside_the_published_values(place):
     )  # cut, it is its own
     assert "The study of 20 epochs shows the shape only" in text
     assert "(../cifar10-resnet18/epochs.png)" in other[1]
-    epochs.write(short)
-    assert (place / "cifar10-resnet18/epochs.png").exists()
 
 
 @pytest.mark.parametrize("reach", [3, pytest.param(30, marks=pytest.mark.slow)])
@@ -246,6 +245,17 @@ def test_scopes_and_settings_of_one_seed(place, reach):
     if reach == 30:
         ablations.write(ablation)
         assert len(list((place / "cifar10-cnn-ablations").glob("*.png"))) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reach", [0, 99])
+def test_pictures_of_studies_that_are_under_way_or_done(place, reach):
+    study = stand_in(place, "cifar10-resnet18", reach=reach)
+    four_methods.write(stand_in(place, "cifar10-resnet18-20", reach=reach))
+    four_methods.write(study)
+    found = sorted(str(file.relative_to(place)) for file in place.glob("cifar10-resnet18*/*.png"))
+    full, short = "cifar10-resnet18", "cifar10-resnet18-20"
+    assert found == [f"{short}/fig3.png", f"{short}/overview.png", *(f"{full}/{n}.png" for n in PICTURES)]
 
 
 @pytest.mark.slow
