@@ -10,10 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
+from command import palmette
 from data_sets import nothing_but_what_the_test_makes, write_idx  # noqa: F401
-from palmette.cli import main
 from palmette.cli.paper_list import Asked, Entry, print_list
 from palmette.studies.paper import FIGURES, PaperFigure
 from palmette.studies.rundir import RunDir
@@ -39,9 +38,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 
 def paper(*args, code=0):
-    result = CliRunner().invoke(main, ["paper", *map(str, args)])
-    assert result.exit_code == code, result.stderr
-    return result
+    return palmette("paper", *args, code=code)
 
 
 def run(*args, code=0):

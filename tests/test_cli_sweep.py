@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from click.testing import CliRunner
 
-from palmette.cli import main
+from command import palmette
 from palmette.reports.comparison import compare, read
 from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir
@@ -38,12 +37,6 @@ def in_an_empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("grid.toml").write_text(GRID)
-
-
-def palmette(*args, code=0):
-    result = CliRunner().invoke(main, [*map(str, args)])
-    assert result.exit_code == code, result.stderr
-    return result
 
 
 def sweep(*args, code=0):

@@ -162,6 +162,15 @@ def same(folder="runs"):
     return [one.read_bytes() == other.read_bytes() for one, other in pairs]
 
 
+def goes_on_to_the_same_records(machines):
+    again = driver("--address", machines.address)
+    out, err = again.communicate(timeout=400)
+    assert again.returncode == 0, err
+    assert json.loads(out.splitlines()[-1])["finished"] == 9
+    in_one_process()
+    assert same() == [True] * 9
+
+
 def wait_for(thing, seconds=300):
     end = time.monotonic() + seconds
     while not (found := thing()):
@@ -231,7 +240,7 @@ def test_an_error_of_a_users_own_class_is_sent_in_words_that_the_driver_can_read
 def test_workers_machines_and_the_driver_are_lost_and_all_records_are_those_of_one_process(machines):
     Path("grid.toml").write_text(GRID.format(epochs=60))
     first, _ = machines.add(), machines.add()
-    out, err = driver("--address", machines.address, OMP_NUM_THREADS="2").communicate(timeout=100)
+    _, err = driver("--address", machines.address, OMP_NUM_THREADS="2").communicate(timeout=100)
     assert "no machine of the Ray cluster has the 2 CPU" in err  # though two have as many together
     process = driver("--address", machines.address)
     wait_for(lambda: len(trainers()) == 2)  # both work, though there are three fleets of three runs
@@ -249,12 +258,7 @@ def test_workers_machines_and_the_driver_are_lost_and_all_records_are_those_of_o
         env=ENV,
     )
     assert len(json.loads(told.stdout)["runs"]) == 9
-    again = driver("--address", machines.address)
-    out, err = again.communicate(timeout=400)
-    assert again.returncode == 0, err
-    assert json.loads(out.splitlines()[-1])["finished"] == 9
-    in_one_process()
-    assert same() == [True] * 9
+    goes_on_to_the_same_records(machines)
 
 
 @pytest.mark.slow
@@ -319,9 +323,4 @@ def test_what_a_machine_trains_that_does_not_see_the_folders_is_fetched(machines
     assert err.startswith("palmette: cannot write 'masks/round-"), err  # and nothing is tried again
     masks.unlink()
     Path("masks").rename(masks)
-    again = driver("--address", machines.address)
-    out, err = again.communicate(timeout=400)
-    assert again.returncode == 0, err
-    assert json.loads(out.splitlines()[-1])["finished"] == 9
-    in_one_process()
-    assert same() == [True] * 9
+    goes_on_to_the_same_records(machines)

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from palmette.cli import main
+from command import palmette
 from palmette.studies.rundir import RunDir
 from palmette.studies.sweep import read
 
@@ -21,12 +20,6 @@ def grid(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     Path("grid.toml").write_text(GRID)
-
-
-def palmette(*args, code=0):
-    result = CliRunner().invoke(main, [*args])
-    assert result.exit_code == code, result.stderr
-    return result
 
 
 def states(*args):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from palmette.training.linear import stands_once
+from palmette.training.linear import same, stands_once
 
 _FEW_CHANNELS = 4  # of images; libraries are slow with them
 _TILE, _COLUMNS = 64, 64  # of a feature map that a program reads at once
@@ -43,7 +43,7 @@ def make_convolutions_fast(skeleton: nn.Module) -> bool:
             conv.forward = functools.partial(_convolve, conv, with_bias=False)  # type: ignore[method-assign]
             norm.forward = functools.partial(_normalise, conv, norm, 2 if pooled else 1)  # type: ignore[method-assign]
             for passed in (relu, pool) if pooled else (relu,):
-                passed.forward = _same  # type: ignore[method-assign]
+                passed.forward = same  # type: ignore[method-assign]
             found = True
     return found
 
@@ -60,10 +60,6 @@ def _halves(pool: nn.MaxPool2d) -> bool:
 
     usual = is_(pool.kernel_size, 2) and is_(pool.stride, 2) and is_(pool.padding, 0) and is_(pool.dilation, 1)
     return usual and not pool.ceil_mode and not pool.return_indices
-
-
-def _same(x: Tensor) -> Tensor:
-    return x
 
 
 def _convolve(conv: nn.Conv2d, x: Tensor, *, with_bias: bool) -> Tensor:
