@@ -206,7 +206,7 @@ def _value(values: Published, panel: str, method: str, t: int) -> tuple[float, s
             break
         if (value := dict(values.of(panel, name)).get(t)) is not None:
             return value, mark
-        if panel.startswith("retrained/"):
+        if panel.startswith("retrained/") and (name != "one_shot" or not t):  # its difference is another
             part, apart = (
                 dict(values.of(panel.replace("retrained", "pruned") + more, name)).get(t)
                 for more in ("", "_difference")

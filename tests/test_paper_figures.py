@@ -15,7 +15,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from palmette.reports.figures import LINES, as_file
 from palmette.reports.paper import SCOPES, check_beside, draw
-from palmette.reports.paper_published import published, read
+from palmette.reports.paper_published import of_single_rounds, published, read
 from palmette.reports.paper_runs import Picture, Shelf, in_folder, variant
 from palmette.reports.tables import label
 from palmette.studies import sweep
@@ -408,3 +408,72 @@ def test_the_published_values_are_those_of_the_paper():
     assert [file.name for file in folder.iterdir()] == [values.source]
     assert dict(values.of("retrained/pq_index", "sap_p1_q2"))[9] == pytest.approx(0.68, abs=0.01)
     assert json.dumps(values.of("retrained/remaining", "one_shot")[:2]) == "[[0.0, 100.0], [1.0, 80.0]]"
+
+
+COLLAPSED = [
+    ("retrained/accuracy", "sap_p1_q2"),
+    ("pruned/accuracy", "sap_p1_q2"),
+    ("pruned/accuracy", "one_shot"),
+]
+
+
+@pytest.mark.parametrize(("panel", "method"), COLLAPSED)
+def test_published_accuracies_of_collapsed_networks_come_apart_into_chance(panel, method):
+    late = [accuracy for t, accuracy in published(FIGURES["fig3"]).of(panel, method) if t >= 10]
+    assert len(late) >= 4
+    assert all(accuracy == pytest.approx(10, abs=1.5) for accuracy in late)
+
+
+def test_means_over_all_rounds_so_far_come_apart_into_the_rounds():
+    retrained, pruned = [90.0, 91.0, 70.0, 10.0], [88.0, 60.0, 10.0, 10.0]
+
+    def so_far(accuracies):
+        return [(t, sum(accuracies[: t + 1]) / (t + 1)) for t in range(len(accuracies))]
+
+    means = {
+        ("retrained/accuracy", "sap"): so_far(retrained),
+        ("pruned/accuracy", "sap"): so_far(pruned),
+        ("pruned/accuracy", "one_shot"): so_far(pruned),
+        ("pruned/accuracy_difference", "sap"): so_far([a - b for a, b in zip(retrained, pruned, strict=True)]),
+        # As the authors' code has it: One Shot's is to what was left of the same network a round before.
+        ("pruned/accuracy_difference", "one_shot"): [
+            (t, before - now)
+            for (t, now), before in zip(
+                so_far(pruned), [retrained[0], *dict(so_far(pruned)).values()], strict=False
+            )
+        ],
+        ("retrained/pq_index", "sap"): [(0, 0.3), (1, 0.2)],
+    }
+    apart = of_single_rounds(means)
+    values = {key: [value for _, value in line] for key, line in apart.items()}
+    assert values["retrained/accuracy", "sap"] == pytest.approx(retrained)
+    assert values["pruned/accuracy", "sap"] == pytest.approx(pruned)
+    assert values["pruned/accuracy_difference", "sap"] == pytest.approx([2, 31, 60, 0])
+    assert values["pruned/accuracy_difference", "one_shot"] == pytest.approx([2, 28, 50, 0])
+    assert apart["retrained/pq_index", "sap"] == [(0, 0.3), (1, 0.2)]
+
+
+def test_the_page_on_differences_shows_what_figure_3_comes_apart_into():
+    text = (Path(__file__).parent.parent / "docs" / "differences.md").read_text()
+    rows = {
+        cells[0]: cells[1:]
+        for line in text.splitlines()
+        if len(cells := [cell.strip() for cell in line.strip("|").split("|")]) == 12
+    }
+    rounds, drawn, apart, index = (
+        rows[name] for name in ("round", "accuracy as drawn, %", "accuracy of the round, %", "PQ Index")
+    )
+    file = Path(__file__).parent.parent / "src/palmette/reports/published_values/cifar10-resnet18-global.csv"
+    as_drawn, values = read(file), published(FIGURES["fig3"])
+
+    def sap(found, *panels):
+        return [dict(found.of(panel, "sap_p1_q2")) for panel in panels]
+
+    for t, mean, accuracy, pq in zip(map(int, rounds), drawn, apart, index, strict=True):
+        for found, shown in ((as_drawn, mean), (values, accuracy)):
+            line, cut, apart_by = sap(found, "retrained/accuracy", "pruned/accuracy", "pruned/accuracy_difference")
+            value = line[t] if t in line else cut[t] + apart_by[t]  # what is hidden is the sum of two others
+            # In round 6 the page takes apart one mean that is read and one that is such a sum.
+            assert float(shown) == pytest.approx(value, abs=0.06 if t != 6 else 0.5)
+        (line,) = sap(values, "retrained/pq_index")
+        assert pq == (f"{line[t]:.3f}" if t in line else "")

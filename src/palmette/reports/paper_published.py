@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
+from typing import TypeAlias
 
 from palmette.studies.config import Experiment
 from palmette.studies.paper import PaperFigure
 
+Line: TypeAlias = list[tuple[float, float]]  # rounds and values
+Values: TypeAlias = dict[tuple[str, str], Line]  # by panel and method
 COLUMNS = ("panel", "method", "iteration", "value")
 _FILES = {("rounds", "CIFAR10", "resnet18"): "cifar10-resnet18-global.csv"}
 
@@ -22,9 +26,9 @@ class Published:
     source: str
     name: str
     note: str
-    values: dict[tuple[str, str], list[tuple[float, float]]]
+    values: Values
 
-    def of(self, panel: str, method: str) -> list[tuple[float, float]]:
+    def of(self, panel: str, method: str) -> Line:
         """Rounds and values of a line, none where there is none.
 
         >>> from palmette.studies.paper import FIGURES
@@ -40,8 +44,39 @@ def published(figure: PaperFigure) -> Published | None:
     if name is None:
         return None
     text = (resources.files("palmette.reports") / "published_values" / name).read_text(encoding="utf-8")
-    note = f"{figure.number} of the paper, read off with a ruler where lines are not hidden"
-    return Published(name, "published (Diao et al. 2023)", note, _parse(text, name))
+    note = (
+        f"{figure.number} of the paper, read off with a ruler where lines are not hidden; accuracies of single "
+        "rounds, from the means over all rounds so far that it shows"
+    )
+    return Published(name, "published (Diao et al. 2023)", note, of_single_rounds(_parse(text, name)))
+
+
+def of_single_rounds(values: Values) -> Values:
+    r"""The accuracy of each round, from lines that show the mean over all rounds so far, as the paper's do.
+
+    .. math:: a_t = (t + 1) m_t - t m_{t-1} \quad\text{where}\quad m_t = (a_0 + \dots + a_t) / (t + 1)
+
+    So a line begins one round later where its first rounds could not be read, and an error of reading grows with
+    t. A difference of two such lines comes apart likewise. One Shot's is that of one line in two rounds in a row,
+    :math:`m_{t-1} - m_t`, and is taken from that line.
+
+    >>> of_single_rounds({("retrained/accuracy", "one_shot"): [(0, 90), (1, 80), (3, 60), (4, 50)]})
+    {('retrained/accuracy', 'one_shot'): [(0, 90), (1, 70), (4, 10)]}
+
+    That the paper's lines are such means: the counter in ``test_classifier.py`` of its authors' code is not reset
+    between rounds; and those of networks that have collapsed come apart into 10 %, chance in ten classes.
+    """
+    apart = {key: _apart(line) if "accuracy" in key[0] else line for key, line in values.items()}
+    accuracy = apart.get(("pruned/accuracy", "one_shot"), [])
+    if (key := ("pruned/accuracy_difference", "one_shot")) in apart:
+        steps = itertools.pairwise(accuracy)
+        apart[key] = apart[key][:1] + [(t, before - now) for (s, before), (t, now) in steps if t == s + 1]
+    return apart
+
+
+def _apart(line: Line) -> Line:
+    means = dict(line)
+    return [(t, (t + 1) * m - t * means.get(t - 1, 0)) for t, m in line if t == 0 or t - 1 in means]
 
 
 def read(file: str | Path) -> Published:
@@ -74,14 +109,14 @@ def name_in_file(experiment: Experiment) -> str:
     return "_".join(["sap", *(f"{n}{v:g}" for n, v in ({"p": experiment.p, "q": experiment.q} | named).items())])
 
 
-def _parse(text: str, source: str) -> dict[tuple[str, str], list[tuple[float, float]]]:
+def _parse(text: str, source: str) -> Values:
     lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
     table = csv.DictReader(io.StringIO("\n".join(lines)))
     if table.fieldnames is None or not set(COLUMNS) <= set(table.fieldnames):
         raise ValueError(
             f"{source}: needs the columns {', '.join(COLUMNS)}, got {', '.join(table.fieldnames or ())}"
         )
-    values: dict[tuple[str, str], list[tuple[float, float]]] = {}
+    values: Values = {}
     for row in table:
         try:
             point = (float(row["iteration"]), float(row["value"]))
