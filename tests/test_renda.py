@@ -28,7 +28,7 @@ CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reaso
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
 def test_a_round_of_the_ladder_is_trained_recorded_and_written_down(tmp_path, device):
-    recipe = SCRIPT["renda_recipe"]()
+    recipe = SCRIPT["renda_recipe"](device)
     assert [recipe.learning_rate_at(epoch) for epoch in (90, 91, 136, 137)] == pytest.approx(
         [0.1, 0.01, 0.01, 0.001]
     )
@@ -38,7 +38,8 @@ def test_a_round_of_the_ladder_is_trained_recorded_and_written_down(tmp_path, de
         images(),
         tmp_path,
         budget=pm.FixedRatio(0.2),
-        recipe=SCRIPT["renda_recipe"](1),
+        recipe=recipe,
+        epochs=1,
         rounds=1,
         seed=0,
         device=device,
