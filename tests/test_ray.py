@@ -22,7 +22,8 @@ import pytest
 from observers import EndsAfter
 from palmette.errors import NotWritten, PalmetteError, RunFailed
 from palmette.integrations.ray import OnRay
-from palmette.integrations.ray_worker import Desk, sendable
+from palmette.integrations.ray_worker import Desk, Reporter, files_of, sendable
+from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir
 from palmette.studies.sweep import read, run
 
@@ -220,6 +221,26 @@ def test_a_crew_that_was_taken_for_lost_overwrites_nothing():
     assert RunDir(folder).records_file.read_bytes() == b"{}\n"
 
 
+def test_a_folder_that_cannot_be_written_to_is_said_as_such_and_what_is_not_sent_yet_is_sent_again():
+    experiment, home, there = Experiment(), Path("run").resolve(), Path("elsewhere").resolve()
+    RunDir(there).path.mkdir()
+    RunDir(there).write_text("masks/round-00.safetensors", "masks")
+    RunDir(there).write_text("checkpoints/0002.pt", "state")
+    desk = Desk()
+    desk.lend(0, [home])
+    RunDir(home).write_text("checkpoints/0001.pt", "older state")
+    Path(home, "masks").touch()
+    reporter = Reporter(lambda *sent: desk.tell(0, *sent), {home: experiment}, {home: there}, 1.0)
+    reporter.say("something was amiss")
+    with pytest.raises(NotWritten, match=f"'masks/round-00.safetensors' .* into the run folder '{home}'"):
+        reporter.report(last=True)
+    Path(home, "masks").unlink()
+    reporter.report(last=True)
+    desk.close(0)
+    assert desk.take() == [("said", None, "something was amiss")]
+    assert files_of(home) == files_of(there)
+
+
 def test_more_runs_are_lent_than_a_process_may_have_open_files_at_first(few_open_files):
     folders = [Path(f"run-{number}").resolve() for number in range(200)]
     assert Desk().lend(0, folders) == {folder: {} for folder in folders}
@@ -313,14 +334,23 @@ def test_what_a_machine_trains_that_does_not_see_the_folders_is_fetched(machines
     process = driver("--address", machines.address)
     wait_for(lambda: records() >= 6)
     end(process)
+    before = {file: file.read_bytes() for file in tmp_path.glob("runs/*/records.jsonl")}
     process = driver("--address", machines.address)
-    wait_for(trainers)
-    masks = next(path for path in Path("runs").glob("*/masks") if not RunDir(path.parent).records()[-1]["stopped"])
+
+    def sent():  # a round, after all was lent; and another is to come
+        for file in tmp_path.glob("runs/*/records.jsonl"):
+            if file.read_bytes() != before.get(file) and not RunDir(file.parent).records()[-1]["stopped"]:
+                return file.parent
+        return None
+
+    folder = wait_for(sent)
+    masks = folder / "masks"
     masks.rename("masks")
     masks.touch()  # so that what is sent back cannot be written there
     _, err = process.communicate(timeout=100)
     assert process.returncode == 2
     assert err.startswith("palmette: cannot write 'masks/round-"), err  # and nothing is tried again
+    assert f"into the run folder '{folder}'" in err
     masks.unlink()
     Path("masks").rename(masks)
     goes_on_to_the_same_records(machines)

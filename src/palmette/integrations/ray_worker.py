@@ -132,7 +132,7 @@ class Reporter(Observer):
         self._away = any(folder != there for folder, there in places.items())
         self._news: list[News] = []
         self._epochs: dict[Path, Progress] = {}
-        self._sent: dict[Path, dict[str, tuple[int, int]]] = {}
+        self._sent: dict[Path, dict[str, tuple[int, int]]] = {folder: {} for folder in places}
         self._border, self._told = False, time.monotonic()
         self._word: Word = "go on"
 
@@ -161,15 +161,18 @@ class Reporter(Observer):
         return self._word == "end" or (self._border and self._word == "share")
 
     def report(self, *, last: bool = False) -> None:
-        """Tell all there is, and at the end of a round send what has changed where folders are not shared."""
+        """Tell all there is, and at the end of a round send what has changed where folders are not shared.
+
+        What did not arrive, since the desk could not write it, is told and sent again the next time.
+        """
         self._flush_epochs()
         files: dict[Path, tuple[Files, list[str]]] = {}
+        sent = {home: dict(marks) for home, marks in self._sent.items()}
         if self._away and (self._border or last):
             for home, there in self._places.items():
-                files[home] = (files_of(there, self._sent.setdefault(home, {})), _names(there))
-        news, self._news = self._news, []
-        self._word = self._tell(news, files)
-        self._told = time.monotonic()
+                files[home] = (files_of(there, sent[home]), _names(there))
+        self._word = self._tell(self._news, files)
+        self._news, self._sent, self._told = [], sent, time.monotonic()
 
     def _flush_epochs(self) -> None:
         self._news += [("epoch", home, progress) for home, progress in self._epochs.items()]
@@ -269,7 +272,8 @@ def files_of(folder: Path, known: dict[str, tuple[int, int]] | None = None) -> F
 def put(rundir: RunDir, files: Mapping[str, bytes], names: list[str]) -> None:
     """Write files of a run, records last, and remove what is not among `names`."""
     for name in sorted(files, key=lambda name: (name.endswith(".jsonl"), name)):
-        (rundir.path / name).parent.mkdir(parents=True, exist_ok=True)
+        with suppress(OSError):  # of which `write_bytes` says more
+            (rundir.path / name).parent.mkdir(parents=True, exist_ok=True)
         rundir.write_bytes(name, files[name])
     for number in rundir.checkpoint_numbers():
         if str(rundir.checkpoint(number).relative_to(rundir.path)) not in names:
