@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from palmette.pruning.compressible import Compressibility, Measurement
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
-OF_SAP = ("p", "q", "eta", "gamma", "beta")
 _FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, where names would not fit
 
 
@@ -110,7 +109,7 @@ def measure(
     """
     from palmette.integrations.compressible import how_compressible
     from palmette.integrations.parts import measure_part, merge_parts
-    from palmette.pruning.budgets import Sap
+    from palmette.pruning.budgets import OF_SAP, Sap
     from palmette.studies.rundir import write_whole
 
     if as_json and as_csv:

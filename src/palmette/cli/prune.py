@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.measure import EXAMPLE, OF_SAP, broken, printable, sap_options
+from palmette.cli.measure import EXAMPLE, broken, printable, sap_options
 from palmette.reports.words import size
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def prune(
       palmette prune folder -o pruned-folder --exclude 'lm_head*'
     """
     from palmette.integrations.checkpoints import prune_checkpoint
-    from palmette.pruning.budgets import Sap
+    from palmette.pruning.budgets import OF_SAP, Sap
 
     given = [name for name in OF_SAP if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
     if density is not None and (given or budget):

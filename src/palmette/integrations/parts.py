@@ -22,14 +22,13 @@ from palmette.integrations.files import open_checkpoint, readable
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import is_number
 from palmette.measures.spectrum import Counts, Spectrum
-from palmette.pruning.budgets import Sap
+from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.compressible import Compressibility, LeftOut
 from palmette.pruning.measuring import Found, Layer, conclude, look
 from palmette.pruning.stored import MEMORY, Stored, within
 
 FORMAT = "palmette-part-1"
-_SETTINGS = ("p", "q", "eta", "gamma", "beta")
-_KEYS = {"path", "checkpoint", "part", "of", *_SETTINGS, "layers", "wide", "left_out"}
+_KEYS = {"path", "checkpoint", "part", "of", *OF_SAP, "layers", "wide", "left_out"}
 _PLAIN = ("name", "dtype", "coding", "neurons", "bytes", "measures", "cuts", "dead")
 _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -65,7 +64,7 @@ def measure_part(
         "checkpoint": fingerprint,
         "part": part,
         "of": of,
-        **{key: getattr(budget, key) for key in _SETTINGS},
+        **{key: getattr(budget, key) for key in OF_SAP},
         "layers": [_layer_out(layer) for layer in found.layers],
         "wide": _wide_out(found.wide),
         "left_out": [asdict(tensor) for tensor in checkpoint.left_out],
@@ -90,7 +89,7 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | Path], *, memory: int = MEMO
             raise ValueError(
                 f"part {part['part']} is of other weights than part {first['part']}; measure both again"
             )
-        for key in ("of", *_SETTINGS):
+        for key in ("of", *OF_SAP):
             if part[key] != first[key]:
                 raise ValueError(
                     f"parts of one measurement agree in {key!r}, got {first[key]!r} of part {first['part']} and "
@@ -102,7 +101,7 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | Path], *, memory: int = MEMO
     if len(numbers) > many:
         twice = next(n for n in numbers if numbers.count(n) > 1)
         raise ValueError(f"part {twice} of {many} was given twice")
-    budget = Sap(**{key: first[key] for key in _SETTINGS})
+    budget = Sap(**{key: first[key] for key in OF_SAP})
     looked = [_found_in(part) for part in found]
     left_out = [LeftOut(**{**tensor, "shape": tuple(tensor["shape"])}) for tensor in first["left_out"]]
     path = Path(first["path"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
@@ -145,6 +145,10 @@ class Sap(Budget):
         p_sum, q_sum = sums.p_sum[which].numpy(), sums.q_sum[which].numpy()
         # numpy: torch takes other arithmetic for the last few entries of a tensor.
         return torch.from_numpy(p_sum * np.power(p_sum / q_sum, p / (q - p)) * (1 + eta) ** (-q / (q - p)))
+
+
+OF_SAP = tuple(setting.name for setting in fields(Sap))
+"""The settings of SAP, as flags and files name them."""
 
 
 @dataclass(frozen=True)
