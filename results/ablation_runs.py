@@ -34,12 +34,18 @@ class Ablation:
     figures: tuple[str, str, str]
 
     @functools.cached_property
+    def last(self) -> int:
+        """The last round of the study; those of `base` may go on, and are left out from there."""
+        return int(self.study.frame["round"].max())
+
+    @functools.cached_property
     def everything(self) -> pd.DataFrame:
         """A row for each run and round."""
         import pandas as pd
 
         base = self.base.frame
-        return pd.concat([base[base["seed"].isin(self.seeds)], self.study.frame], ignore_index=True)
+        base = base[base["seed"].isin(self.seeds) & (base["round"] <= self.last)]
+        return pd.concat([base, self.study.frame], ignore_index=True)
 
     @functools.cached_property
     def at_equal_density(self) -> pd.DataFrame:
@@ -58,13 +64,14 @@ class Ablation:
 
         found = pd.concat([read_runs(study.folder, layers=True) for study in (self.base, self.study)])
         usual = (found["method"] == "sap") & (found["p"] == 0.5) & (found["eta"] == 0) & (found["gamma"] == 1)
-        return found[usual & found["seed"].isin(self.seeds)]
+        return found[usual & found["seed"].isin(self.seeds) & (found["round"] <= self.last)]
 
     def many(self, name: str, scope: str = "global") -> Many:
         """The records of the runs of a method in a scope."""
         found = self.everything
         ids = set(found.loc[(found["name"] == name) & (found["scope"] == scope), "id"])
-        return [records for experiment, records in [*self.base.runs, *self.study.runs] if experiment.id in ids]
+        both = [*self.base.runs, *self.study.runs]
+        return [records[: self.last + 1] for experiment, records in both if experiment.id in ids]
 
     def accuracy(self, name: str, scope: str, density: float) -> pd.Series:
         """At a density, by seed."""

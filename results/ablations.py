@@ -13,9 +13,9 @@ from palmette.studies.paper import FIGURES
 from palmette.studies.rundir import write_whole
 from results import readings_ablations
 from results.ablation_runs import FASHION, SCOPES, Ablation, settings_of
-from results.answers import DENSITIES, LEVEL, LT, METHODS, SAP, SAP2, Difference, Spread, holm
+from results.answers import DENSITIES, LEVEL, LT, METHODS, SAP, SAP2, SHORT, Difference, Spread, holm
 from results.pictures import floor, trade_offs
-from results.readings_ablations import SAPS, SHORT
+from results.readings_ablations import SAPS
 from results.study import difference, page, percent, points, prose, ranged, save, shelf, spread, table
 
 Pair = tuple[tuple[str, str], tuple[str, str]]
@@ -26,7 +26,7 @@ def write(a: Ablation) -> None:
     both = shelf([a.base, a.study])
     for name in a.figures:
         figure = replace(FIGURES[name], data=a.base.frame["data"].iloc[0])
-        picture = both.picture(figure, seeds=a.seeds)
+        picture = both.picture(figure, seeds=a.seeds, rounds=a.last)
         assert picture is not None
         save(draw(picture), a.study.folder / f"{name}.png")
     scopes = {name: {f"{scope} scope": a.many(name, scope) for scope in SCOPES} for name in METHODS}
@@ -45,6 +45,7 @@ def gap_table(a: Ablation, columns: Mapping[str, Pair]) -> tuple[str, dict[tuple
     """Differences between two methods in their scopes at equal density, as a table and as verdicts.
 
     Bold, and a verdict of 1 or -1, is what holds when all of the table is judged together; of one seed nothing is.
+    Where nothing can be compared there is no table.
     """
     enough, pairs = min(3, len(a.seeds)), {}
     for title, (one, other) in columns.items():
@@ -61,9 +62,10 @@ def gap_table(a: Ablation, columns: Mapping[str, Pair]) -> tuple[str, dict[tuple
         for title in columns:
             mark = "**" if sure.get((title, d)) else ""
             cells.append(f"{mark}{difference(found[title, d])}{mark}" if (title, d) in found else "")
-        rows.append((percent(d), *cells))
+        if any(cells):
+            rows.append((percent(d), *cells))
     verdicts = {key: (1 if found[key].mean > 0 else -1) if sure.get(key) else 0 for key in found}
-    return table(("weights", *columns), rows, words=0), verdicts
+    return table(("weights", *columns), rows, words=0) if rows else "", verdicts
 
 
 def text(a: Ablation) -> bytes:
@@ -86,6 +88,7 @@ def text(a: Ablation) -> bytes:
     several, base = len(a.seeds) > 1, f"../{a.base.name}/README.md"
     over = "mean ± standard deviation over four seeds" if several else "one run of each"
     short = "not all got so far" if several else "it did not get so far"
+    end = ("in the last round so far", "then") if a.study.so_far else ("at the end", "at the end")
     numbers = [FIGURES[name].number for name in a.figures]
     return page(
         f"# {a.study.about['title']}",
@@ -96,15 +99,13 @@ def text(a: Ablation) -> bytes:
         "![Accuracy by density, a panel for each method, a line for each scope](scopes.png)",
         scope_table(a),
         f"Test accuracy in percent at a share of the weights, {over}; empty where {short}.",
-        scopes,
-        prose(note(a)),
-        "Against Lottery Ticket in the same scope:",
-        inside,
+        *([scopes, prose(note(a))] if scopes else []),
+        *(["Against Lottery Ticket in the same scope:", inside] if inside else []),
         prose(
             "As above. Four pairs see only large differences; the sixteen of the [page of the four "
             f"methods]({base}) see small ones."
             if several
-            else f"As above. The [page of the four methods]({base}) has more seeds in global scope."
+            else f"The [page of the four methods]({base}) has more seeds in global scope."
         ),
         f"![{numbers[0]} of the paper: accuracy by remaining weights, and remaining weights and index of the "
         f"layers]({a.figures[0]}.png)",
@@ -112,8 +113,8 @@ def text(a: Ablation) -> bytes:
         "![Accuracy by density for values of p, q, η_r and γ](settings.png)",
         settings_table(a),
         prose(
-            "SAP in global scope. Share of the weights that remain after 1, 5 and 10 rounds and at the end; "
-            f"accuracy at the end and, in percent and interpolated, at a share of the weights: {over}. Empty "
+            f"SAP in global scope. Share of the weights that remain after 1, 5 and 10 rounds and {end[0]}; "
+            f"accuracy {end[1]} and, in percent and interpolated, at a share of the weights: {over}. Empty "
             f"where {'not all runs got' if several else 'a run did not get'} so far, or where a run went past "
             "it in one cut from a denser round (η_r = 1 and γ ≥ 5 are interpolated over wide gaps)."
         ),
@@ -149,12 +150,14 @@ def note(a: Ablation) -> str:
 
 def scope_table(a: Ablation) -> str:
     """Accuracy at equal density of each method in each scope."""
+    cells = {(n, s): {d: a.shown(n, s, d) for d in DENSITIES} for n in METHODS for s in SCOPES}
+    reached = [d for d in DENSITIES if any(row[d] for row in cells.values())]
     rows = [
-        (SHORT.get(name, name), scope, *(a.shown(name, scope, d) for d in DENSITIES))
-        for name in METHODS
-        for scope in SCOPES
+        (SHORT.get(name, name), scope, *(row[d] for d in reached))
+        for (name, scope), row in cells.items()
+        if any(row.values())
     ]
-    return table(("method", "scope", *map(percent, DENSITIES)), rows, words=2)
+    return table(("method", "scope", *map(percent, reached)), rows, words=2)
 
 
 def settings_table(a: Ablation) -> str:
@@ -178,5 +181,8 @@ def settings_table(a: Ablation) -> str:
                     *(a.shown(name, "global", d) for d in at),
                 )
             )
-    titles = ("setting", "T = 1", "T = 5", "T = 10", "end", "ends at T", "accuracy at the end")
+    last_words = (
+        ("so far", "at T", "accuracy then") if a.study.so_far else ("end", "ends at T", "accuracy at the end")
+    )
+    titles = ("setting", "T = 1", "T = 5", "T = 10", *last_words)
     return table((*titles, *(f"at {percent(d)}" for d in at)), rows)

@@ -23,6 +23,8 @@ ENOUGH = 16
 """Pairs for a bootstrap; with fewer an interval is Student's."""
 SAP, SAP2, LT, ONE_SHOT = "SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "Lottery Ticket", "One Shot"
 METHODS = (SAP, SAP2, LT, ONE_SHOT)
+SHORT = {SAP: "SAP (0.5, 1)", SAP2: "SAP (1, 2)"}
+"""Where there is little place."""
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

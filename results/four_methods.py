@@ -1,19 +1,25 @@
-"""The pages of studies that lay four methods side by side in global scope."""
+"""The pages of studies that lay four methods, or some of them, side by side in global scope."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from palmette.reports.figures import draw as draw_overview
 from palmette.reports.paper import draw
-from palmette.reports.paper_published import published
+from palmette.reports.paper_published import Published, published
 from palmette.reports.tables import Run
-from palmette.studies.paper import FIGURES
+from palmette.studies.paper import FIGURES, PaperFigure
 from palmette.studies.rundir import write_whole
-from results import epochs, readings, readings_cifar10
-from results.answers import LT, equal_density, present, shape
+from results import epochs, few_rounds, readings, readings_cifar10
+from results.answers import LT, Shape, equal_density, present, shape
 from results.claims import claims
 from results.epochs import rounds_figure
 from results.study import Study, page, points, prose, save, shelf, table
 from results.tables import density_tables, hypothesis, rounds_table
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MLP, LINEAR = Study("fashionmnist-mlp"), Study("fashionmnist-linear")
 CIFAR_MLP, CIFAR_CNN_20 = Study("cifar10-mlp"), Study("cifar10-cnn-20")
@@ -25,6 +31,8 @@ READ = {
 }
 """What was written about each; the page of another study has its tables and claims."""
 MORE_FIGURES = {MLP: ("fig1", "fig7")}
+UNSAID, FEW_UNSAID = "**Cannot be said here:**", 2
+"""How an answer begins that is none; more of them than so many are counted and not shown."""
 
 
 def write(study: Study) -> None:
@@ -32,13 +40,28 @@ def write(study: Study) -> None:
     for figure in (rounds_figure(study), *(FIGURES[name] for name in MORE_FIGURES.get(study, ()))):
         picture = shelf([study]).picture(figure)
         assert picture is not None
-        save(draw(picture, beside=published(figure)), study.folder / f"{figure.name}.png")
+        save(draw(picture, beside=_beside(study, figure)), study.folder / f"{figure.name}.png")
     epochs.write(study)
     seeds, first = study.frame["seed"].nunique(), study.frame.iloc[0]
     mean = f"{seeds} seeds: mean and a band of one standard deviation, as far as all runs of a method go"
     caption = f"{mean if seeds > 1 else 'one seed'}; {first['epochs']} epochs a round, {first['precision']}"
-    save(draw_overview(runs_in_common(study), caption=caption), study.folder / "overview.png")
-    write_whole(study.folder / "README.md", text(study))
+    if not few_rounds.few(study):
+        save(draw_overview(runs_in_common(study), caption=caption), study.folder / "overview.png")
+    written = text(study)
+    write_whole(study.folder / "README.md", written)
+    for old in study.folder.glob("*.png"):
+        if f"({old.name})".encode() not in written:
+            old.unlink()  # so that of 20 epochs, when that of 200 and 20 comes in the other folder
+
+
+def _beside(study: Study, figure: PaperFigure) -> Published | None:
+    """What was published; of a study of few rounds those rounds, which would be squeezed among the others."""
+    values = published(figure)
+    if values is None or not few_rounds.few(study):
+        return values
+    last = int(study.frame["round"].max())
+    first = {key: [(t, value) for t, value in line if t <= last] for key, line in values.values.items()}
+    return replace(values, values=first)
 
 
 def runs_in_common(study: Study) -> list[Run]:
@@ -55,9 +78,13 @@ def runs_in_common(study: Study) -> list[Run]:
 def text(study: Study) -> bytes:
     """The page of a study."""
     figure, f = rounds_figure(study), study.frame
-    seeds = f["seed"].nunique()
+    few, seeds = few_rounds.few(study), f["seed"].nunique()
     equal, shapes = equal_density(f, LT), {name: shape(f, name) for name in present(f)}
-    reading = READ.get(study, readings.unread)(study, equal, shapes)
+    reading = READ.get(study, few_rounds.reading if few else readings.unread)(study, equal, shapes)
+    asked = claims(f, equal, shapes)
+    said = [claim for claim in asked if not claim[1].startswith(UNSAID)]
+    if len(asked) - len(said) <= FEW_UNSAID:
+        said = asked
     return page(
         f"# {study.about['title']}",
         *filter(None, [study.so_far]),
@@ -67,6 +94,26 @@ def text(study: Study) -> bytes:
         f"pruned models]({figure.name}.png)",
         *epochs.section(study),
         "## Round by round",
+        *(few_rounds.every_round(f) if few else _all_rounds(f, equal, shapes, reading)),
+        "## Beside the paper",
+        prose(
+            reading.beside,
+            f"Differences are in points of accuracy{' with a 95 % interval' * (seeds > 1)}, over pairs of equal "
+            "seed; the same rules give the verdicts of all studies."
+            if not few
+            else "The same rules give the verdicts of all studies.",
+        ),
+        table(("the paper says", "here"), [*said, *reading.claims], words=2),
+        *([_unsaid(len(asked) - len(said))] if len(said) < len(asked) else []),
+        "## How it was made",
+        study.made(),
+    )
+
+
+def _all_rounds(
+    f: pd.DataFrame, equal: pd.DataFrame, shapes: dict[str, Shape], reading: readings.Reading
+) -> list[str]:
+    return [
         rounds_table(f),
         "## At equal density",
         "![Accuracy, index and density by round, and accuracy by density](overview.png)",
@@ -75,18 +122,11 @@ def text(study: Study) -> bytes:
         *reading.before,
         *hypothesis(f, shapes),
         *reading.after,
-        "## Beside the paper",
-        prose(
-            reading.beside,
-            "Differences are in points of accuracy"
-            + (
-                ", over pairs of equal seed; "
-                if seeds == 1
-                else " with a 95 % interval, over pairs of equal seed; "
-            )
-            + "the same rules give the verdicts of all studies.",
-        ),
-        table(("the paper says", "here"), [*claims(f, equal, shapes), *reading.claims], words=2),
-        "## How it was made",
-        study.made(),
+    ]
+
+
+def _unsaid(count: int) -> str:
+    return prose(
+        f"Nothing can be said here of [{count} more](../{MLP.name}/README.md#beside-the-paper) that longer "
+        "studies are asked: they take rounds or methods that there are not."
     )

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from palmette.studies.paper import FIGURES, MODEL_NAMES
 from palmette.studies.rundir import write_whole
 from results import ablation_runs, precision, questions
 from results.answers import (
@@ -22,7 +23,20 @@ from results.answers import (
     present,
 )
 from results.four_methods import MLP
-from results.study import HERE, Study, difference, page, paragraphs, percent, points, prose, spread, table, true
+from results.study import (
+    HERE,
+    Study,
+    difference,
+    listed,
+    page,
+    paragraphs,
+    percent,
+    points,
+    prose,
+    spread,
+    table,
+    true,
+)
 from results.tables import holds, mean_density
 
 if TYPE_CHECKING:
@@ -75,20 +89,18 @@ def text() -> bytes:
         for study in there
     ]
     names, alone = {study.name for study in there}, [s for s in there if s.frame["seed"].nunique() == 1]
-    unseen = "larger networks" if any("resnet18" in name for name in names) else "ResNet18 and larger networks"
     dates = sorted({study.about["date"] for study in there} - {MLP.about["date"]})
     later = [words for name, words in LATER.items() if name not in names]
     return page(
         "# Results on record",
         prose(
             "Studies by the paper's protocol (Diao et al. 2023), on FashionMNIST with 16 seeds in place of its "
-            "four, on CIFAR10 with four"
-            + (", or with one; " if alone else "; ")
-            + "where a round has fewer epochs than its 200, a study shows the shape of curves and not the "
-            "published numbers, since the index of trained weights grows with the epochs. Each folder has the "
-            "records (six digits of each number, packed by `python -m results.keep`), the grid that made "
-            "them, pictures, tables, and what they say; every number on these pages is computed from the records "
-            "by `python -m results.make`, and a test computes some of them again."
+            f"four, on CIFAR10 with four{_or_one(alone)}; where a round has fewer epochs than its 200, a study "
+            "shows the shape of curves and not the published numbers, since the index of trained weights grows "
+            "with the epochs. Each folder has the records (six digits of each number, packed by `python -m "
+            "results.keep`), the grid that made them, pictures, tables, and what they say; every number on these "
+            "pages is computed from the records by `python -m results.make`, and a test computes some of them "
+            "again."
         ),
         table(("study", "runs", "seeds", "rounds", "epochs a round", "time"), rows),
         prose(
@@ -126,8 +138,30 @@ def text() -> bytes:
             f"seen]({precision.STUDY.name}/README.md).",
         ),
         *(["## Not run yet", points(*later)] if later else []),
-        prose(f"The paper has {unseen} too; nothing on this page says anything about them."),
+        *_unseen(there),
     )
+
+
+def _network(data: str, model: str) -> str:
+    return f"{MODEL_NAMES[model]} on {data}"
+
+
+def _or_one(alone: Sequence[Study]) -> str:
+    """Where there is one seed."""
+    data = {study.frame["data"].iloc[0] for study in alone}
+    others = sorted(data - {"CIFAR10"})
+    return " or one" * ("CIFAR10" in data) + (f", on {listed(others)} with one and a few rounds" if others else "")
+
+
+def _unseen(there: Sequence[Study]) -> list[str]:
+    """The networks of the paper that no study has."""
+    seen = {(study.frame["data"].iloc[0], study.frame["model"].iloc[0]) for study in there}
+    left = [
+        _network(f.data, f.model) for f in FIGURES.values() if f.kind == "rounds" and (f.data, f.model) not in seen
+    ]
+    if not left:
+        return []
+    return [prose(f"The paper has {listed(left)} too; nothing on this page says anything about them.")]
 
 
 def single(there: Sequence[Study]) -> list[str]:

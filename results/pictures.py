@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 
 Many = Sequence[Sequence[Record]]
 INK = "#444444"
+LETTERS = 180
+"""Of a caption in a line."""
 SOLID: dict[str, Any] = {"linestyle": "-", "linewidth": 1.8, "markersize": 4.5}
 DASHED: dict[str, Any] = {"linestyle": (0, (4, 2)), "linewidth": 1.1, "markersize": 3}
 TRADE_OFF: Panel = PANELS[-1]
@@ -126,7 +129,7 @@ def in_one(
             }
             keys.append(Line2D([], [], label="published", color=INK, **published))
         figure.legend(handles=keys, loc="outside upper center", ncols=len(keys), handlelength=2.6, fontsize=9.5)
-        figure.supxlabel(caption, x=0.006, ha="left", fontsize=9, color=INK)
+        figure.supxlabel(textwrap.fill(caption, LETTERS), x=0.006, ha="left", fontsize=9, color=INK)
     return figure
 
 

@@ -15,6 +15,7 @@ from results.answers import (
     ONE_SHOT,
     SAP,
     SAP2,
+    SHORT,
     Shape,
     Spread,
     between,
@@ -234,7 +235,7 @@ def fourth() -> str:
     a, cnn = ablation_runs.FASHION, ablation_runs.CNN
     cells = [
         (
-            readings_ablations.SHORT.get(name, name),
+            SHORT.get(name, name),
             scope,
             *(a.shown(name, scope, d) for d in (0.2, 0.1, 0.05, 0.02)),
         )

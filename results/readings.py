@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from palmette.reports.paper_published import published
 from palmette.studies.paper import rounds_of
-from results.answers import LT, ONE_SHOT, SAP, SAP2, Shape, Spread, between, column, last_round, present
+from results.answers import LT, METHODS, ONE_SHOT, SAP, SAP2, Shape, Spread, between, column, last_round, present
 from results.epochs import rounds_figure
-from results.study import EPOCHS, Study, difference, percent, prose, spread, true
+from results.study import EPOCHS, Study, difference, listed, percent, prose, spread, true
 from results.tables import gap, holds, largest_gap, mean_density, rounds
 
 if TYPE_CHECKING:
@@ -45,17 +45,19 @@ MAIN_TEXT = (
 def unread(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
     """By rule alone: of a study that nobody has written about yet."""
     f, n, epochs = study.frame, study.frame["seed"].nunique(), study.frame["epochs"].iloc[0]
-    first, most = f.iloc[0], f["rounds"].max()
+    first, most = f.iloc[0], f["round"].max()
     names = present(f)
     dense, index = (Spread.of(column(f, names[0], 0, v)) for v in ("test_accuracy", "pq_index"))
     at_end = [_at_end(f, name) for name in names]
     protocol = "the paper's" if epochs == EPOCHS else f"in place of {EPOCHS}"
     usual = rounds_of(first["model"])
     shape_only = "**This shows the shape of the curves and not the published numbers.** "
+    span = f"rounds 0 to {most}" if most else "round 0"
     return Reading(
-        f"{{figure}} of the paper with {epochs} epochs a round ({protocol}), rounds 0 to {most}"
+        f"{{figure}} of the paper with {epochs} epochs a round ({protocol}), {span}"
         + (f" (the paper has {usual})" if most != usual else "")
-        + f" and {'one seed' if n == 1 else f'{n} seeds'}: {first['total']:,} weights, pruned globally. "
+        + f" and {'one seed' if n == 1 else f'{n} seeds'}: {first['total']:,} weights, pruned globally"
+        + (f" by {listed(names)}. " if len(names) < len(METHODS) else ". ")
         + (shape_only if epochs != EPOCHS else "")
         + (
             "From one seed no interval and no test can be had: differences are shown as they are."

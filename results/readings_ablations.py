@@ -6,15 +6,16 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from palmette.studies.paper import ETAS, GAMMAS, PS, QS
+from palmette.studies.paper import ETAS, GAMMAS, PS, QS, rounds_of
 from results.ablation_runs import SCOPES, Ablation, settings_of
-from results.answers import DENSITIES, LT, SAP, SAP2, Spread, equal_density
+from results.answers import DENSITIES, LT, SAP, SAP2, SHORT, Spread, equal_density
 from results.readings import Reading
-from results.study import difference, percent, signed, spread, true
+from results.study import EPOCHS, difference, percent, signed, spread, true
 from results.tables import gap, holds
 
 SAPS = (SAP, SAP2)
-SHORT = {SAP: "SAP (0.5, 1)", SAP2: "SAP (1, 2)"}
+FEW = 0.05
+"""A share of the weights from which on few remain."""
 Verdicts = Mapping[tuple[str, float], int]
 
 
@@ -170,12 +171,11 @@ def by_rule(a: Ablation) -> Reading:
     claims = [
         (
             "SAP in global scope may be worse than Lottery Ticket where few weights remain",
-            f"**One run of each:** {least(a, 'global')}; [more seeds]"
-            f"(../{a.base.name}/README.md#at-equal-density)",
+            f"{least(a, 'global')}; [more seeds](../{a.base.name}/README.md#at-equal-density)",
         ),
         (
             "SAP in neuron and layer scope is better than Lottery Ticket there",
-            "**One run of each:** " + "; ".join(f"{scope} scope: {least(a, scope)}" for scope in SCOPES[:2]),
+            least(a, *SCOPES[:2]),
         ),
         (
             "Neuron scope prunes the first layer more than global scope in early rounds",
@@ -206,13 +206,14 @@ def by_rule(a: Ablation) -> Reading:
             + "; γ = 5, 7 and 9 are the same runs: every cut is the largest that β allows" * same,
         ),
     ]
-    epochs = a.study.frame["epochs"].iloc[0]
+    epochs, usual = a.study.frame["epochs"].iloc[0], rounds_of(a.study.frame["model"].iloc[0])
     return Reading(
-        f"Figures 4 to 6 of the paper with {epochs} epochs a round in place of its 200 and one seed in place of "
-        "its four. **Fewer epochs show the shape of the curves and not the published numbers**, as the index of "
-        "trained weights depends on the epochs; **and one seed has no interval and no test**, so what follows "
-        "says what was seen in one run of each. Lines in global scope at the usual settings are the same seed of "
-        f"[the study of the four methods](../{a.base.name}/README.md).",
+        f"Figures 4 to 6 of the paper with {epochs} epochs a round in place of its {EPOCHS} and one seed in place "
+        f"of its four{f', rounds 0 to {a.last} of its {usual}' if a.last < usual else ''}. **Fewer epochs show "
+        "the shape of the curves and not the published numbers**, as the index of trained weights depends on the "
+        "epochs; **and one seed has no interval and no test**, so what follows says what was seen in one run of "
+        "each. Lines in global scope at the usual settings are the same seed of [the study of the four methods]"
+        f"(../{a.base.name}/README.md).",
         [f"**Is neuron scope the best for SAP?** {best(a)}.", f"**p and q** at equal density: {speeds(a)}."],
         "The paper's words about Figures 4 to 6, which have this network; *yes* and *no* say what one run of "
         "each did.",
@@ -243,8 +244,9 @@ def best(a: Ablation) -> str:
         at = min(known)
         kept = ", ".join(f"{percent(_density(a, name, s, rounds.min()))} in {s} scope" for s in SCOPES)
         words.append(
-            f"{SHORT[name]} in neuron scope is ahead of both others at {ahead} of {len(known)} densities that "
-            f"all three reached, and at the least of them, {percent(at)}, {signed(known[at][0])} points "
+            f"{SHORT[name]} in neuron scope is ahead of both others at {ahead} of {len(known)} "
+            f"{'density' if len(known) == 1 else 'densities'} that all three reached, and at the least, "
+            f"{percent(at)}, {signed(known[at][0])} points "
             f"from layer and {signed(known[at][1])} from global scope; at T = {rounds.min()} it has kept {kept}"
         )
     return "One run of each: " + "; ".join(words)
@@ -255,15 +257,22 @@ def _density(a: Ablation, name: str, scope: str, round: int) -> float:
     return float(f[(f["name"] == name) & (f["scope"] == scope) & (f["round"] == round)]["density"].mean())
 
 
-def least(a: Ablation, scope: str) -> str:
+def least(a: Ablation, *scopes: str) -> str:
     """SAP less Lottery Ticket at the least density that both have reached in a scope."""
-    words = []
-    for name in SAPS:
-        gaps = {d: a.gap((name, scope), (LT, scope), d) for d in DENSITIES}
-        known = {d: g for d, g in gaps.items() if g.pairs}
-        if known:
-            words.append(f"{SHORT[name]} {difference(known[min(known)])} points at {percent(min(known))}")
-    return ", ".join(words) if words else "not known yet"
+    words, found = [], []
+    for scope in scopes:
+        parts = []
+        for name in SAPS:
+            gaps = {d: a.gap((name, scope), (LT, scope), d) for d in DENSITIES}
+            known = {d: g for d, g in gaps.items() if g.pairs}
+            found.append(min(known, default=1.0))
+            if known:
+                parts.append(f"{SHORT[name]} {difference(known[found[-1]])} points at {percent(found[-1])}")
+        if parts:
+            words.append(f"{scope} scope: " * (len(scopes) > 1) + ", ".join(parts))
+    if min(found) > FEW:
+        return f"**Not known yet**{', so many weights remain: ' if words else ''}{'; '.join(words)}"
+    return f"**One run of each:** {'; '.join(words)}"
 
 
 def speeds(a: Ablation) -> str:

@@ -74,19 +74,25 @@ def largest_gap(equal: pd.DataFrame) -> str:
     worst = rows.loc[rows["difference"].abs().idxmax()]
     beyond, seeds = int((rows["adjusted"] < LEVEL).sum()), int(rows["pairs"].max())
     noise = f"{beyond} of them {'is' if beyond == 1 else 'are'} beyond the noise of {seeds} seeds"
+    which = f"the largest of {len(rows)} differences" if len(rows) > 1 else "the one difference"
     return (
-        f"the largest of {len(rows)} differences is {signed(worst['difference'])} points ({worst['method']} at "
+        f"{which} is {signed(worst['difference'])} points ({worst['method']} at "
         f"{percent(worst['density'])}), and {noise if seeds > 1 else 'one seed does not tell the noise'}"
     )
 
 
-def shown_rounds(last: int) -> range:
-    """Those of a table: about seven, or all where they are few.
+def shown_rounds(last: int) -> list[int]:
+    """Those of a table: about seven with the last, or all where they are few.
 
-    >>> list(shown_rounds(30)), list(shown_rounds(15)), list(shown_rounds(4))
-    ([0, 5, 10, 15, 20, 25, 30], [0, 3, 6, 9, 12, 15], [0, 1, 2, 3, 4])
+    >>> shown_rounds(30), shown_rounds(11), shown_rounds(4)
+    ([0, 5, 10, 15, 20, 25, 30], [0, 3, 6, 9, 11], [0, 1, 2, 3, 4])
     """
-    return range(0, last + 1, 5 if last > 15 else 3 if last > 8 else 1)
+    return [*range(0, last, 5 if last > 15 else 3 if last > 8 else 1), last]
+
+
+def _ended(runs: pd.DataFrame) -> bool:
+    """Whether none of the runs is under way."""
+    return bool(runs[runs["stopped"].notna()]["id"].nunique() == runs["id"].nunique())
 
 
 def rounds_table(frame: pd.DataFrame) -> str:
@@ -94,7 +100,7 @@ def rounds_table(frame: pd.DataFrame) -> str:
     rows, shown = [], shown_rounds(int(frame["round"].max()))
     for name in present(frame):
         mine, cells = frame[frame["name"] == name], []
-        over = "ended" if mine[mine["stopped"].notna()]["id"].nunique() == mine["id"].nunique() > 0 else ""
+        over = "ended" if _ended(mine) else ""
         for t in shown:
             accuracy = Spread.of(column(frame, name, t, "test_accuracy"))
             fewer = f", n = {accuracy.n}" if accuracy.n < frame["seed"].nunique() else ""
@@ -127,23 +133,28 @@ def density_tables(equal: pd.DataFrame) -> list[str]:
         for name in others:
             mark = "**" if holds(equal, name, d) else ""
             shown.append(f"{mark}{gap(equal, name, d)}{mark}" if cells[name]["pairs"] else "")
-        gaps.append((percent(d), *shown))
+        if any(shown):
+            gaps.append((percent(d), *shown))
+    if not accuracies:
+        return [f"No run has come down to {percent(DENSITIES[0])} of the weights yet."]
     count, n = int(equal["adjusted"].notna().sum()), int(equal["n"].max())
     return [
         table(("weights", *methods), accuracies, words=0),
         f"Test accuracy in percent, {'mean ± standard deviation, ' * (n > 1)}n = {n} where nothing is said; empty "
         "where not reached.",
-        table(("weights", *(f"{name} − {LT}" for name in others)), gaps, words=0),
+        *([table(("weights", *(f"{name} − {LT}" for name in others)), gaps, words=0)] if gaps else []),
         prose(
             f"Points of accuracy, {'mean over pairs' if n > 1 else 'difference of two runs'} of equal seed (so "
-            "equal initial weights and order of images). Accuracy between two rounds is interpolated in the "
-            "logarithm of the density.",
+            "equal initial weights and order of images)."
+            if gaps
+            else f"Beside {LT} nothing can be laid yet.",
+            "Accuracy between two rounds is interpolated in the logarithm of the density.",
             "The 95 % interval is by percentile bootstrap, Student's where there are fewer than "
             f"{ENOUGH} pairs, for which a bootstrap is too narrow. These are {count} comparisons, so some "
             "intervals leave out 0 by chance: **bold** is what holds when all are judged together (paired "
             f"t-tests, Holm's correction, {LEVEL:.0%})."
             if n > 1
-            else "One pair has no interval.",
+            else "One pair has no interval." * bool(gaps),
         ),
     ]
 
@@ -158,7 +169,7 @@ def hypothesis(frame: pd.DataFrame, shapes: dict[str, Shape]) -> list[str]:
         steps = zip((s.fall, s.rise, s.fall_again), (-1, 1, -1), strict=True)
         seen = ((d.mean * wanted > 0) if d.pairs == 1 else (d.sign == wanted) for d, wanted in steps)
         rows.append((name, *places, *("yes" if yes else "no" for yes in seen)))
-        up, *later = (_moment(frame, at) for at in turned(frame, name).values())
+        up, *later = (_moment(frame, name, at) for at in turned(frame, name).values())
         peaks = [high for _, _, high, _ in rebounds(frame, name)]
         moments.append((name, up, ranged(peaks, digits=3) if peaks else "", *later))
     titles = ("method", "start", "lowest before a collapse", "highest after that", "end")
@@ -191,9 +202,9 @@ def hypothesis(frame: pd.DataFrame, shapes: dict[str, Shape]) -> list[str]:
     ]
 
 
-def _moment(frame: pd.DataFrame, at: dict[str, Spread]) -> str:
+def _moment(frame: pd.DataFrame, name: str, at: dict[str, Spread]) -> str:
     if not at:
-        return "never"
+        return "never" if _ended(frame[frame["name"] == name]) else "not yet"
     n = at["round"].n
     fewer = f", in {n} runs" if n < frame["seed"].nunique() else ""
     accuracy = f"{100 * at['test_accuracy'].mean:.1f} %"
