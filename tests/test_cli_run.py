@@ -25,7 +25,7 @@ from palmette.cli.live import Live, Pace
 from palmette.cli.run import Command
 from palmette.cli.watch import Watch
 from palmette.reports import figures
-from palmette.reports.tables import index_turned_up, label, last_kept, summary
+from palmette.reports.tables import as_text, label, last_kept, summary
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Progress
 from palmette.studies.rounds import run as run_one
@@ -510,13 +510,21 @@ def records(accuracies, indices):
     ]  # fmt: skip
 
 
-def test_kept_is_until_the_first_fall_and_the_index_turns_where_it_rises_twice():
-    many = records([0.90, 0.92, 0.89, 0.88, 0.95], [0.3, 0.2, 0.25, 0.1, 0.1])
-    assert last_kept(many) == 2
-    assert index_turned_up(many) is None
-    assert index_turned_up(records([1] * 6, [0.3, None, 0.1, 0.2, 0.15, 0.3])) is None
-    assert index_turned_up(records([1] * 5, [0.3, 0.1, 0.2, 0.3, 0.4])) == 1
+def test_kept_is_until_the_first_fall():
+    assert last_kept(records([0.90, 0.92, 0.89, 0.88, 0.95], [0.1] * 5)) == 2
     assert last_kept(records([0.9, 0.1], [0.1, 0.1])) == 0
+
+
+def test_the_index_of_the_table_turns_up_by_the_rule_of_the_report():
+    runs = [
+        (Experiment(seed=0), records([0.9] * 6, [0.3, 0.1, 0.2, 0.15, 0.3, 0.2])),  # up for good, not at once
+        (Experiment(seed=1), records([0.9] * 6, [0.3, 0.1, 0.2, 0.3, 0.05, 0.1])),  # twice in a row, not for good
+        (Experiment(seed=2), records([0.9] * 5 + [0.1], [0.3, 0.2, 0.1, 0.2, 0.3, 0])),  # its fall is the collapse
+    ]
+    (row,) = summary(runs)
+    assert row["index_turned_up"]["runs"] == 2
+    assert row["index_turned_up"]["round"][0] == 1.5
+    assert "turned up in 2 runs only" in as_text([row], runs)
 
 
 def test_validation_images_judge_where_there_are_any():

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from palmette.reports.tables import Record
+if TYPE_CHECKING:
+    from palmette.reports.tables import Record
 
 Phase = Literal["falling", "rising", "collapsed"]
 PHASES: tuple[Phase, ...] = get_args(Phase)

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
 from palmette.studies.config import Experiment
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ WITHIN = 0.01
 NOTES = (
     f"kept: the last round up to which every accuracy is within {100 * WITHIN:g} point of the dense network's "
     "(judged on validation images where there are any).\n"
-    "index up: the round after which the PQ Index, at p=0.5, q=1, rose twice in a row. end: the last round.\n"
+    "index up: of the rounds before a collapse, the one with the lowest PQ Index, at p=0.5, q=1, if at least "
+    f"{FOLLOWING} of them follow it; a collapse is an accuracy that stays more than {100 * COLLAPSE:g} points "
+    "below the dense network's to the end. end: the last round.\n"
     "Accuracy is that on the test set, density the share of the weights that remain, both in percent; ± is the "
     "standard deviation over seeds."
 )
@@ -63,7 +66,7 @@ def summary(runs: Iterable[Run], names: Iterable[str] | None = None) -> list[dic
         moments: dict[str, list[int | None]] = {
             "dense": [0 for _ in many],
             "kept": [last_kept(records) for records in many],
-            "index_turned_up": [index_turned_up(records) for records in many],
+            "index_turned_up": [turns(phases_of(records))["turned_up"] for records in many],
             "end": [len(records) - 1 for records in many],
         }
         row: dict[str, Any] = {"method": method, "runs": len(many)}
@@ -79,17 +82,8 @@ def last_kept(records: Sequence[Record]) -> int:
     The first fall counts, although a later round may be better again: the best of many rounds would be chosen
     by looking at the data it is judged on.
     """
-    judged = [(record["validation"] or record["test"])["accuracy"] for record in records]
-    return len(list(itertools.takewhile(lambda a: a >= judged[0] - WITHIN - 1e-9, judged))) - 1
-
-
-def index_turned_up(records: Sequence[Record]) -> int | None:
-    """The round after which the PQ Index rose twice in a row; None if it never did."""
-    index = [record["retrained"]["pq_index"] for record in records]
-    for t, three in enumerate(zip(index, index[1:], index[2:], strict=False)):
-        if None not in three and three[0] < three[1] < three[2]:
-            return t
-    return None
+    accuracies = [judged(record) for record in records]
+    return len(list(itertools.takewhile(lambda a: a >= accuracies[0] - WITHIN - 1e-9, accuracies))) - 1
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
