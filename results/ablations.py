@@ -97,8 +97,7 @@ def text(a: Ablation) -> bytes:
         points(*reading.points),
         "## Scopes",
         "![Accuracy by density, a panel for each method, a line for each scope](scopes.png)",
-        scope_table(a),
-        f"Test accuracy in percent at a share of the weights, {over}; empty where {short}.",
+        *scope_table(a, f"Test accuracy in percent at a share of the weights, {over}; empty where {short}."),
         *([scopes, prose(note(a))] if scopes else []),
         *(["Against Lottery Ticket in the same scope:", inside] if inside else []),
         prose(
@@ -148,8 +147,8 @@ def note(a: Ablation) -> str:
     )
 
 
-def scope_table(a: Ablation) -> str:
-    """Accuracy at equal density of each method in each scope."""
+def scope_table(a: Ablation, note: str) -> list[str]:
+    """Accuracy at equal density of each method in each scope, and what that is; nothing while there is none."""
     cells = {(n, s): {d: a.shown(n, s, d) for d in DENSITIES} for n in METHODS for s in SCOPES}
     reached = [d for d in DENSITIES if any(row[d] for row in cells.values())]
     rows = [
@@ -157,7 +156,7 @@ def scope_table(a: Ablation) -> str:
         for (name, scope), row in cells.items()
         if any(row.values())
     ]
-    return table(("method", "scope", *map(percent, reached)), rows, words=2)
+    return [table(("method", "scope", *map(percent, reached)), rows, words=2), note] if rows else []
 
 
 def settings_table(a: Ablation) -> str:

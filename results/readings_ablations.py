@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from palmette.studies.paper import ETAS, GAMMAS, PS, QS, rounds_of
 from results.ablation_runs import SCOPES, Ablation, settings_of
@@ -179,31 +179,46 @@ def by_rule(a: Ablation) -> Reading:
         ),
         (
             "Neuron scope prunes the first layer more than global scope in early rounds",
-            said(first["neuron"] < first["global"], first["neuron"], first["global"])
-            + f" At T = 5 it has kept {shares(f'{percent(first[s])} in {s} scope' for s in SCOPES)}",
+            said(
+                first["neuron"] < first["global"],
+                first.values(),
+                f"At T = 5 it has kept {shares(f'{percent(first[s])} in {s} scope' for s in SCOPES)}",
+            ),
         ),
         (
             "The index of layers is more stable in neuron scope",
-            said(moved["neuron"] < min(moved["layer"], moved["global"]), *moved.values())
-            + f" Up to T = {common} the index of a layer has a range, on average over layers, of "
-            + shares(f"{moved[s]:.3f} in {s} scope" for s in SCOPES if s in index),
+            said(
+                moved["neuron"] < min(moved["layer"], moved["global"]),
+                moved.values() if common >= 5 else (math.nan,),
+                f"Up to T = {common} the index of a layer has a range, on average over layers, of "
+                + shares(f"{moved[s]:.3f} in {s} scope" for s in SCOPES),
+            ),
         ),
         (
             "SAP prunes more when p is close to q = 1, and when q is far from p = 1",
-            said(falling(p_row) and falling(q_row), *p_row, *q_row)
-            + f" At T = 5, from p = {PS[0]:g} to {PS[-1]:g}, {shares(map(percent, p_row))} remain, and from q = "
-            f"{QS[0]:g} to {QS[-1]:g} {shares(map(percent, q_row))}",
+            said(
+                falling(p_row) and falling(q_row),
+                [*p_row, *q_row],
+                f"At T = 5 there remain, from p = {PS[0]:g} to {PS[-1]:g}, {shares(map(percent, p_row))}; from q "
+                f"= {QS[0]:g} to {QS[-1]:g}, {shares(map(percent, q_row))}",
+            ),
         ),
         (
             "SAP prunes more when η_r > 0",
-            said(falling(eta_row), *eta_row)
-            + f" {shares(map(percent, eta_row))} remain at T = 5 for η_r = {shares(f'{e:g}' for e in ETAS)}",
+            said(
+                falling(eta_row),
+                eta_row,
+                f"{shares(map(percent, eta_row))} remain at T = 5 for η_r = {shares(f'{e:g}' for e in ETAS)}",
+            ),
         ),
         (
             "SAP prunes more when γ > 1",
-            said(gamma_row[1] < gamma_row[0], *gamma_row[:2])
-            + f" {shares(map(percent, gamma_row))} remain at T = 5 for γ = {shares(f'{g:g}' for g in GAMMAS)}"
-            + "; γ = 5, 7 and 9 are the same runs: every cut is the largest that β allows" * same,
+            said(
+                gamma_row[1] < gamma_row[0],
+                gamma_row,
+                f"{shares(map(percent, gamma_row))} remain at T = 5 for γ = {shares(f'{g:g}' for g in GAMMAS)}"
+                + "; γ = 5, 7 and 9 are the same runs: every cut is the largest that β allows" * same,
+            ),
         ),
     ]
     epochs, usual = a.study.frame["epochs"].iloc[0], rounds_of(a.study.frame["model"].iloc[0])
@@ -221,11 +236,11 @@ def by_rule(a: Ablation) -> Reading:
     )
 
 
-def said(condition: bool, *values: float) -> str:
-    """A verdict, unless a value is missing."""
+def said(condition: bool, values: Iterable[float], words: str) -> str:
+    """A verdict and what it is about, unless a value is missing."""
     if any(math.isnan(value) for value in values):
-        return "**Not known yet.**"
-    return "**Yes.**" if condition else "**No.**"
+        return "**Not known yet**"
+    return f"**{'Yes' if condition else 'No'}.** {words}"
 
 
 def best(a: Ablation) -> str:
