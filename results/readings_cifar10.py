@@ -133,7 +133,7 @@ def cnn(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
                 f"{percent(mean_density(f, SAP, 10))} of the weights. Networks that are trained briefly may gain "
                 "more from it than the paper's.",
             ),
-            "Scopes, of which the paper speaks for this network, were not varied in this study.",
+            f"Scopes, of which the paper speaks for this network, were not varied in this study{_scopes()}.",
         ],
         APPENDIX + " The last two rows are its words about Figure 4, which has this network.",
         claims=_figure_4(study, equal),
@@ -159,6 +159,12 @@ def cnn(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
             )
         ],
     )
+
+
+def _scopes() -> str:
+    """Where they were."""
+    other = Study("cifar10-cnn-ablations")
+    return f"; [another](../{other.name}/README.md#scopes) has them" if other.on_record else ""
 
 
 def _longer(study: Study) -> str:
