@@ -232,6 +232,19 @@ def test_a_fleet_that_is_ended_anywhere_leaves_the_records_of_one_that_is_not(tm
         assert whole.read_bytes() == broken.read_bytes()
 
 
+@pytest.mark.parametrize("rewind", ["init", "epoch:1"])
+def test_a_run_whose_dense_network_was_trained_in_another_can_go_on_without_that_one(tmp_path, rewind):
+    runs = experiments(model="linear", rewind=rewind)
+    others = runs[2:]  # of each seed, the first is left behind
+    run_together({tmp_path / "whole" / e.id: e for e in others})
+    with pytest.raises(RunInterrupted, match="round 0 after 1 of 2 epochs"):
+        run_together({tmp_path / "broken" / e.id: e for e in runs}, observer=EndsAfter(1))
+    run_together({tmp_path / "broken" / e.id: e for e in others})
+    for e in others:
+        whole, broken = (tmp_path / folder / e.id / "records.jsonl" for folder in ("whole", "broken"))
+        assert whole.read_bytes() == broken.read_bytes()
+
+
 class Dies(Observer):
     """Ends the process, as it were, when a record is written for the n-th time."""
 

@@ -167,20 +167,18 @@ class InStep:
     def _round(self, runs: list[RunState]) -> list[RunState]:
         """One round of all; those that are left."""
         began, epochs = time.monotonic(), runs[0].epochs
-        first = {state: state for state in runs}
         if runs[0].round == 0:  # what is dense yet follows from the seed: of those with the same, one is trained
             of_seed: dict[int, RunState] = {}
-            first = {state: of_seed.setdefault(state.experiment.seed, state) for state in runs}
-        members = list(dict.fromkeys(first.values()))
+            for state in runs:
+                state.follow(of_seed.setdefault(state.experiment.seed, state))
+        members = list(dict.fromkeys(state.trained for state in runs))
         fleet = self._fleet(members)
         diverged: set[RunState] = set()
         for epoch in epochs:
             found = fleet.epoch(epoch, learning_rate=runs[0].learning_rate_at(epoch))
             scores = dict(zip(members, found, strict=True))
             for state in runs:
-                if state not in scores:
-                    state.follow(first[state])
-                state.after_epoch(scores[first[state]])
+                state.after_epoch(scores[state.trained])
                 if not math.isfinite(state.train.loss) and state not in diverged:
                     diverged.add(state)
                     self._diverged(state)
@@ -197,6 +195,8 @@ class InStep:
         trained = time.monotonic() - began
         if len(members) < len(runs):
             del fleet
+            for state in runs:
+                state.part()
             fleet = self._fleet(runs)  # from here on they differ
         for state in runs:
             if state not in diverged and not state.is_finite:

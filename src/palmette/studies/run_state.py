@@ -40,6 +40,7 @@ class RunState:
         self.prepare = Preparation(images, device=device)
         model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
         self.model = model.to(device)
+        self._followed: RunState | None = None  # whose network is trained in the place of this one
         self.weights = prunable(self.model)
         # The others are about networks that are trained; see `_why_stop`.
         rules = [rule for rule in experiment.rules if not isinstance(rule, AtDensity | AccuracyDrops)]
@@ -62,6 +63,11 @@ class RunState:
         """Of the round, those that are still to be trained."""
         return range(self.epoch, epochs_of(self.experiment, self.round).stop)
 
+    @property
+    def trained(self) -> RunState:
+        """The run whose network is trained: this one, or the one that it follows."""
+        return self._followed or self
+
     def member(self) -> Member:
         """As it is trained."""
         return Member(self.model, self.optimizer, self.experiment.seed, self.round, self.pruner.masks)
@@ -77,9 +83,15 @@ class RunState:
             self.start = self._weights_and_buffers()
 
     def follow(self, other: RunState) -> None:
-        """Become what another run is, which was trained in its place."""
-        self._load(other._weights_and_buffers())
-        self.optimizer.load_state_dict(_own(other.optimizer.state_dict()))
+        """Leave the training to another run, which is the same so far, until `part`."""
+        self._followed = other if other is not self else None
+
+    def part(self) -> None:
+        """Become what the run is that was followed, and be trained from here on."""
+        if self._followed is not None:
+            self._load(self._weights_and_buffers())
+            self.optimizer.load_state_dict(_own(self._followed.optimizer.state_dict()))
+            self._followed = None
 
     def cut(self, numbers: Mapping[str, Any]) -> None:
         """Cut the network, One Shot by the magnitudes of w_0 in place of w_t.
@@ -149,8 +161,9 @@ class RunState:
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
 
     def _weights_and_buffers(self) -> dict[str, Tensor]:
-        """A copy of all of them, those buffers too that are no part of `state_dict`."""
-        found: dict[str, Tensor] = _own({**dict(self.model.named_buffers()), **self.model.state_dict()})
+        """A copy of all of them, as trained, those buffers too that are no part of `state_dict`."""
+        model = self.trained.model
+        found: dict[str, Tensor] = _own({**dict(model.named_buffers()), **model.state_dict()})
         return found
 
     def _load(self, values: Mapping[str, Tensor]) -> None:
@@ -169,7 +182,7 @@ class RunState:
     @property
     def is_finite(self) -> bool:
         """Whether all weights are numbers."""
-        return all(bool(weight.tensor.isfinite().all()) for weight in self.weights.values())
+        return all(bool(weight.tensor.isfinite().all()) for weight in self.trained.weights.values())
 
     def save(self, company: Iterable[str]) -> None:
         """The state goes to disk, and with it the last record: it may be appended again, but never differently.
@@ -186,7 +199,7 @@ class RunState:
             "epoch": self.epoch,
             "train": (self.train.loss, self.train.accuracy),
             "model": None if fresh else self._weights_and_buffers(),
-            "optimizer": None if fresh else _own(self.optimizer.state_dict()),
+            "optimizer": None if fresh else _own(self.trained.optimizer.state_dict()),
             "pruner": self.pruner.state_dict(),
             "start": self.start if self.rewind.kind == "epoch" else None,
             "dense": self.dense,
