@@ -28,6 +28,7 @@ READ = {
     LINEAR: readings.fashion_linear,
     CIFAR_MLP: readings_cifar10.mlp,
     CIFAR_CNN_20: readings_cifar10.cnn,
+    Study("cifar10-resnet18-20"): readings_cifar10.resnet18,
 }
 """What was written about each; the page of another study has its tables and claims."""
 MORE_FIGURES = {MLP: ("fig1", "fig7")}

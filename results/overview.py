@@ -134,6 +134,10 @@ def text() -> bytes:
             "accuracies may all be off by some tenths of a point together, which differences are not.",
             "Learning rate and weight decay are the paper's for all densities and methods; nothing was tuned "
             "here.",
+            "Accuracies in the paper's figures are [means over all rounds so "
+            "far](../docs/differences.md#accuracies-in-the-papers-figures), which lag behind a collapse; here "
+            "they are of the round. Two of the paper's sentences are about late rounds, and the pages answer them "
+            "both ways.",
             "Training is in bfloat16, the paper's in float32: [no difference is "
             f"seen]({precision.STUDY.name}/README.md).",
         ),

@@ -115,8 +115,6 @@ def in_one(
                     open_mark = {"linestyle": "none", "markerfacecolor": "none", "markersize": 6.5}
                     axis.plot(*zip(*found, strict=True), **_look(name), **open_mark)
             furnish(axis, panel)
-            if not panel.log_x:
-                axis.locator_params(axis="x", integer=True)
         names = dict.fromkeys(name for lines in studies.values() for name in lines)
         keys = [Line2D([], [], label=name, linestyle="none", markersize=8, **_look(name)) for name in names]
         keys += [Line2D([], [], label=words, color=INK, **kind) for words, kind in kinds.items()]

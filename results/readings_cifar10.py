@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from palmette.reports.paper_published import published
+from palmette.studies.paper import FIGURES
 from palmette.studies.records import read_runs
 from results.answers import DENSITIES, LT, ONE_SHOT, SAP, SAP2, Spread, between, column, present, rebounds, turned
-from results.readings import APPENDIX, Reading, Shapes, inflection, unfinished
+from results.readings import APPENDIX, Reading, Shapes, inflection, unfinished, unread
 from results.study import EPOCHS, Study, difference, listed, percent, prose, ranged, spread, true
 from results.tables import gap, holds, largest_gap, mean_density, rounds
 
@@ -165,6 +168,47 @@ def _scopes() -> str:
     """Where they were."""
     other = Study("cifar10-cnn-ablations")
     return f"; [another](../{other.name}/README.md#scopes) has them" if other.on_record else ""
+
+
+def resnet18(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
+    """ResNet18 on CIFAR10, trained for a tenth of the paper's epochs, to its last round."""
+    f, by_rule = study.frame, unread(study, equal, shapes)
+    theirs = published(FIGURES["fig3"])
+    assert theirs is not None
+    cut, index, kept = (
+        dict(theirs.of(panel, name))
+        for panel, name in (
+            ("pruned/accuracy", "one_shot"),
+            ("retrained/pq_index", "one_shot"),
+            ("retrained/remaining", "sap_p0.5_q1"),
+        )
+    )
+    falling = (4, 5, 6, 7)
+    here = {t: 100 * float(column(f, ONE_SHOT, t, "pruned_test_accuracy").mean()) for t in falling}
+    collapsed = dict(theirs.of("retrained/accuracy", "sap_p1_q2"))[10]
+    return replace(
+        by_rule,
+        points=[
+            *by_rule.points,
+            true(
+                all(abs(here[t] - cut[t]) < 15 for t in falling) and here[7] < 20,
+                "**One Shot's accuracy after the cut falls as in the paper**, once the paper's means over all "
+                "rounds so far are [taken apart](../../docs/differences.md#accuracies-in-the-papers-figures): at "
+                f"T = {listed([str(t) for t in falling])} it is {listed([f'{here[t]:.0f}' for t in falling])} %, "
+                f"there {listed([f'{cut[t]:.0f}' for t in falling])} %.",
+            ),
+            true(
+                column(f, SAP, 0, "pq_index").max() < index[0]
+                and mean_density(f, SAP, 10) > kept[10] / 100
+                and between(f, (SAP2, 15), (SAP2, 0)).mean > -0.05,
+                f"**With fewer epochs SAP cuts less**: the dense network has an index of "
+                f"{column(f, SAP, 0, 'pq_index').mean():.2f} in place of the paper's {index[0]:.2f}, and after "
+                f"ten rounds SAP (0.5, 1) keeps {percent(mean_density(f, SAP, 10))} of the weights, in the paper "
+                f"{kept[10]:.1f} %. SAP (1, 2) has not collapsed at T = 15; the paper's has at T = 10, with "
+                f"{collapsed:.0f} %, also taken apart.",
+            ),
+        ],
+    )
 
 
 def _longer(study: Study) -> str:

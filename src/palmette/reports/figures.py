@@ -177,13 +177,16 @@ def furnish(axis: Axes, panel: Panel) -> None:
             _label(getattr(axis, f"{which}axis"))
     if panel.falling and not axis.xaxis_inverted():  # one that is shared may be already
         axis.invert_xaxis()
+    if not panel.log_x:
+        axis.locator_params(axis="x", integer=True)  # rounds are whole
 
 
 def _label(axis: Axis) -> None:
-    """Plain numbers on a logarithmic axis: 1, 2 and 5 where it spans little, else powers of ten."""
+    """Plain numbers on a logarithmic axis: powers of ten, and more between them the less it spans."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,)))
+    digits = (1,) if high >= 100 * low else (1, 2, 5) if high >= 5 * low else range(1, 10)
+    axis.set_major_locator(LogLocator(subs=tuple(map(float, digits))))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())

@@ -200,7 +200,6 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
     for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
         draw_curve(axis, RETRAINED[key], Curve(name, look, many))
         furnish(axis, RETRAINED[key])
-        axis.locator_params(axis="x", integer=True)
     axes[0].set_xlabel("")
     bottom, top = axes[0].get_ylim()
     axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # for the names of the phases

@@ -62,8 +62,6 @@ def page(rows: Sequence[Row], *, title: str, caption: str, open_marks: str = "")
             furnish(axis, panel)
             if not axis.has_data():
                 axis.text(0.5, 0.5, "not run", ha="center", va="center", color=INK, transform=axis.transAxes)
-            if not panel.log_x:
-                axis.locator_params(axis="x", integer=True)  # rounds are whole
         part.suptitle(row.heading, x=0.006, ha="left", fontsize=11.5, fontweight="bold")
         if row.legend:
             _legend(part, row, open_marks)
