@@ -30,6 +30,11 @@ from palmette.training.models import build, flops_per_image
 
 PATIENCE = 120.0
 """Seconds that a run may be in use by somebody else: so long a file system may keep the lock of a lost machine."""
+# What Ray itself prints of machines and workers, amid the lines that programs read; the driver says it for people.
+_OF_RAY = (
+    "A worker died or was killed|The node with node id|killed due to memory pressure|cannot be scheduled|"
+    "worker processes have been started"
+)
 _FINAL = (NotFinite, RunDamaged, MemoryError)  # of one run, and the same if it were tried again
 
 
@@ -55,6 +60,7 @@ class OnRay:
     def __enter__(self) -> OnRay:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _OF_RAY)
         if "ray" not in sys.modules and (self.address is None or _has_token()):
             # So does `ray start`; `ray.init` does not, and would be turned away. It is read by the import.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
