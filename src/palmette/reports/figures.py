@@ -182,11 +182,11 @@ def furnish(axis: Axes, panel: Panel) -> None:
 
 
 def _label(axis: Axis) -> None:
-    """Plain numbers on a logarithmic axis: powers of ten, and more between them the less it spans."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    """Plain numbers on a logarithmic axis: powers of ten, more where it spans little, even steps where less."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     low, high = axis.get_view_interval()
-    digits = (1,) if high >= 100 * low else (1, 2, 5) if high >= 5 * low else range(1, 10)
-    axis.set_major_locator(LogLocator(subs=tuple(map(float, digits))))
+    powers = LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,))
+    axis.set_major_locator(MaxNLocator(5) if high < 5 * low else powers)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
