@@ -8,6 +8,7 @@ for script in (
     "make_bound.py",
     "make_smaller.py",
     "make_figure.py",
+    "make_accuracies.py",
     "make_run.py",
     "make_paper.py",
     "make_example_report.py",
