@@ -207,7 +207,7 @@ def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
         Experiment(model="linear", seed=3),
     ]
     found = studies([run_of(experiment, [0.9]) for experiment in experiments] + [(Experiment(seed=9), [])])
-    assert [study.title for study in found] == ["linear on digits", "MLP on digits"]
+    assert [study.title for study in found] == ["Linear on digits", "MLP on digits"]
     assert [(series.name, len(series.runs)) for series in found[1].series] == [
         ("SAP (p=0.5, q=1)", 2),
         ("SAP (p=0.5, q=1), scope=neuron", 1),

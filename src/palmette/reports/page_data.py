@@ -10,6 +10,7 @@ from typing import Any
 from palmette.reports.phases import mean, phases_of, phases_of_mean, turns
 from palmette.reports.tables import Record, Run, label
 from palmette.studies.config import BELONGS_TO, Experiment
+from palmette.studies.paper import MODEL_NAMES
 
 Table = list[dict[str, Any]]
 
@@ -48,8 +49,7 @@ class Study:
     @property
     def title(self) -> str:
         """As a heading has it."""
-        name = self.model.upper() if self.model in ("mlp", "cnn") else self.model
-        return f"{name} on {self.data}"
+        return f"{MODEL_NAMES.get(self.model, self.model)} on {self.data}"
 
     @property
     def runs(self) -> list[Run]:
