@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats
 
-from palmette.reports.comparison import at_densities, compare, differences, interval
+from palmette.reports.comparison import ENOUGH, at_densities, compare, differences, interval
 from palmette.reports.phases import phases, turns
 
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
 """Where methods are compared, on every page the same."""
 LEVEL = 0.05
-ENOUGH = 16
-"""Pairs for a bootstrap; with fewer an interval is Student's."""
 SAP, SAP2, LT, ONE_SHOT = "SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "Lottery Ticket", "One Shot"
 METHODS = (SAP, SAP2, LT, ONE_SHOT)
 SHORT = {SAP: "SAP (0.5, 1)", SAP2: "SAP (1, 2)"}

@@ -132,12 +132,17 @@ def _one_shot(equal: pd.DataFrame) -> str:
     single = equal["pairs"].max() == 1
     least = reached(equal, ONE_SHOT)
     at = [d for d in (0.1, 0.02) if d >= least] or [least]
-    shown = "; ".join(f"{gap(equal, ONE_SHOT, d)} at {percent(d)}" for d in (at if single else lost[:2]))
+    shown = "; ".join(f"{gap(equal, ONE_SHOT, d)} at {percent(d)}" for d in lost[:2] or at)
     verdict = "**One run:**" if single else "**No.**"
     if lost:
         verdict = f"**{'Only' if won else 'Yes,'} from {percent(lost[0])} of the weights down:**"
     but = "; ".join(f"{gap(equal, ONE_SHOT, d)} at {percent(d)}" for d in won)
-    return f"{verdict} {shown}" + (f". One Shot is ahead before: {but}" if won else "")
+    unsure = [percent(d) for d in DENSITIES if lost and least <= d < lost[0] and d not in lost]
+    return (
+        f"{verdict} One Shot less Lottery Ticket is {shown}"
+        + (f"; not beyond the noise at {listed(unsure)}" if unsure else "")
+        + (f". One Shot is ahead before: {but}" if won else "")
+    )
 
 
 def _faster(f: pd.DataFrame) -> str:

@@ -189,10 +189,12 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
         prose(
             f"With {_epochs(study)} epochs a round, n = {n}: here − published = difference; here alone where "
             f"nothing could be read off {figure.number}. The published values are means of four seeds, read off "
-            "with a ruler to about 1 in accuracy and percent and 0.01 in an index. \\* is a sum of two of them "
-            "(pruned, and retrained less pruned), so twice as rough; † is One Shot's, whose line hides others: "
-            "dense networks are the same for all, and Lottery Ticket cuts the same share, at first in the same "
-            "network. Dense networks are counted once, and densities that follow by rule are not."
+            "with a ruler to about 1 in accuracy and percent and 0.01 in an index; their accuracies are [taken "
+            "apart](../../docs/differences.md#accuracies-in-the-papers-figures) into those of single rounds. "
+            "\\* is a sum of two of them (pruned, and retrained less pruned), so twice as rough; † is One Shot's, "
+            "whose line hides others: dense networks are the same for all, and Lottery Ticket cuts the same "
+            "share, at first in the same network. Dense networks are counted once, and densities that follow by "
+            "rule are not."
         ),
     ]
 

@@ -100,9 +100,10 @@ def _index(f: pd.DataFrame) -> str:
     """Whether cuts lower the index, and how it goes from round to round."""
     fall = -f.loc[f["cut_weights"] > 0, "pruned_pq_index_difference"].dropna()
     lower, paths = int((fall > 0).sum()), _paths(f, "pq_index")
-    verdict = "Every cut lowers the index" if lower == len(fall) else "Not every cut lowers the index"
+    every = lower == len(fall)
     text = (
-        f"**{verdict}** of the weights that it is made in, as the paper says: {lower} of {len(fall)}, by "
+        f"**{'Every' if every else 'Not every'} cut lowers the index** of the weights that it is made in, "
+        f"{'as the paper says' if every else 'though the paper says so'}: {lower} of {len(fall)}, by "
         f"{ranged(fall, digits=3)}."
     )
     if f["round"].max() < 1:

@@ -139,7 +139,7 @@ def text() -> bytes:
             "they are of the round. Two of the paper's sentences are about late rounds, and the pages answer them "
             "both ways.",
             "Training is in bfloat16, the paper's in float32: [no difference is "
-            f"seen]({precision.STUDY.name}/README.md).",
+            f"seen]({precision.STUDY.name}/README.md) in the MLP on FashionMNIST, where both were tried.",
         ),
         *(["## Not run yet", points(*later)] if later else []),
         *_unseen(there),

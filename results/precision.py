@@ -62,15 +62,16 @@ def write() -> None:
     text = page(
         f"# {STUDY.about['title']}",
         prose(
-            "The studies of small networks were trained in bfloat16 (weights and optimizer in float32, products "
-            f"in bfloat16), the paper in float32. Here are the first {rounds} rounds of Lottery Ticket in "
-            f"float32, beside the same seeds of [the study of the four methods](../{MLP.name}/README.md).",
+            "The other studies were trained in bfloat16 (weights and optimizer in float32, products in "
+            f"bfloat16), the paper in float32. Here are the first {rounds} rounds of Lottery Ticket with the MLP "
+            "on FashionMNIST in float32, beside the same seeds of [the study of the four "
+            f"methods](../{MLP.name}/README.md).",
             true(
                 min(holm(tests)) > LEVEL,
                 f"**No difference is seen**: of {len(tests)}, none is beyond the noise of {seeds} seeds, and "
                 f"every interval for accuracy lies within {100 * widest:.2f} points.",
             ),
-            "Smaller changes cannot be excluded.",
+            "Smaller changes cannot be excluded, and larger networks were not tried.",
         ),
         "![Differences between bfloat16 and float32, round by round](difference.png)",
         table(

@@ -67,7 +67,7 @@ def unread(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
         [
             f"The dense network has an accuracy of {spread(dense)} % and a PQ Index of "
             f"{spread(index, scale=1, digits=3)}.",
-            f"At equal density of SAP and Lottery Ticket {largest_gap(equal)}.",
+            f"SAP less Lottery Ticket at equal density: {largest_gap(equal)}.",
             f"{'So far' if study.so_far else 'At the end'}: {'; '.join(at_end)}.",
         ],
         APPENDIX if published(rounds_figure(study)) is None else MAIN_TEXT,
@@ -91,7 +91,7 @@ def fashion_mlp(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
         f"{f['total'].iloc[0]:,} weights (784–128–256–10), pruned globally.",
         [
             "**At equal density SAP and Lottery Ticket are alike** down to 2 % of the weights: "
-            f"{largest_gap(equal)}. "
+            f"{largest_gap(equal, 0.02)}. "
             + true(
                 all(holds(equal, SAP2, d) < 0 for d in (0.01, 0.005)),
                 f"Below, SAP (1, 2) is behind, by {gap(equal, SAP2, 0.01)} points at 1 % and "

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+from palmette.reports.comparison import ENOUGH
 from palmette.reports.phases import RULE
 from results.answers import (
     DENSITIES,
-    ENOUGH,
     LEVEL,
     LT,
     METHODS,
@@ -66,9 +66,9 @@ def reached(equal: pd.DataFrame, name: str) -> float:
     return float(equal[(equal["method"] == name) & (equal["pairs"] > 0)]["density"].min())
 
 
-def largest_gap(equal: pd.DataFrame) -> str:
-    """The largest difference of SAP to Lottery Ticket at 2 % or more, in words."""
-    rows = equal[equal["method"].isin((SAP, SAP2)) & (equal["density"] >= 0.02) & (equal["pairs"] > 0)]
+def largest_gap(equal: pd.DataFrame, least: float = 0.0) -> str:
+    """The largest difference of SAP to Lottery Ticket at a density of `least` or more, in words."""
+    rows = equal[equal["method"].isin((SAP, SAP2)) & (equal["density"] >= least) & (equal["pairs"] > 0)]
     if rows.empty:
         return "nothing can be said yet"
     worst = rows.loc[rows["difference"].abs().idxmax()]

@@ -235,7 +235,8 @@ def test_markdown_is_in_percent_and_says_what_it_means(frame):
     assert "| 25 | SAP (p=0.5, q=1) | 2 | 37.50 ± 17.68 |  |  |  |" in lines
     assert "| 25 | Lottery Ticket | 0 |  |  |  |  |" in lines
     assert lines[-1].startswith("data digits, model mlp, scope global. Accuracy is that on the test set")
-    assert "percentile bootstrap (9,999 resamples, seed 0)" in lines[-1]
+    assert "percentile bootstrap (9,999 resamples, seed 0), too narrow for few pairs." in lines[-1]
+    assert as_markdown(frame.assign(pairs=16)).endswith("seed 0).\n")
 
 
 def test_latex_has_whole_rows_and_no_bare_sign():

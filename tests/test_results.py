@@ -98,6 +98,22 @@ def test_claims_about_cifar10_are_those_of_the_records(study, verdict):
     assert students([a - b for a, b in zip(*weighted, strict=True)]) in row[2]
 
 
+@pytest.mark.parametrize("study", ["cifar10-mlp", "cifar10-cnn-20", "cifar10-resnet18-20", "fashionmnist-linear"])
+def test_words_about_equal_density_are_those_of_the_table(study):
+    text = (RESULTS / study / "README.md").read_text().replace("\u00a0", " ")
+    lines = text.partition("| One Shot − Lottery Ticket |\n")[2].partition("\n\n")[0].splitlines()[1:]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    sap = [cell.strip("*").partition(" ")[0] for row in cells for cell in row[1:3] if cell]
+    largest = max(sap, key=lambda cell: abs(float(cell.replace("−", "-"))))
+    assert f"the largest of {len(sap)} differences is {largest} points" in words(text.encode())
+    claim = table(study, "Beside the paper")["Lottery Ticket outperforms One Shot"][1]
+    surely = {row[0]: row[3].startswith("**−") for row in cells}
+    first = next((density for density, sure in surely.items() if sure), None)
+    assert claim.startswith(f"**Yes, from {first} of the weights down:**" if first else "**One run:**")
+    below = list(surely)[list(surely).index(first) :] if first else []
+    assert re.findall("noise at (.*)", claim) == [density for density in below if not surely[density]]
+
+
 def test_the_difference_between_precisions_is_that_of_the_records(lottery):
     single = records("bfloat16", "lottery-ticket")
     pairs = [lottery[s][8]["test"]["accuracy"] - single[s][8]["test"]["accuracy"] for s in single]

@@ -23,6 +23,8 @@ CONFIDENCE = 0.95
 RESAMPLES = 9_999
 SEED = 0
 """Of the bootstrap, so that a table is the same each time it is made."""
+ENOUGH = 16
+"""Pairs for a bootstrap, which is too narrow for fewer."""
 
 _OF_METHOD = tuple(name for name, (other, _) in BELONGS_TO.items() if other == "method")
 _OF_LABEL = ("p", "q")  # which `label` says
@@ -319,7 +321,8 @@ def _notes(frame: pd.DataFrame) -> str:
         notes.append(
             f"Differences are in points of accuracy to {frame['baseline'].iloc[0]}, mean over pairs of runs that "
             "share seed and training; the interval is a percentile bootstrap "
-            f"({RESAMPLES:,} resamples, seed {SEED})."
+            f"({RESAMPLES:,} resamples, seed {SEED})"
+            + (", too narrow for few pairs." if frame["pairs"].between(2, ENOUGH - 1).any() else ".")
         )
     return " ".join(notes)
 
