@@ -457,6 +457,33 @@ def test_the_graph_of_onnx_says_where_the_neurons_are(tmp_path, external):
             open_checkpoint(file)
 
 
+def test_weights_that_an_exporter_named_are_known_by_the_graph(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    from onnx import helper, numpy_helper
+
+    shapes = {"tok.weight": (9, 4), "onnx::MatMul_7": (4, 6), "shift": (3, 6), "tied.weight": (6, 5)}
+    given = [numpy_helper.from_array(np.ones(shape, "f4"), name) for name, shape in shapes.items()]
+    nodes = [
+        helper.make_node("Gather", ["tok.weight", "ids"], ["e"]),
+        helper.make_node("MatMul", ["e", "onnx::MatMul_7"], ["h"]),
+        helper.make_node("Add", ["h", "shift"], ["i"]),
+        helper.make_node("Gather", ["tied.weight", "ids"], ["f"]),
+        helper.make_node("MatMul", ["i", "tied.weight"], ["y"]),
+    ]
+    ends = [
+        helper.make_tensor_value_info("ids", onnx.TensorProto.INT64, [3]),
+        helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [3, 5]),
+    ]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "g", ends[:1], ends[1:], given)), tmp_path / "a.onnx")
+    checkpoint = open_checkpoint(tmp_path / "a.onnx")
+    assert {w.name: w.neurons for w in checkpoint.weights} == {"onnx::MatMul_7": 6}
+    assert {t.name: t.why for t in checkpoint.left_out} == {
+        "tok.weight": "embedding",
+        "shift": "not the weight of a layer",
+        "tied.weight": "embedding",
+    }
+
+
 # GGUF
 
 

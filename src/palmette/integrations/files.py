@@ -56,12 +56,14 @@ class Contents:
         tensors: all of them.
         aliases: names of tensors that are another one once more, by name.
         embedded: names that the format says are embeddings.
+        layers: names that the format says are weights of layers.
         vectors: True where every tensor is to be measured: plain numbers.
     """
 
     tensors: Sequence[Stored]
     aliases: Mapping[str, str] = field(default_factory=dict)
     embedded: Sequence[str] = ()
+    layers: Sequence[str] = ()
     vectors: bool = False
 
 
@@ -90,6 +92,7 @@ def open_checkpoint(
         exclude=exclude,
         aliases=_renamed(found, tensors),
         embedded=found.embedded,
+        layers=found.layers,
         what=repr(str(path)),
     )
     chosen_names = {w.name for w in weights}
@@ -210,7 +213,8 @@ def _nonzero(read: Callable[[int, int], Any]) -> Callable[[int, int], Any]:
 def _onnx(file: Path) -> Contents:
     from palmette.integrations.onnx import read
 
-    return Contents(*read(file))
+    tensors, embedded, layers = read(file)
+    return Contents(tensors, embedded=embedded, layers=layers)
 
 
 def _gguf(file: Path) -> Contents:

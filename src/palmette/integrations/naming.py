@@ -33,6 +33,7 @@ def sort_out(
     exclude: Iterable[str] = (),
     aliases: Mapping[str, str] | None = None,
     embedded: Iterable[str] = (),
+    layers: Iterable[str] = (),
     what: str = "the file",
 ) -> tuple[list[Stored], list[LeftOut]]:
     """The weights to prune, and the other tensors with a reason each.
@@ -44,6 +45,7 @@ def sort_out(
         exclude: patterns of names to leave out.
         aliases: names of tensors that are another one once more, by name.
         embedded: names that are known to be embeddings.
+        layers: names that are known to be weights of layers, whatever they look like.
         what: what holds the tensors, for the error message.
     """
     for argument, given in (("include", include), ("exclude", exclude)):
@@ -51,7 +53,7 @@ def sort_out(
             raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
     patterns, unwanted = None if include is None else list(include), list(exclude)
     aliases = aliases or {}
-    known = set(embedded)
+    known = dict.fromkeys(layers, "") | dict.fromkeys(embedded, "embedding")
     from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in tensors)
     why = {t.name: _why_not(t, from_torch, known) for t in tensors}
     for alias, name in aliases.items():
@@ -89,9 +91,11 @@ def _cannot(tensor: Stored) -> str:
     return "" if len(tensor.shape) > 1 else "a vector: bias, norm or statistics"
 
 
-def _why_not(tensor: Stored, from_torch: bool, embedded: set[str]) -> str:
-    if reason := _cannot(tensor):
+def _why_not(tensor: Stored, from_torch: bool, known: Mapping[str, str]) -> str:
+    if reason := _cannot(tensor) or known.get(tensor.name):
         return reason
+    if tensor.name in known:
+        return ""
     *modules, last = tensor.name.split(".")
     owner = modules[-1] if modules else ""
     if not from_torch:  # the last part of the name may be all that there is
@@ -100,7 +104,7 @@ def _why_not(tensor: Stored, from_torch: bool, embedded: set[str]) -> str:
             return "a bias"
     elif last not in _WEIGHTS:
         return "not the weight of a layer"
-    if tensor.name in embedded or (len(tensor.shape) == 2 and _EMBEDDING.search(owner)):
+    if len(tensor.shape) == 2 and _EMBEDDING.search(owner):
         return "embedding"
     return "norm" if _NORM.search(owner) else ""
 

@@ -22,10 +22,11 @@ _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto an
 _RAW = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}  # TensorProto.DataType
 
 
-def read(file: Path) -> tuple[list[Stored], dict[str, str], list[str]]:
-    """The initialisers, no aliases, and the names of those that are looked up: embeddings.
+def read(file: Path) -> tuple[list[Stored], list[str], list[str]]:
+    """The initialisers, and the names of those that are looked up, as embeddings are, and of weights of layers.
 
-    The graph knows which axis counts the neurons: the second where a MatMul multiplies from the right.
+    The graph knows which axis counts the neurons: the second where a MatMul multiplies from the right. Names say
+    less: exporters call the weight of a Linear ``onnx::MatMul_7`` where they have transposed it.
     """
     try:
         import onnx
@@ -37,13 +38,13 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str], list[str]]:
             raise ValueError("it holds no graph")
         graph, places = _without(_INITIALIZER, handle, graphs[0])
         heads = [_without(_RAW_DATA, handle, place) for place in places]
-    uses = dict(_uses(onnx.GraphProto.FromString(graph)))
+    nodes = onnx.GraphProto.FromString(graph).node
+    layers = dict(_layers(nodes))
     found = []
     for head, values in heads:
         tensor = onnx.TensorProto.FromString(head)
-        found.append(_stored(file, tensor, values, *uses.get(tensor.name, (False, 1, True))))
-    looked_up = [name for name, (_, _, multiplied) in uses.items() if not multiplied]
-    return found, {}, looked_up
+        found.append(_stored(file, tensor, values, *layers.get(tensor.name, (False, 1))))
+    return found, [node.input[0] for node in nodes if node.op_type == "Gather"], list(layers)
 
 
 _Place = tuple[int, int]  # in a file, from and to
@@ -82,24 +83,21 @@ def _whole_number(handle: BinaryIO) -> int:
     return value
 
 
-def _uses(graph: Any) -> Iterator[tuple[str, tuple[bool, int, bool]]]:
-    """(initialiser, (transposed, groups, whether inputs are multiplied with it)) for what layers take."""
-    for node in graph.node:
+def _layers(nodes: Sequence[Any]) -> Iterator[tuple[str, tuple[bool, int]]]:
+    """(weight, (transposed, groups)) of what multiplies its inputs with a weight."""
+    for node in nodes:
         given = {a.name: a.i for a in node.attribute}
-        if len(node.input) < 2:
-            continue
         if node.op_type == "MatMul":
-            yield node.input[1], (True, 1, True)
-            yield node.input[0], (False, 1, True)
+            yield node.input[1], (True, 1)
         elif node.op_type == "Gemm":
-            yield node.input[1], (not given.get("transB", 0), 1, True)
+            yield node.input[1], (not given.get("transB", 0), 1)
+        elif node.op_type == "Conv":
+            yield node.input[1], (False, 1)
         elif node.op_type == "ConvTranspose":
-            yield node.input[1], (True, given.get("group", 1), True)
-        elif node.op_type == "Gather":
-            yield node.input[0], (False, 1, False)
+            yield node.input[1], (True, given.get("group", 1))
 
 
-def _stored(file: Path, tensor: Any, places: Sequence[_Place], transposed: bool, groups: int, _: bool) -> Stored:
+def _stored(file: Path, tensor: Any, places: Sequence[_Place], transposed: bool, groups: int) -> Stored:
     import onnx
 
     name, shape = str(tensor.name), tuple(int(size) for size in tensor.dims)
