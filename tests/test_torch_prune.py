@@ -53,6 +53,32 @@ def test_a_pruner_takes_such_a_model_up_where_it_is_and_holds_its_zeros():
     assert {n: int(m.sum()) for n, m in pruner.masks.items()} == {"0.weight": 9, "2.weight": 5, "4.weight": 36}
 
 
+def test_such_a_model_is_measured_as_it_is():
+    model = torch_pruned()
+    before = list(model.state_dict())
+    assert list(pm.prunable(model)) == ["0.weight", "2.weight", "4.weight"]
+    report = pm.how_compressible(model)
+    assert list(model.state_dict()) == before
+    assert [(m.name, m.d, m.entries) for m in report.layers] == [
+        ("0.weight", 12, 48),
+        ("2.weight", 6, 12),
+        ("4.weight", 48, 48),
+    ]
+    assert [t.name for t in report.left_out] == ["0.bias", "2.bias", "4.bias"]
+    last = {name: torch.ones(w.shape, dtype=torch.bool) for name, w in pm.prunable(model).items()}
+    last["4.weight"][0] = False
+    assert pm.how_compressible(model, masks=last).whole.d == 12 + 6 + 32
+    pruner = pm.Pruner(model)  # which converts it
+    assert pm.how_compressible(model, masks=pruner.masks) == report
+
+
+def test_attention_that_torch_has_pruned_is_found():
+    attention = nn.MultiheadAttention(4, 2)
+    prune.l1_unstructured(attention, "in_proj_weight", amount=0.5)
+    found = pm.how_compressible(attention).layers
+    assert [(m.name, m.d) for m in found] == [("in_proj_weight", 24), ("out_proj.weight", 16)]
+
+
 def test_masks_that_are_given_narrow_those_that_were_there():
     model = torch_pruned()
     keep = {f"{i}.weight": torch.ones_like(model[i].weight, dtype=torch.bool) for i in (0, 2, 4)}

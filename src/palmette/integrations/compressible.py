@@ -15,7 +15,7 @@ from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.measuring import measure
 from palmette.pruning.shards import check_whole
 from palmette.pruning.stored import MEMORY, stored_weights, within
-from palmette.pruning.weights import prunable, tensors_of, uncompiled
+from palmette.pruning.weights import Weight, prunable, tensors_of, uncompiled
 
 
 def how_compressible(
@@ -80,12 +80,26 @@ def _of_model(
     check_whole(tensors_of(weights), "how_compressible")
     if masks is not None:
         check_match(Masks(masks), {n: w.shape for n, w in weights.items()}, "the masks")
+    masks = _with_those_of_torch(model, weights, masks)
+    chosen = {id(w.tensor) for w in weights.values()}
     rest = [
         LeftOut(n, tuple(p.shape), "no weight of a Linear, convolution or attention", p.numel() * p.element_size())
         for n, p in uncompiled(model).named_parameters()
-        if n not in weights
+        if id(p) not in chosen
     ]
     try:
         return measure(stored_weights(weights, masks), budget=budget, left_out=rest, title=type(model).__name__)
     except NotFinite as error:
         raise NotFinite(f"the model has {error}") from error
+
+
+def _with_those_of_torch(
+    model: nn.Module, weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None
+) -> Mapping[str, Tensor] | None:
+    """The masks, and those that `torch.nn.utils.prune` keeps beside its weights; None where there are none."""
+    own, buffers = dict(uncompiled(model).named_parameters()), dict(uncompiled(model).named_buffers())
+    found = {n: buffers[f"{n}_mask"].bool() for n in weights if f"{n}_mask" in buffers and n not in own}
+    if not found:
+        return masks
+    both = Masks({n: found.get(n, m) for n, m in Masks.ones_like(weights).items()})
+    return both if masks is None else both & masks

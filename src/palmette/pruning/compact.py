@@ -20,8 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from palmette.pruning.compact_graph import Plan, Stored, Walk, planned
 from palmette.pruning.shards import check_whole
-from palmette.pruning.torch_prune import is_torch_pruned
-from palmette.pruning.weights import uncompiled
+from palmette.pruning.weights import is_torch_pruned, uncompiled
 
 _Model = TypeVar("_Model", bound=nn.Module)
 _TOLERANCE = 1e-5

@@ -26,8 +26,7 @@ from palmette.errors import NotWritten, PackedDamaged
 from palmette.pruning.masks import check_match
 from palmette.pruning.positions import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
 from palmette.pruning.shards import check_whole
-from palmette.pruning.torch_prune import is_torch_pruned
-from palmette.pruning.weights import INTEGER, uncompiled
+from palmette.pruning.weights import INTEGER, is_torch_pruned, uncompiled
 
 _FORMAT = "palmette-packed-1"
 _SECOND_TENSOR = 160

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
-
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import prune
@@ -41,14 +39,3 @@ def from_torch_prune(model: nn.Module) -> Masks:
             getattr(module, name).masked_fill_(~kept, 0)
             masks[f"{path}.{name}".lstrip(".")] = kept
     return Masks(masks)
-
-
-def is_torch_pruned(name: str, names: Container[str]) -> bool:
-    """Whether `name`, one of the `names` in a `state_dict`, is of an unpruned tensor with a mask beside it.
-
-    >>> is_torch_pruned("fc.weight_orig", ["fc.weight_orig", "fc.weight_mask"])
-    True
-    >>> is_torch_pruned("fc.weight_orig", ["fc.weight_orig", "fc.weight_u"])  # of nn.utils.spectral_norm
-    False
-    """
-    return name.endswith("_orig") and f"{name.removesuffix('_orig')}_mask" in names

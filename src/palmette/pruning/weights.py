@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -65,7 +66,8 @@ def prunable(
     By default these are the weights of Linear, convolution and transposed convolution layers, the
     projections of `nn.MultiheadAttention` and the Conv1D of Transformers, the output layer included. Never
     by default: biases, norms and embeddings, nor an output layer that shares its weight with an embedding, nor
-    a weight that is computed from others (`nn.utils.parametrize`, weight norm) or quantised.
+    a weight that is computed from others (`nn.utils.parametrize`, weight norm) or quantised. One that
+    `torch.nn.utils.prune` keeps as `weight_orig` goes by the name `weight`, as when it is converted.
 
     Args:
         model: any module; a compiled one is looked through to the module that was compiled.
@@ -93,10 +95,12 @@ def prunable(
     left_out = [str(pattern) for pattern in exclude]
     layouts = _layouts(model)
     names: dict[nn.Parameter, list[str]] = {}
+    buffers = {name for name, _ in model.named_buffers()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         if isinstance(parameter, nn.UninitializedParameter):
             raise ValueError(f"{name!r} has no shape yet; run a batch through the model, then prune it")
-        names.setdefault(parameter, []).append(name)
+        plain = name.removesuffix("_orig") if is_torch_pruned(name, buffers) else name
+        names.setdefault(parameter, []).append(plain)
     chosen = {}
     for parameter, aliases in names.items():
         layout = layouts.get(parameter)
@@ -142,11 +146,11 @@ def _layouts(model: nn.Module) -> Mapping[Tensor, tuple[bool, int]]:
     found: dict[Tensor, tuple[bool, int]] = {}
     embedded: set[Tensor] = set()
     for module in model.modules():
-        weight = getattr(module, "weight", None)
+        weight = _own(module, "weight")
         if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            embedded.add(module.weight)
+            embedded.add(weight)
         elif isinstance(module, nn.MultiheadAttention):
-            found |= {w: (False, 1) for w in (getattr(module, a) for a in _ATTENTION) if w is not None}
+            found |= {w: (False, 1) for w in (_own(module, a) for a in _ATTENTION) if w is not None}
         elif not isinstance(weight, nn.Parameter):
             continue
         elif isinstance(module, _OUT_FIRST):
@@ -156,6 +160,23 @@ def _layouts(model: nn.Module) -> Mapping[Tensor, tuple[bool, int]]:
         elif _is_transformers_conv1d(module):
             found[weight] = (True, 1)
     return {weight: layout for weight, layout in found.items() if weight not in embedded}
+
+
+def _own(module: nn.Module, name: str) -> Any:
+    """What a module calls `name`; where `torch.nn.utils.prune` computes that in every pass, what it is made of."""
+    pruned = is_torch_pruned(f"{name}_orig", module._buffers)
+    return getattr(module, f"{name}_orig" if pruned else name, None)
+
+
+def is_torch_pruned(name: str, names: Container[str]) -> bool:
+    """Whether `name`, one of the `names` in a `state_dict`, is of an unpruned tensor with a mask beside it.
+
+    >>> is_torch_pruned("fc.weight_orig", ["fc.weight_orig", "fc.weight_mask"])
+    True
+    >>> is_torch_pruned("fc.weight_orig", ["fc.weight_orig", "fc.weight_u"])  # of nn.utils.spectral_norm
+    False
+    """
+    return name.endswith("_orig") and f"{name.removesuffix('_orig')}_mask" in names
 
 
 def _is_transformers_conv1d(module: nn.Module) -> bool:
