@@ -335,6 +335,19 @@ def test_calibration_ranks_weights_by_their_inputs(tmp_path, tiny_llama):
     assert (tmp_path / "out" / "tokenizer.json").is_file()
 
 
+def test_a_second_calibrated_cut_goes_on_from_the_masks_of_the_first(tmp_path, tiny_llama):
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\n")
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert run(tiny_llama, "-o", first, "--density", "0.5").exit_code == 0
+    result = run(first, "-o", second, "--calibrate", text, "--density", "0.5")
+    assert result.exit_code == 0, result.stderr
+    before, after = (pm.Masks.load(folder / "model.masks.safetensors") for folder in (first, second))
+    assert (after & before) == after
+    assert before.kept == 2 * after.kept
+    assert f"Cut {after.kept:,} of {before.kept:,} weights; 25.0% of all" in result.output
+
+
 def test_calibration_without_model_or_text_is_refused(tmp_path, tiny_llama):
     text = tmp_path / "text.txt"
     text.write_text("\n\n")

@@ -19,11 +19,12 @@ from palmette.integrations.checkpoints import CheckpointCut, LayerCut, place_for
 from palmette.integrations.shards import masks_file
 from palmette.measures.pq import pq_index
 from palmette.pruning.budgets import Budget, Sap
+from palmette.pruning.masks import Masks
 from palmette.pruning.packed import save
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.scopes import Scope
-from palmette.pruning.weights import prunable, tensors_of
+from palmette.pruning.weights import Weight, prunable, tensors_of
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
 
@@ -87,10 +88,18 @@ def prune_calibrated(
     model, tokenizer = _loaded(source)
     norms = input_norms(model, _batches(model, tokenizer, sentences))
     budget = Sap() if budget is None else budget
-    before = tensors_of(prunable(model, include=include, exclude=exclude))
-    index_before = _index(before, None, budget)
-    saliency = weighted_by_inputs(norms, model)
-    pruner = Pruner(model, budget=budget, scope=scope, saliency=saliency, include=include, exclude=exclude)
+    weights = prunable(model, include=include, exclude=exclude)
+    before = _masks_beside(source, weights)
+    index_before = _index(tensors_of(weights), before, budget)
+    pruner = Pruner(
+        model,
+        budget=budget,
+        scope=scope,
+        saliency=weighted_by_inputs(norms, model),
+        include=include,
+        exclude=exclude,
+        masks=before,
+    )
     pruner.step()
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     with place_for(source, out, folder=not pack) as file:
@@ -99,23 +108,30 @@ def prune_calibrated(
         else:
             model.save_pretrained(file.parent)
             pruner.masks.save(masks_file(file))
-    layers = tuple(LayerCut(n, m.numel(), m.numel(), int(m.sum())) for n, m in pruner.masks.items())
-    whole = LayerCut("all", pruner.masks.total, pruner.masks.total, pruner.masks.kept)
+    layers = tuple(LayerCut(n, m.numel(), int(before[n].sum()), int(m.sum())) for n, m in pruner.masks.items())
+    whole = LayerCut("all", pruner.masks.total, before.kept, pruner.masks.kept)
     written = out if pack else out / "model.safetensors"
     return CheckpointCut(
         layers,
         whole,
         index_before,
-        _index(before, pruner.masks, budget),
+        _index(tensors_of(weights), pruner.masks, budget),
         written,
         None if pack else masks_file(written),
         size,
     )
 
 
-def _index(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor] | None, budget: Budget) -> float:
+def _masks_beside(source: Path, weights: Mapping[str, Weight]) -> Masks:
+    """What earlier cuts have kept of the weights: all, where there was none."""
+    file = masks_file(source / "model.safetensors")
+    found = Masks.load(file) if file.is_file() else {}
+    return Masks({n: found.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
+
+
+def _index(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor], budget: Budget) -> float:
     flat = torch.cat([w.detach().reshape(-1) for w in weights.values()])
-    kept = None if masks is None else torch.cat([masks[n].reshape(-1) for n in weights])
+    kept = torch.cat([masks[n].reshape(-1) for n in weights])
     return float(pq_index(flat, p=budget.p, q=budget.q, kept=kept))
 
 
