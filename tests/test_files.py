@@ -58,6 +58,8 @@ NESTINGS = {
     "DataParallel": lambda state: {"state_dict": {f"module.{n}": t for n, t in state.items()}, "best": 0.9},
     "compiled": lambda state: {f"_orig_mod.{n}": t for n, t in state.items()},
     "both": lambda state: {"model": {f"module._orig_mod.{n}": t for n, t in state.items()}},
+    "random state": lambda state: {"model": state, "step": torch.tensor(3), "rng_state": torch.get_rng_state()},
+    "settings": lambda state: {"model": {"depth": 20}, "weights": state},
     "two levels": lambda state: {"checkpoint": {"network": state}},
     "tree": lambda state: tree(state),
 }

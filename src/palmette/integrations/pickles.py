@@ -104,12 +104,14 @@ def _state(found: Any) -> Mapping[Any, Any]:
     """The weights among all that a checkpoint may hold."""
     if not isinstance(found, Mapping):
         raise TypeError(f"it holds a {type(found).__name__}, not weights by name")
-    if any(isinstance(value, Tensor) for value in found.values()):
+    inner = {key: value for key, value in found.items() if isinstance(value, Mapping) and list(_flattened(value))}
+    tensors = [value for value in found.values() if isinstance(value, Tensor)]
+    if not any(t.is_floating_point() and t.dim() > 1 for t in tensors):  # a step or a random state may lie beside
+        for key in _KEYS:
+            if key in inner:
+                return _state(inner[key])
+    if tensors:
         return found
-    inner = {key: value for key, value in found.items() if isinstance(value, Mapping)}
-    for key in _KEYS:
-        if inner.get(key):
-            return _state(inner[key])
     likely = {k: v for k, v in inner.items() if not any(word in str(k).lower() for word in _NO_WEIGHTS)}
     return _state(next(iter(likely.values()))) if len(likely) == 1 else likely
 
