@@ -389,6 +389,26 @@ def test_the_columns_of_a_table_are_vectors(tmp_path):
     assert [(w.name, values(w).tolist()) for w in found] == [("income", [0.0, 7.0]), ("age", [30.0, 31.0])]
 
 
+def test_a_column_with_gaps_is_left_out_and_said_so(tmp_path):
+    (tmp_path / "a.csv").write_text("id,income\n1,20\n2,NA\n3,40\n")
+    found = open_checkpoint(tmp_path / "a.csv")
+    assert [w.name for w in found.weights] == ["id"]
+    assert [(t.name, t.why) for t in found.left_out] == [("income", "1 of 3 cells are no numbers")]
+    (tmp_path / "b.csv").write_text("a;b\n1;2\n")
+    with pytest.raises(ValueError, match=r"no column of numbers, with commas between columns: a;b \(1 of 1 cells"):
+        open_checkpoint(tmp_path / "b.csv")
+
+
+def test_patterns_decide_about_plain_numbers_too(tmp_path):
+    (tmp_path / "a.csv").write_text("id,income,age\n1,20,30\n2,30,40\n")
+    found = open_checkpoint(tmp_path / "a.csv", exclude=["id"])
+    assert [w.name for w in found.weights] == ["income", "age"]
+    assert [(t.name, t.why) for t in found.left_out] == [("id", "excluded")]
+    assert [w.name for w in open_checkpoint(tmp_path / "a.csv", include=["inc*"]).weights] == ["income"]
+    with pytest.raises(ValueError, match=r"nothing is left of .*a\.csv' with .* the names are id, income, age"):
+        open_checkpoint(tmp_path / "a.csv", include=["no"])
+
+
 def test_folders_without_or_with_several_files_of_weights(tmp_path):
     with pytest.raises(FileNotFoundError, match="is a folder without weights"):
         open_checkpoint(tmp_path)

@@ -278,7 +278,8 @@ def _sizes(report: Compressibility) -> list[str]:
         for tensor in report.left_out:
             kinds[tensor.why] = kinds.get(tensor.why, 0) + 1
         parts = ", ".join(f"{n} × {why}" for why, n in sorted(kinds.items(), key=lambda item: -item[1])[:4])
-        many = "1 tensor" if len(report.left_out) == 1 else f"{len(report.left_out):,} tensors"
+        kind = "column" if plain_numbers(report.layers) else "tensor"
+        many = f"{len(report.left_out):,} {kind}{'s' if len(report.left_out) > 1 else ''}"
         said.append(f"Left out: {many} ({parts}).")
     if plain_numbers(report.layers):
         return said

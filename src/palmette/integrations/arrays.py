@@ -13,6 +13,7 @@ from zipfile import ZipFile
 import numpy as np
 
 from palmette.measures.rows import as_tensor
+from palmette.pruning.compressible import LeftOut
 from palmette.pruning.stored import Stored
 
 _Array = np.ndarray[Any, Any]
@@ -77,32 +78,38 @@ def _header(handle: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, by_columns and len(shape) > 1, dtype
 
 
-def read_csv(file: Path) -> list[Stored]:
-    """All numbers of a .csv file as one vector or matrix; with a line of names on top, each column as a vector."""
+def read_csv(file: Path) -> tuple[list[Stored], list[LeftOut]]:
+    """All numbers of a .csv file as one vector or matrix; with a line of names on top, each column as a vector.
+
+    Columns that are not all numbers come second, each with how many of its cells are none.
+    """
     with file.open(encoding="utf-8-sig", newline="") as handle:
         first = next((row for row in csv.reader(handle) if row and not row[0].startswith("#")), [])
     if not first or any(_is_number(cell) for cell in first):
         table = np.loadtxt(file, delimiter=",", ndmin=1, encoding="utf-8-sig")
-        return [_whole(file.name, table.reshape(-1) if 1 in table.shape else table)]
+        return [_whole(file.name, table.reshape(-1) if 1 in table.shape else table)], []
     with file.open(encoding="utf-8-sig", newline="") as handle:
         _, *rows = (row for row in csv.reader(handle) if row and not row[0].startswith("#"))
     return _columns(first, rows)
 
 
-def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Stored]:
+def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[Stored], list[LeftOut]]:
     uneven = next((number for number, row in enumerate(rows, 2) if len(row) != len(names)), None)
     if uneven is not None:
         raise ValueError(
             f"the number of columns changed from {len(names)} to {len(rows[uneven - 2])} at row {uneven}"
         )
-    found = []
-    for number, name in enumerate(names):
-        cells = [row[number] for row in rows]
-        if cells and all(_is_number(cell) for cell in cells):
-            found.append(_whole(name.strip() or f"column {number + 1}", np.array([float(cell) for cell in cells])))
+    found, left_out = [], []
+    for number, heading in enumerate(names):
+        name, cells = heading.strip() or f"column {number + 1}", [row[number] for row in rows]
+        if wrong := sum(not _is_number(cell) for cell in cells):
+            left_out.append(LeftOut(name, (len(cells),), f"{wrong} of {len(cells)} cells are no numbers"))
+        elif cells:
+            found.append(_whole(name, np.array([float(cell) for cell in cells])))
     if rows and not found:
-        raise ValueError("it has no column of numbers")
-    return found
+        said = ", ".join(f"{column.name} ({column.why})" for column in left_out[:4])
+        raise ValueError(f"it has no column of numbers, with commas between columns: {said}")
+    return found, left_out
 
 
 def _is_number(text: str) -> bool:

@@ -58,6 +58,7 @@ class Contents:
         embedded: names that the format says are embeddings.
         layers: names that the format says are weights of layers.
         vectors: True where every tensor is to be measured: plain numbers.
+        left_out: what is there and is no tensor, as a column with gaps, with a reason each.
     """
 
     tensors: Sequence[Stored]
@@ -65,6 +66,7 @@ class Contents:
     embedded: Sequence[str] = ()
     layers: Sequence[str] = ()
     vectors: bool = False
+    left_out: Sequence[LeftOut] = ()
 
 
 def open_checkpoint(
@@ -83,8 +85,10 @@ def open_checkpoint(
     if found.vectors:
         if not any(t.entries for t in found.tensors):
             raise ValueError(f"{str(path)!r} holds no numbers")
-        chosen = [t for t in found.tensors if t.entries]
-        return Checkpoint(path, tuple(chosen), vectors=True)
+        chosen, rest = sort_out(
+            found.tensors, include=include, exclude=exclude, vectors=True, what=repr(str(path))
+        )
+        return Checkpoint(path, tuple(chosen), left_out=(*rest, *found.left_out), vectors=True)
     tensors = _joined_with_masks(_without_prefix(found.tensors))
     weights, left_out = sort_out(
         tensors,
@@ -223,6 +227,11 @@ def _gguf(file: Path) -> Contents:
     return Contents(read(file))
 
 
+def _csv(file: Path) -> Contents:
+    tensors, left_out = arrays.read_csv(file)
+    return Contents(tensors, left_out=left_out, vectors=True)
+
+
 def _pickled(file: Path) -> Contents:
     tensors, aliases, bare = pickles.read(file)
     return Contents(tensors, aliases, vectors=bare)
@@ -264,6 +273,6 @@ _READERS: dict[str, Callable[[Path], Contents]] = {
     ".gguf": _gguf,
     ".npy": lambda file: Contents(arrays.read_npy(file), vectors=True),
     ".npz": lambda file: Contents(arrays.read_npz(file), vectors=True),
-    ".csv": lambda file: Contents(arrays.read_csv(file), vectors=True),
+    ".csv": _csv,
 }
 SUFFIXES = tuple(suffix for suffix in _READERS if suffix != ".index.json")

@@ -6,7 +6,6 @@ never biases, norms and embeddings, nor an output layer that shares its weight w
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ def sort_out(
     aliases: Mapping[str, str] | None = None,
     embedded: Iterable[str] = (),
     layers: Iterable[str] = (),
+    vectors: bool = False,
     what: str = "the file",
 ) -> tuple[list[Stored], list[LeftOut]]:
     """The weights to prune, and the other tensors with a reason each.
@@ -46,6 +46,7 @@ def sort_out(
         aliases: names of tensors that are another one once more, by name.
         embedded: names that are known to be embeddings.
         layers: names that are known to be weights of layers, whatever they look like.
+        vectors: they are plain numbers, of which all count.
         what: what holds the tensors, for the error message.
     """
     for argument, given in (("include", include), ("exclude", exclude)):
@@ -55,7 +56,8 @@ def sort_out(
     aliases = aliases or {}
     known = dict.fromkeys(layers, "") | dict.fromkeys(embedded, "embedding")
     from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in tensors)
-    why = {t.name: _why_not(t, from_torch, known) for t in tensors}
+    cannot = {t.name: _cannot(t, vectors) for t in tensors}
+    why = {t.name: cannot[t.name] or ("" if vectors else _why_not(t, from_torch, known)) for t in tensors}
     for alias, name in aliases.items():
         # A weight that is also an embedding is none to prune under either name.
         if "embedding" in (why[alias], why[name]):
@@ -66,7 +68,7 @@ def sort_out(
         reason = why[tensor.name]
         if patterns is not None:
             matched = any(fnmatchcase(tensor.name, pattern) for pattern in patterns)
-            reason = _cannot(tensor) or ("" if matched else "not included")
+            reason = cannot[tensor.name] or ("" if matched else "not included")
         if tensor.name in aliases:
             reason = f"the same as {aliases[tensor.name]}"
         if not reason and any(fnmatchcase(tensor.name, pattern) for pattern in unwanted):
@@ -82,20 +84,18 @@ def sort_out(
     return weights, left_out
 
 
-def _cannot(tensor: Stored) -> str:
-    """Why a tensor cannot be pruned, whatever its name."""
-    if not tensor.dtype.is_floating_point:
+def _cannot(tensor: Stored, vectors: bool) -> str:
+    """Why a tensor cannot be pruned, or as plain numbers measured, whatever its name."""
+    if not (vectors or tensor.dtype.is_floating_point):
         return "no dense floating-point numbers"
-    if not math.prod(tensor.shape):
+    if not tensor.entries:
         return "empty"
-    return "" if len(tensor.shape) > 1 else "a vector: bias, norm or statistics"
+    return "" if vectors or len(tensor.shape) > 1 else "a vector: bias, norm or statistics"
 
 
 def _why_not(tensor: Stored, from_torch: bool, known: Mapping[str, str]) -> str:
-    if reason := _cannot(tensor) or known.get(tensor.name):
-        return reason
     if tensor.name in known:
-        return ""
+        return known[tensor.name]
     *modules, last = tensor.name.split(".")
     owner = modules[-1] if modules else ""
     if not from_torch:  # the last part of the name may be all that there is
