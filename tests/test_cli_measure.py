@@ -432,6 +432,7 @@ def test_a_large_weight_is_never_in_memory_as_a_whole(tmp_path):
 def test_plain_numbers_have_no_scopes_and_are_not_trained(saved):
     lines = run(saved("name,income\nann,0\nbob,0\ncid,7\ndan,0\n", "a.csv")).stdout.splitlines()
     assert lines[0] == "a.csv, PQ Index at p=0.5, q=1"
+    assert "Left out: name (4 of 4 cells are no numbers)." in lines
     assert lines[1].split() == ["numbers", "PQ", "Index", "Gini", "Hoyer", "SAP", "cuts", "tail"]
     assert lines[2].split() == ["income", "4", "0.7500", "0.7500", "1.0000", "75.0%", "0.0000"]
     assert lines[4] == "SAP would cut 75% of these 4 numbers."

@@ -273,16 +273,16 @@ def _sizes(report: Compressibility) -> list[str]:
 
     whole = report.whole
     said = []
+    if plain_numbers(report.layers):
+        columns = [f"{column.name} ({column.why})" for column in report.left_out]
+        return [f"Left out: {', '.join(columns[:4])}{', …' if len(columns) > 4 else ''}."] if columns else []
     if report.left_out:
         kinds: dict[str, int] = {}
         for tensor in report.left_out:
             kinds[tensor.why] = kinds.get(tensor.why, 0) + 1
         parts = ", ".join(f"{n} × {why}" for why, n in sorted(kinds.items(), key=lambda item: -item[1])[:4])
-        kind = "column" if plain_numbers(report.layers) else "tensor"
-        many = f"{len(report.left_out):,} {kind}{'s' if len(report.left_out) > 1 else ''}"
+        many = "1 tensor" if len(report.left_out) == 1 else f"{len(report.left_out):,} tensors"
         said.append(f"Left out: {many} ({parts}).")
-    if plain_numbers(report.layers):
-        return said
     after = sorted(whole.bytes_after.values())
     smaller = size(after[0]) if size(after[0]) == size(after[-1]) else f"{size(after[0])} to {size(after[-1])}"
     if after[-1] < whole.bytes:
