@@ -16,6 +16,11 @@ from palmette.pruning.stored import Stored, stored_weights
 from palmette.pruning.verdict import gaussian_index
 
 
+def test_a_model_without_values_is_refused():
+    with pytest.raises(ValueError, match=r"'weight' is on the meta device, without values; load its weights"):
+        pm.how_compressible(nn.Linear(3, 3, device="meta"))
+
+
 def mixed(seed=0):
     """Layers of all layouts: out first, in first, in groups, in half precision."""
     torch.manual_seed(seed)

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -189,8 +189,9 @@ def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
                 masks_file(out).unlink(missing_ok=True)  # of what was there before
             partial.replace(out)
     finally:
-        partial.unlink(missing_ok=True)
-        masks_file(partial).unlink(missing_ok=True)
+        with suppress(OSError):  # the place may be none that a file can have; that was said above
+            partial.unlink(missing_ok=True)
+            masks_file(partial).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -80,6 +80,8 @@ def _of_model(
     check_whole(tensors_of(weights), "how_compressible")
     if masks is not None:
         check_match(Masks(masks), {n: w.shape for n, w in weights.items()}, "the masks")
+    if empty := [n for n, w in weights.items() if w.tensor.is_meta]:
+        raise ValueError(f"{empty[0]!r} is on the meta device, without values; load its weights, then measure it")
     masks = _with_those_of_torch(model, weights, masks)
     chosen = {id(w.tensor) for w in weights.values()}
     rest = [

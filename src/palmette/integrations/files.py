@@ -132,6 +132,8 @@ def _why(error: Exception, suffix: str) -> str:
 
     if pickled := re.search(r"Unsupported global: GLOBAL (\S+)", str(error)):
         return f"it needs {pickled[1]}, and only tensors are loaded; save model.state_dict() in its place"
+    if "TorchScript archives" in str(error):
+        return "it is a program of TorchScript, and only tensors are loaded; save model.state_dict() in its place"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if any(words in str(error) for words in _CUT_OFF):
