@@ -175,6 +175,9 @@ def _hypothesis(f: pd.DataFrame, shapes: dict[str, Shape]) -> str:
     if found:
         _, lows, highs, ends = (ranged(values) for values in zip(*found, strict=True))
         path = f" One Shot's index falls to {lows}, rises to {highs} and ends at {ends}"
+        fell = sum(high > 2 * end for _, _, high, end in found)
+        if 0 < fell < len(found):
+            path += f", in {fell} of {len(found)} runs at less than half of its highest"
     return f"{verdict}{missing}{path}{doubt}"
 
 

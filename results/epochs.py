@@ -141,7 +141,7 @@ def _difference(full: Study, short: Study) -> str:
             f"not needed, and SAP goes by it: after the first cut of {name} {' and '.join(kept)} of the weights "
             "remain."
             if index[1].mean > index[0].mean
-            else "So the index is not larger after more epochs, as one would expect of weight decay.",
+            else "So the index is not larger after more epochs, though weight decay would have it grow.",
             f"So {few} epochs show the shape of the curves, and not the numbers of {many}, which the paper has.",
         )
     )

@@ -114,6 +114,13 @@ def test_words_about_equal_density_are_those_of_the_table(study):
     assert re.findall("noise at (.*)", claim) == [density for density in below if not surely[density]]
 
 
+def test_runs_whose_index_falls_again_are_counted():
+    runs = [[r["retrained"]["pq_index"] for r in run] for run in records("fashionmnist-mlp", "one-shot").values()]
+    fallen = sum(max(index) > 2 * index[-1] for index in runs)
+    claim = table("fashionmnist-mlp", "Beside the paper")["The index falls, rises and falls, as One Shot shows"][1]
+    assert claim.endswith(f", in {fallen} of {len(runs)} runs at less than half of its highest")
+
+
 def test_the_difference_between_precisions_is_that_of_the_records(lottery):
     single = records("bfloat16", "lottery-ticket")
     pairs = [lottery[s][8]["test"]["accuracy"] - single[s][8]["test"]["accuracy"] for s in single]
