@@ -6,10 +6,12 @@ import copy
 import inspect
 import io
 import logging
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -129,9 +131,19 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
             if any(_changes_inputs(node.target) for node in program.graph.nodes):
                 program = program.run_decompositions({})  # which puts other nodes in their place
     except Exception as error:  # whatever a model may do that cannot be traced
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
-        return None, f"Nothing was taken out: torch.export cannot trace the model: {said}"
+        said = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
+        return None, f"Nothing was taken out: torch.export cannot trace the model{_line(error)}: {said}"
     return Walk(program, model), ""
+
+
+def _line(error: Exception) -> str:
+    """Where in the code of the model it was raised: the last line that is not PyTorch's own."""
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)[1:]
+        if not Path(frame.filename).is_relative_to(Path(torch.__file__).parent)
+    ]
+    return f" at {Path(own[-1].filename).name}, line {own[-1].lineno}, {own[-1].line!r}" if own else ""
 
 
 def _changes_inputs(target: Any) -> bool:
