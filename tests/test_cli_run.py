@@ -192,6 +192,11 @@ def test_a_model_of_ones_own_is_found_where_one_works(tmp_path):
     assert json.loads(done.stdout.splitlines()[0])["kept"] == 640
 
 
+def test_a_dry_run_of_training_that_diverges_says_what_it_costs():
+    (plan,) = lines(run(*SMALL, "--learning-rate", "1e30", "--dry-run"))
+    assert plan["seconds"] > 0
+
+
 def test_a_dry_run_counts_and_writes_nothing(tmp_path):
     lines(run(*SMALL, "--method", "one-shot"))
     before = sorted((tmp_path / "runs").rglob("*"))
