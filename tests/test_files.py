@@ -434,6 +434,19 @@ def test_a_packed_file_is_read(tmp_path):
     assert_holds(open_checkpoint(tmp_path / "a.safetensors"), model)
 
 
+def test_what_is_tied_in_a_packed_file_counts_once_and_stays_tied(tmp_path):
+    model = nn.ModuleDict({"tok_embed": nn.Embedding(9, 4), "a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+    model["lm_head"] = nn.Linear(4, 9, bias=False)
+    model["lm_head"].weight, model["b"].weight = model["tok_embed"].weight, model["a"].weight
+    pm.save(tmp_path / "a.safetensors", model)
+    assert [w.name for w in open_checkpoint(tmp_path / "a.safetensors").weights] == ["a.weight"]
+    prune_checkpoint(tmp_path / "a.safetensors", tmp_path / "b.safetensors", pack=True)
+    state = pm.load(tmp_path / "b.safetensors")
+    assert state["lm_head.weight"] is state["tok_embed.weight"]
+    assert state["b.weight"] is state["a.weight"]
+    assert torch.equal(state["tok_embed.weight"], model["tok_embed"].weight)
+
+
 # ONNX
 
 

@@ -127,7 +127,8 @@ def prune_checkpoint(
     with place_for(source, out, folder=folder) as file, readable(source):
         cut = decide(checkpoint.weights, scope=scope, budget=budget, chunk=chunk)
         if pack:
-            save(file, {name: _whole(parts) for name, parts in _written(checkpoint, cut, record, None, chunk)})
+            state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, record, None, chunk)}
+            save(file, state | {alias: state[name] for alias, name in checkpoint.aliases.items()})
         else:
             _write(file, checkpoint, cut, record, chunk)
     written = out / "model.safetensors" if folder else out
@@ -231,11 +232,8 @@ def _written(
     for stored in sorted((*checkpoint.weights, *checkpoint.others), key=lambda t: -t.dtype.itemsize):
         if stored.name in weights:
             yield stored.name, _pruned(cut, stored, chunk, lambda part, mask: _note(record, masks, part, mask))
-        elif stored.name in checkpoint.aliases:
-            yield (
-                stored.name,
-                _pruned(cut, weights[checkpoint.aliases[stored.name]], chunk, lambda part, mask: None),
-            )
+        elif (same := checkpoint.aliases.get(stored.name)) in weights:
+            yield stored.name, _pruned(cut, weights[same], chunk, lambda part, mask: None)
         else:
             yield stored.name, stored.raw_parts(chunk)
 

@@ -36,7 +36,7 @@ class Checkpoint:
         weights: those to prune.
         others: the rest of them, to be written along.
         left_out: the rest of them, with a reason each.
-        aliases: of the others, those that are one of the weights once more.
+        aliases: names of tensors that are another one once more, by name.
         vectors: True for plain numbers, which are no layers.
     """
 
@@ -90,11 +90,12 @@ def open_checkpoint(
         )
         return Checkpoint(path, tuple(chosen), left_out=(*rest, *found.left_out), vectors=True)
     tensors = _joined_with_masks(_without_prefix(found.tensors))
+    aliases = _renamed(found, tensors)
     weights, left_out = sort_out(
         tensors,
         include=include,
         exclude=exclude,
-        aliases=_renamed(found, tensors),
+        aliases=aliases,
         embedded=found.embedded,
         layers=found.layers,
         what=repr(str(path)),
@@ -105,7 +106,7 @@ def open_checkpoint(
         tuple(weights),
         tuple(t for t in tensors if t.name not in chosen_names),
         tuple(left_out),
-        {alias: name for alias, name in _renamed(found, tensors).items() if name in chosen_names},
+        aliases,
     )
 
 
@@ -248,10 +249,10 @@ def _bin(file: Path) -> Contents:
 
 def _shard(file: Path) -> Sequence[Stored]:
     with readable(file):  # which names the one that is damaged
-        return shards.read(file) if file.suffix == ".safetensors" else pickles.read_shard(file)
+        return shards.read(file)[0] if file.suffix == ".safetensors" else pickles.read_shard(file)
 
 
-def _tied(file: Path, tensors: Sequence[Stored]) -> Contents:
+def _tied(file: Path, tensors: Sequence[Stored], aliases: Mapping[str, str] | None = None) -> Contents:
     """With what config.json beside the file says: an output layer that is tied to the embedding is that one."""
     config = file.parent / "config.json"
     head = next((t.name for t in tensors if t.name.endswith("lm_head.weight")), None)
@@ -259,12 +260,12 @@ def _tied(file: Path, tensors: Sequence[Stored]) -> Contents:
         said = json.loads(config.read_text(encoding="utf-8"))
         said = said.get("text_config", said) if isinstance(said, dict) else {}
         if isinstance(said, dict) and said.get("tie_word_embeddings"):
-            return Contents(tensors, embedded=[head])
-    return Contents(tensors)
+            return Contents(tensors, aliases or {}, embedded=[head])
+    return Contents(tensors, aliases or {})
 
 
 _READERS: dict[str, Callable[[Path], Contents]] = {
-    ".safetensors": lambda file: _tied(file, shards.read(file)),
+    ".safetensors": lambda file: _tied(file, *shards.read(file)),
     ".index.json": lambda file: _tied(file, shards.read_sharded(file, _shard)),
     ".pt": _pickled,
     ".pth": _pickled,

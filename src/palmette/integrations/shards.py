@@ -56,12 +56,14 @@ MASKS = "palmette-masks-1"
 """What `Masks.save` calls its format."""
 
 
-def read(file: Path) -> list[Stored]:
-    """The tensors of one file, with the masks that `palmette prune` left beside it."""
+def read(file: Path) -> tuple[list[Stored], dict[str, str]]:
+    """The tensors of one file, with the masks that `palmette prune` left beside it, and which of them are tied."""
     with safe_open(file, "np") as opened:  # which checks the header
         metadata = opened.metadata() or {}
     if metadata.get("format", "").startswith("palmette-packed"):
-        return [in_memory(name, tensor) for name, tensor in load(file).items()]
+        state, first = load(file), dict[int, str]()
+        aliases = {n: same for n, t in state.items() if (same := first.setdefault(id(t), n)) != n}
+        return [in_memory(name, tensor) for name, tensor in state.items()], aliases
     if metadata.get("format") == MASKS:
         raise ValueError("it holds masks, not weights: name the file that they are for")
     header, start = header_of(file)
@@ -76,7 +78,7 @@ def read(file: Path) -> list[Stored]:
         dtype = DTYPES[entry["dtype"]]
         reader = part_of(file, start + first, shape, dtype)
         found.append(Stored(name, shape, dtype, reader, last - first, kept=kept.get(name, lambda _: None)(shape)))
-    return found
+    return found, {}
 
 
 def read_sharded(index: Path, read_shard: Callable[[Path], Sequence[Stored]]) -> list[Stored]:
