@@ -155,13 +155,24 @@ def test_shards_become_one_file_in_a_new_folder(tmp_path):
     (tmp_path / "in" / "config.json").write_text("{}")
     (tmp_path / "in" / "pooling").mkdir()
     (tmp_path / "in" / "pooling" / "config.json").write_text("{}")
+    saved(nn.Linear(2, 2), tmp_path / "in" / "pooling" / "model.safetensors")  # of sentence-transformers
+    (tmp_path / "in" / "checkpoint-500").mkdir()
     prune_checkpoint(tmp_path / "in", tmp_path / "out", scope="global")
     pm.Pruner(model, scope="global").step()
     assert all(
         torch.equal(w, load_file(tmp_path / "out/model.safetensors")[n]) for n, w in model.state_dict().items()
     )
     written = sorted(str(p.relative_to(tmp_path / "out")) for p in (tmp_path / "out").rglob("*") if p.is_file())
-    assert written == ["config.json", "model.masks.safetensors", "model.safetensors", "pooling/config.json"]
+    assert written == [
+        "config.json",
+        "model.masks.safetensors",
+        "model.safetensors",
+        "pooling/config.json",
+        "pooling/model.safetensors",
+    ]
+    assert not (tmp_path / "out" / "checkpoint-500").exists()
+    said = refused(tmp_path / "in", "-o", tmp_path / "one.safetensors")
+    assert "is a folder, and a cut one is another; name that, not" in said
 
 
 def test_the_packed_form_is_small_and_loads(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -160,14 +161,14 @@ def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
             f"the cut checkpoint needs a place of its own, got {str(out)!r}, which is part of the one to cut"
         )
     if folder:
+        if out.suffix == ".safetensors":
+            raise ValueError(f"{str(source)!r} is a folder, and a cut one is another; name that, not {str(out)!r}")
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise ValueError(f"{str(out)!r} is there already; for a folder name a new one")
         partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
         try:
             with _explained(out):
-                shutil.copytree(
-                    source, partial, ignore=shutil.ignore_patterns(*(f"*{end}" for end in _WEIGHT_FILES))
-                )
+                shutil.copytree(source, partial, ignore=functools.partial(_left_behind, source))
                 yield partial / "model.safetensors"
                 if out.is_dir():
                     out.rmdir()
@@ -193,6 +194,18 @@ def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
         with suppress(OSError):  # the place may be none that a file can have; that was said above
             partial.unlink(missing_ok=True)
             masks_file(partial).unlink(missing_ok=True)
+
+
+def _left_behind(source: Path, folder: str, names: list[str]) -> list[str]:
+    """What is not copied: the weights that are cut, in any form, and checkpoints of the training that made them.
+
+    Folders inside may be other parts of the model, as those of sentence-transformers, and stay whole.
+    """
+    if Path(folder) != source:
+        return []
+    return [
+        n for n in names if n.endswith(_WEIGHT_FILES) or (n.startswith("checkpoint-") and (source / n).is_dir())
+    ]
 
 
 @contextmanager
