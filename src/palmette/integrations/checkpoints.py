@@ -203,9 +203,7 @@ def _left_behind(source: Path, folder: str, names: list[str]) -> list[str]:
     """
     if Path(folder) != source:
         return []
-    return [
-        n for n in names if n.endswith(_WEIGHT_FILES) or (n.startswith("checkpoint-") and (source / n).is_dir())
-    ]
+    return [n for n in names if n.endswith(_WEIGHT_FILES) or n.startswith("checkpoint-")]
 
 
 @contextmanager
