@@ -378,3 +378,5 @@ def test_calibration_without_model_or_text_is_refused(tmp_path, tiny_llama):
     text.write_text("the cat")
     assert "could not be loaded to calibrate it" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)
     assert not out.exists()
+    out.write_text("")  # which is told before the model is loaded
+    assert "is there already" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)

@@ -85,24 +85,24 @@ def prune_calibrated(
     sentences = [line for line in text.read_text(encoding="utf-8").splitlines() if line.strip()]
     if not sentences:
         raise ValueError(f"{str(text)!r} has no sentence to calibrate with; one on each line is needed")
-    model, tokenizer = _loaded(source)
-    norms = input_norms(model, _batches(model, tokenizer, sentences))
     budget = Sap() if budget is None else budget
-    weights = prunable(model, include=include, exclude=exclude)
-    before = _masks_beside(source, weights)
-    index_before = _index(tensors_of(weights), before, budget)
-    pruner = Pruner(
-        model,
-        budget=budget,
-        scope=scope,
-        saliency=weighted_by_inputs(norms, model),
-        include=include,
-        exclude=exclude,
-        masks=before,
-    )
-    pruner.step()
-    size = sum(p.numel() * p.element_size() for p in model.parameters())
-    with place_for(source, out, folder=not pack) as file:
+    with place_for(source, out, folder=not pack) as file:  # told before the model is loaded, if it will not do
+        model, tokenizer = _loaded(source)
+        norms = input_norms(model, _batches(model, tokenizer, sentences))
+        weights = prunable(model, include=include, exclude=exclude)
+        before = _masks_beside(source, weights)
+        index_before = _index(tensors_of(weights), before, budget)
+        pruner = Pruner(
+            model,
+            budget=budget,
+            scope=scope,
+            saliency=weighted_by_inputs(norms, model),
+            include=include,
+            exclude=exclude,
+            masks=before,
+        )
+        pruner.step()
+        size = sum(p.numel() * p.element_size() for p in model.parameters())
         if pack:
             save(file, model)
         else:
