@@ -113,7 +113,10 @@ def _state(found: Any) -> Mapping[Any, Any]:
     if tensors:
         return found
     likely = {k: v for k, v in inner.items() if not any(word in str(k).lower() for word in _NO_WEIGHTS)}
-    return _state(next(iter(likely.values()))) if len(likely) == 1 else likely
+    # Names with dots are those of a state_dict.
+    named = {k: v for k, v in likely.items() if any("." in str(n) and isinstance(v[n], Tensor) for n in v)}
+    only = named if len(named) == 1 else likely
+    return _state(next(iter(only.values()))) if len(only) == 1 else likely
 
 
 def _flattened(state: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
