@@ -59,7 +59,11 @@ NESTINGS = {
     "compiled": lambda state: {f"_orig_mod.{n}": t for n, t in state.items()},
     "both": lambda state: {"model": {f"module._orig_mod.{n}": t for n, t in state.items()}},
     "random state": lambda state: {"model": state, "step": torch.tensor(3), "rng_state": torch.get_rng_state()},
-    "any key": lambda state: {"m": state, "o": {"state": {0: {"exp_avg": torch.ones(3, 3)}}}},
+    "any key": lambda state: {
+        "m": state,
+        "step": torch.tensor(3),
+        "o": {"state": {0: {"exp_avg": torch.ones(3, 3)}}},
+    },
     "settings": lambda state: {"model": {"depth": 20}, "weights": state},
     "two levels": lambda state: {"checkpoint": {"network": state}},
     "tree": lambda state: tree(state),

@@ -105,8 +105,9 @@ def _state(found: Any) -> Mapping[Any, Any]:
     if not isinstance(found, Mapping):
         raise TypeError(f"it holds a {type(found).__name__}, not weights by name")
     inner = {key: value for key, value in found.items() if isinstance(value, Mapping) and list(_flattened(value))}
-    tensors = [value for value in found.values() if isinstance(value, Tensor)]
-    if not any(t.is_floating_point() and t.dim() > 1 for t in tensors):  # a step or a random state may lie beside
+    # A step or a random state may lie beside the weights.
+    tensors = [t for t in found.values() if isinstance(t, Tensor) and t.is_floating_point() and t.dim()]
+    if not any(t.dim() > 1 for t in tensors):
         for key in _KEYS:
             if key in inner:
                 return _state(inner[key])
@@ -116,7 +117,7 @@ def _state(found: Any) -> Mapping[Any, Any]:
     # Names with dots are those of a state_dict.
     named = {k: v for k, v in likely.items() if any("." in str(n) and isinstance(v[n], Tensor) for n in v)}
     only = named if len(named) == 1 else likely
-    return _state(next(iter(only.values()))) if len(only) == 1 else likely
+    return _state(next(iter(only.values()))) if len(only) == 1 else likely or found
 
 
 def _flattened(state: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
