@@ -296,6 +296,18 @@ def test_masks_that_belong_to_another_model_are_refused(tmp_path):
 # Calibration
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
+def test_masks_beside_weights_that_came_back_are_not_believed(tmp_path, dtype):
+    save_file({"weight": torch.randn(20, 30).to(dtype)}, tmp_path / "a.safetensors")
+    assert run(tmp_path / "a.safetensors", "-o", tmp_path / "b.safetensors").exit_code == 0
+    assert run(tmp_path / "b.safetensors", "-o", tmp_path / "c.safetensors").exit_code == 0
+    save_file({"weight": torch.ones(20, 30).to(dtype)}, tmp_path / "b.safetensors")
+    said = refused(tmp_path / "b.safetensors", "-o", tmp_path / "d.safetensors")
+    assert "it has weights where b.masks.safetensors beside it has none" in said
+    assert "(remove them to go on without)" in said
+    assert not (tmp_path / "d.safetensors").exists()
+
+
 @pytest.fixture(scope="module")
 def tiny_llama(tmp_path_factory):
     """A Llama of 6,000 weights and a tokenizer of words, saved as Transformers saves them."""

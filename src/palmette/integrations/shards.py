@@ -52,6 +52,9 @@ PAST_CACHE: float = (
 )
 """Bytes, from which on a file does not go into the page cache: half of the memory of the machine."""
 
+LOOKED_AT = 1 << 16
+"""Entries of a tensor that are compared with its mask before anything is done."""
+
 MASKS = "palmette-masks-1"
 """What `Masks.save` calls its format."""
 
@@ -77,8 +80,23 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str]]:
             continue
         dtype = DTYPES[entry["dtype"]]
         reader = part_of(file, start + first, shape, dtype)
-        found.append(Stored(name, shape, dtype, reader, last - first, kept=kept.get(name, lambda _: None)(shape)))
+        tensor = Stored(name, shape, dtype, reader, last - first, kept=kept.get(name, lambda _: None)(shape))
+        _check_masked(tensor, masks)
+        found.append(tensor)
     return found, {}
+
+
+def _check_masked(tensor: Stored, masks: Path) -> None:
+    """Whether what the masks call pruned is zero, in the first rows: it is not when the file was trained since."""
+    if tensor.kept is None or not math.prod(tensor.shape):
+        return
+    rows = min(tensor.shape[0], 1 + LOOKED_AT // math.prod(tensor.shape[1:]))
+    back = int(tensor.read(0, rows).float()[~tensor.kept(0, rows)].count_nonzero())
+    if back:
+        raise ValueError(
+            f"it has weights where {masks.name} beside it has none, {back:,} in the first rows of {tensor.name!r}"
+            ": they came back in training, or the masks are of an earlier file (remove them to go on without)"
+        )
 
 
 def read_sharded(index: Path, read_shard: Callable[[Path], Sequence[Stored]]) -> list[Stored]:
