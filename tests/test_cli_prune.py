@@ -373,6 +373,11 @@ def test_a_second_calibrated_cut_goes_on_from_the_masks_of_the_first(tmp_path, t
     assert result.exit_code == 0, result.stderr
     before, after = (pm.Masks.load(folder / "model.masks.safetensors") for folder in (first, second))
     assert (after & before) == after
+    state = load_file(first / "model.safetensors")
+    save_file({name: value + 0.1 for name, value in state.items()}, first / "model.safetensors", {"format": "pt"})
+    said = refused(first, "-o", tmp_path / "third", "--calibrate", text, "--density", "0.5")
+    assert "it has weights where model.masks.safetensors beside it has none" in said
+    assert not (tmp_path / "third").exists()
     assert before.kept == 2 * after.kept
     assert f"Cut {after.kept:,} of {before.kept:,} weights; 25.0% of all" in result.output
 

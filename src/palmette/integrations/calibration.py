@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from palmette.integrations.checkpoints import CheckpointCut, LayerCut, place_for
-from palmette.integrations.shards import masks_file
+from palmette.integrations.files import readable
+from palmette.integrations.shards import masks_file, read
 from palmette.measures.pq import pq_index
 from palmette.pruning.budgets import Budget, Sap
 from palmette.pruning.masks import Masks
@@ -24,7 +25,7 @@ from palmette.pruning.packed import save
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.scopes import Scope
-from palmette.pruning.weights import Weight, prunable, tensors_of
+from palmette.pruning.weights import prunable, tensors_of
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
 
@@ -87,10 +88,11 @@ def prune_calibrated(
         raise ValueError(f"{str(text)!r} has no sentence to calibrate with; one on each line is needed")
     budget = Sap() if budget is None else budget
     with place_for(source, out, folder=not pack) as file:  # told before the model is loaded, if it will not do
+        earlier = _masks_beside(source)
         model, tokenizer = _loaded(source)
         norms = input_norms(model, _batches(model, tokenizer, sentences))
         weights = prunable(model, include=include, exclude=exclude)
-        before = _masks_beside(source, weights)
+        before = Masks({n: earlier.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
         index_before = _index(tensors_of(weights), before, budget)
         pruner = Pruner(
             model,
@@ -122,11 +124,12 @@ def prune_calibrated(
     )
 
 
-def _masks_beside(source: Path, weights: Mapping[str, Weight]) -> Masks:
-    """What earlier cuts have kept of the weights: all, where there was none."""
-    file = masks_file(source / "model.safetensors")
-    found = Masks.load(file) if file.is_file() else {}
-    return Masks({n: found.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
+def _masks_beside(source: Path) -> dict[str, Tensor]:
+    """What earlier cuts have kept of the weights, by name; nothing where there was none."""
+    file = source / "model.safetensors"
+    with readable(file):
+        stored = read(file)[0] if file.is_file() else []
+        return {t.name: t.kept(0, t.shape[0]) for t in stored if t.kept is not None}
 
 
 def _index(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor], budget: Budget) -> float:
