@@ -67,10 +67,10 @@ def of_single_rounds(values: Values) -> Values:
     between rounds; and those of networks that have collapsed come apart into 10 %, chance in ten classes.
     """
     apart = {key: _apart(line) if "accuracy" in key[0] else line for key, line in values.items()}
-    accuracy = apart.get(("pruned/accuracy", "one_shot"), [])
     if (key := ("pruned/accuracy_difference", "one_shot")) in apart:
-        steps = itertools.pairwise(accuracy)
-        apart[key] = apart[key][:1] + [(t, before - now) for (s, before), (t, now) in steps if t == s + 1]
+        steps = itertools.pairwise(apart.get(("pruned/accuracy", "one_shot"), []))
+        first = [(t, value) for t, value in apart[key] if t == 0]
+        apart[key] = first + [(t, before - now) for (s, before), (t, now) in steps if t == s + 1]
     return apart
 
 
