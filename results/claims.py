@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 SIMILAR, CLOSE, AGREE, COLLAPSE = 0.03, 0.01, 0.8, 0.05
 """For ratios, accuracies before and after a cut, rank correlations and losses; the same for all studies."""
 
+UNSAID = "**Cannot be said here:**"
+"""How an answer begins that is none."""
+
 Claim = tuple[str, str]
 
 
@@ -80,7 +83,7 @@ def _missing(frame: pd.DataFrame, needs: dict[str, int]) -> str:
         for name, t in needs.items()
         if last[name] < t
     ]
-    return f"**Cannot be said here:** this takes {listed(short)}" if short else ""
+    return f"{UNSAID} this takes {listed(short)}" if short else ""
 
 
 def _match(f: pd.DataFrame) -> str:

@@ -13,7 +13,7 @@ from palmette.studies.paper import FIGURES, PaperFigure
 from palmette.studies.rundir import write_whole
 from results import epochs, few_rounds, readings, readings_cifar10
 from results.answers import LT, Shape, equal_density, present, shape
-from results.claims import claims
+from results.claims import UNSAID, claims
 from results.epochs import rounds_figure
 from results.study import Study, page, points, prose, save, shelf, table
 from results.tables import density_tables, hypothesis, rounds_table
@@ -32,8 +32,8 @@ READ = {
 }
 """What was written about each; the page of another study has its tables and claims."""
 MORE_FIGURES = {MLP: ("fig1", "fig7")}
-UNSAID, FEW_UNSAID = "**Cannot be said here:**", 2
-"""How an answer begins that is none; more of them than so many are counted and not shown."""
+FEW_UNSAID = 2
+"""More answers than so many that are none are counted and not shown."""
 
 
 def write(study: Study) -> None:
