@@ -62,11 +62,16 @@ NESTINGS = {
     "any key": lambda state: {
         "m": state,
         "step": torch.tensor(3),
-        "o": {"state": {0: {"exp_avg": torch.ones(3, 3)}}},
+        "o": {"state": {0: {"exp_avg": torch.ones(3, 3)}}, "param_groups": [{"lr": 0.1, "params": [0]}]},
     },
+    "a matrix beside": lambda state: {"model": state, "centres": torch.ones(3, 3)},
     "settings": lambda state: {"model": {"depth": 20}, "weights": state},
     "two levels": lambda state: {"checkpoint": {"network": state}},
     "tree": lambda state: tree(state),
+    "half a tree": lambda state: {
+        part: {n.split(".", 1)[1]: t for n, t in state.items() if n.startswith(f"{part}.")}
+        for part in ("embedding", "conv", "norm", "attention", "head")
+    },
 }
 
 

@@ -19,8 +19,6 @@ from palmette.pruning.stored import Stored, in_memory, unreadable
 
 # Where training scripts keep the weights, the likeliest first.
 _KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params", "generator")
-_NO_WEIGHTS = ("optim", "sched", "scaler", "ema", "loop", "callback", "hyper", "args", "config")
-
 
 LARGE = 1 << 28  # bytes, from which on a file is read in parts: to find them takes torch a second
 
@@ -101,28 +99,27 @@ def _in_file(file: Path, name: str, tensor: Tensor, start: int) -> Stored:
 
 
 def _state(found: Any) -> Mapping[Any, Any]:
-    """The weights among all that a checkpoint may hold."""
+    """The state_dict in a checkpoint: tensors by name, flat or as a tree.
+
+    It is under the only key that has weights, or else under the first of `_KEYS` that has; or it is all of it.
+    """
     if not isinstance(found, Mapping):
         raise TypeError(f"it holds a {type(found).__name__}, not weights by name")
-    inner = {key: value for key, value in found.items() if isinstance(value, Mapping) and list(_flattened(value))}
-    # A step or a random state may lie beside the weights.
-    tensors = [t for t in found.values() if isinstance(t, Tensor) and t.is_floating_point() and t.dim()]
-    if not any(t.dim() > 1 for t in tensors):
-        for key in _KEYS:
-            if key in inner:
-                return _state(inner[key])
-    if tensors:
-        return found
-    likely = {k: v for k, v in inner.items() if not any(word in str(k).lower() for word in _NO_WEIGHTS)}
-    # Names with dots are those of a state_dict.
-    named = {k: v for k, v in likely.items() if any("." in str(n) and isinstance(v[n], Tensor) for n in v)}
-    only = named if len(named) == 1 else likely
-    return _state(next(iter(only.values()))) if len(only) == 1 else likely or found
+    holding = {key: value for key, value in found.items() if _has_weights(value)}
+    if len(holding) > 1:
+        holding = {key: holding[key] for key in _KEYS if isinstance(holding.get(key), Mapping)}
+    inner = next(iter(holding.values()), None)
+    return _state(inner) if isinstance(inner, Mapping) else found
+
+
+def _has_weights(value: Any) -> bool:
+    """Floats along an axis: a step, a score and a random state are none."""
+    return any(tensor.is_floating_point() and tensor.dim() for _, tensor in _flattened({"": value}))
 
 
 def _flattened(state: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
     for key, value in state.items():
         if isinstance(value, Tensor):
             yield f"{prefix}{key}", value
-        elif isinstance(value, Mapping):
+        elif isinstance(value, Mapping) and "param_groups" not in value:  # which only an optimizer has
             yield from _flattened(value, f"{prefix}{key}.")
