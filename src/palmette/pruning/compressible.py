@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from palmette.pruning.budgets import Sap
+from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.scopes import SCOPES
 
 
@@ -91,8 +91,7 @@ class Compressibility:
         """Everything as plain values, ready for JSON."""
         return {
             "title": self.title,
-            **{k: getattr(self.budget, k) for k in ("p", "q", "eta", "gamma", "beta")},
-        } | {
+            **{k: getattr(self.budget, k) for k in OF_SAP},
             "whole": asdict(self.whole),
             "layers": [asdict(layer) for layer in self.layers],
             "left_out": [asdict(tensor) for tensor in self.left_out],

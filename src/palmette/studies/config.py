@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
 from palmette.measures.rows import as_number, is_number
-from palmette.pruning.budgets import Budget, FixedRatio, Sap
+from palmette.pruning.budgets import OF_SAP, Budget, FixedRatio, Sap
 from palmette.pruning.scopes import Scope, check_scope
 from palmette.pruning.stopping import AccuracyDrops, AtDensity, IndexTurnsUp, SmallCut, StopRule
 from palmette.training.data import canonical
@@ -30,7 +30,7 @@ Rule: TypeAlias = StopRule | AccuracyDrops
 
 # Settings that mean something for one value of another setting only.
 BELONGS_TO = {
-    **dict.fromkeys(("p", "q", "eta", "gamma", "beta"), ("method", ("sap",))),
+    **dict.fromkeys(OF_SAP, ("method", ("sap",))),
     "ratio": ("method", ("lottery-ticket", "one-shot")),
     **dict.fromkeys(("momentum", "nesterov"), ("optimizer", ("sgd",))),
 }

@@ -8,7 +8,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -65,10 +65,7 @@ class Wanted:
         """
         budget = pruner.budget
         if type(budget) is Sap:
-            method = {
-                "method": "sap",
-                **{name: getattr(budget, name) for name in ("p", "q", "eta", "gamma", "beta")},
-            }
+            method = {"method": "sap", **asdict(budget)}
         elif type(budget) is FixedRatio:
             method = {"method": "lottery-ticket", "ratio": budget.ratio}
         else:
