@@ -168,6 +168,25 @@ def test_a_cut_at_the_end_of_an_epoch_is_in_the_checkpoint_of_its_last_step(tmp_
     assert states_are_equal(saved, made.model)
 
 
+class Stream(torch.utils.data.IterableDataset):
+    """Two steps an epoch; nobody knows that before it ends."""
+
+    def __iter__(self):
+        return iter(DATA[:16])
+
+
+def test_epochs_of_a_stream_end_where_its_data_do(tmp_path):
+    callback = PalmetteCallback(epochs=[1, 2, 3], budget=HALF, say=None)
+    made, watch = trainer(tmp_path, callback, max_steps=5, save_strategy="epoch")
+    made.train_dataset = Stream()
+    with pytest.warns(UserWarning, match="without the cuts after epoch 3: it did not come so far"):
+        made.train()
+    assert watch.densities == [1.0, 1.0, 0.5, 0.5, 0.25]
+    saved = GPT2LMHeadModel.from_pretrained(tmp_path / "checkpoint-4")
+    assert pm.Pruner(saved, masks=callback.pruner.masks).density == 0.25
+    assert not any(w.tensor[~callback.pruner.masks[n]].any() for n, w in pm.prunable(saved).items())
+
+
 @SLOW
 def test_training_once_more_keeps_the_masks(tmp_path):
     first = PalmetteCallback(steps=[1], budget=HALF, say=None)

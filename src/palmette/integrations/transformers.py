@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import warnings
 import zlib
 from pathlib import Path
@@ -65,6 +66,16 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
     ) -> None:
         """Cut if it is time. The end of an epoch is that of its last step, which a checkpoint may come after."""
         epoch = None if state.epoch is None or state.epoch % 1 else int(state.epoch)
+        if self._cut_if_due(state.global_step, epoch, tell=state.is_world_process_zero):
+            state.stateful_callbacks[_KEY] = _encoded(self._state())
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Cut if it is time, and no step was known to be the last: of a stream that is so until it has ended."""
+        # The Trainer also calls this in the middle of an epoch, when `max_steps` are done.
+        over = state.epoch is not None and not control.should_training_stop
+        epoch = math.ceil(state.epoch) if over else None
         if self._cut_if_due(state.global_step, epoch, tell=state.is_world_process_zero):
             state.stateful_callbacks[_KEY] = _encoded(self._state())
 
