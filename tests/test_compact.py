@@ -462,6 +462,29 @@ def test_training_goes_on_and_the_mode_of_each_module_is_kept():
     assert small[0].weight.grad.shape == (4, 4)
 
 
+class Counts(nn.Module):
+    """Keeps count of its calls, and works on its inputs where they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 2)
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x):
+        self.calls += 1
+        return self.second(self.first(x.mul_(2)).relu()) + self.calls
+
+
+def test_buffers_and_inputs_stay_as_they_were():
+    model, inputs = Counts(), torch.randn(4, 8)
+    model.first.weight.data[:4] = 0
+    before = inputs.clone()
+    small, report = pm.compact(model, inputs)
+    assert report.layers["first.weight"] == ((8, 8), (4, 8))
+    assert float(model.calls) == float(small.calls) == 0
+    assert torch.equal(inputs, before)
+
+
 def test_sixteen_bits():
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).bfloat16()
     model[0].weight.data[3:] = 0

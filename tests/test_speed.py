@@ -44,6 +44,26 @@ def test_a_model_without_zeros_is_dense():
     assert report.fastest == "dense"
 
 
+class Noisy(nn.Module):
+    """Gives other outputs each time, and works on its inputs where they are."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.layer(x.mul_(2)) + torch.rand(8)
+
+
+def test_a_model_that_is_never_the_same_is_dense_and_its_inputs_are_left_as_they_are():
+    inputs = torch.randn(4, 8)
+    before = inputs.clone()
+    report = pm.speed(Noisy(), inputs)
+    assert str(report).startswith("dense  ")
+    assert report.fastest == "dense"
+    assert torch.equal(inputs, before)
+
+
 def test_what_cannot_be_run_says_so():
     model = three_layers().to(torch.float16)
     model[0].weight.data[:60] = 0

@@ -121,8 +121,7 @@ def _called_with(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Walk | None, str]:
     """The graph, walked over; or none, and why."""
     try:
-        with torch.no_grad():
-            model(*args, **kwargs)
+        _outputs(model, args, kwargs)
     except Exception as error:
         raise ValueError(f"the model fails on the example inputs: {type(error).__name__}: {error}") from error
     try:
@@ -195,8 +194,24 @@ def _random(leaf: Any) -> Any:
 
 
 def _outputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    given = tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, (args, kwargs))
-    return [leaf for leaf in tree_leaves(model(*given[0], **given[1])) if isinstance(leaf, Tensor)]
+    """The tensors that it gives; its inputs and its buffers stay as they are, whatever it does to them."""
+    given = copied((args, kwargs))
+    kept = [
+        (module._buffers, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None and buffer.layout == torch.strided
+    ]
+    try:
+        return [leaf for leaf in tree_leaves(model(*given[0], **given[1])) if isinstance(leaf, Tensor)]
+    finally:
+        for buffers, name, buffer, before in kept:
+            buffers[name] = buffer if torch.equal(buffer, before) else buffer.copy_(before)
+
+
+def copied(inputs: Any) -> Any:
+    """The same inputs, in memory of their own."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
 
 
 def _close(wanted: Tensor, found: Tensor) -> bool:

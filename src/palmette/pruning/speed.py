@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from palmette.pruning.compact import compact, exact, outputs
+from palmette.pruning.compact import compact, copied, exact, outputs
 from palmette.pruning.weights import uncompiled
 
 Quartiles: TypeAlias = tuple[float, float, float]
@@ -90,6 +90,7 @@ def speed(model: nn.Module, inputs: Any) -> Speed:
     'compacted'
     """
     small, report = compact(model, inputs)
+    inputs = copied(inputs)  # the model may change them
     small, inner = small.eval(), copy.deepcopy(uncompiled(model)).eval()
     device = next((p.device for p in inner.parameters()), torch.device("cpu"))
     with torch.no_grad():
@@ -100,9 +101,11 @@ def speed(model: nn.Module, inputs: Any) -> Speed:
             "2:4": _with_two_of_four(inner, device),
         }
         with exact():
-            wanted = outputs(inner, inputs)
+            wanted = outputs(inner, copied(inputs))
             for name, (variant, _) in list(models.items()):
-                if variant is not None and (trouble := _trouble(variant, inputs, wanted)):
+                if variant is None or variant is inner:
+                    continue
+                if trouble := _trouble(variant, copied(inputs), wanted):
                     models[name] = (None, trouble)
         usable = {name: variant for name, (variant, _) in models.items() if variant is not None}
         timed = _timed(usable, inputs, device)
