@@ -318,7 +318,7 @@ UNREADABLE = [
     ("name,town\nann,ulm\n", "a.csv", "it has no column of numbers"),
     ("width,height\n1,2\n3\n", "a.csv", "the number of columns changed from 2 to 1 at row 3"),
     ("1,2\n3\n", "a.csv", "the number of columns changed from 2 to 1 at row 2"),
-    ("größe".encode("latin-1"), "a.csv", "'utf-8' codec can't decode byte 0xf6 in position 2"),
+    ("größe".encode("latin-1"), "a.csv", "its text is not in UTF-8: save it anew in that encoding"),
 ]
 
 
@@ -448,3 +448,24 @@ def test_plain_numbers_have_no_scopes_and_are_not_trained(saved):
     assert lines[4] == "SAP would cut 75% of these 4 numbers."
     assert "retrain" not in " ".join(lines)
     assert "neuron" not in " ".join(lines)
+
+
+def test_columns_of_numbers_are_cut_one_by_one_and_all_of_them_as_one(saved):
+    """One of the six goes column by column, and as one vector, (0, 0, 0, 1, 1e6, 1e6), three."""
+    lines = run(saved("small,none,large\n0,0,1e6\n1,0,1e6\n", "a.csv")).stdout.splitlines()
+    assert [line.split()[-2] for line in lines[2:6]] == ["50.0%", "0.0%", "0.0%", "50.0%"]
+    assert lines[7] == "SAP would cut 50% of these 6 numbers."
+    said = " ".join(lines)
+    assert "Mind: none: nothing but zeros." in said
+    assert "50% of the numbers are zero already. They count as numbers here" in said
+    assert not any(word in said for word in ("neuron", "scope", "weights", "layer"))
+
+
+def test_arrays_of_no_numbers_are_left_out_and_named(tmp_path):
+    beside = {"labels": np.array(["x"]), "kept": np.array([True]), "other": np.array([None])}
+    np.savez(tmp_path / "a.npz", w=np.array([0.0, 0.0, 7.0, 0.0]), **beside)
+    text = " ".join(run(tmp_path / "a.npz").stdout.split())
+    assert "w 4 0.7500" in text
+    assert "Left out: labels (dtype <U1, no real numbers), kept (dtype bool, no real numbers), other (Py" in text
+    np.savez(tmp_path / "b.npz", **beside)
+    assert refused(tmp_path / "b.npz") == "palmette: FILE holds no numbers"

@@ -258,8 +258,9 @@ def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]
         "Hoyer": [digits(m.hoyer) for m in rows],
     }
     tail = {"tail": [digits(m.tail_mass) for m in rows]}
-    if numbers:
-        return columns | {"SAP cuts": [f"{m.share_cut('layer'):.1%}" for m in rows]} | tail
+    if numbers:  # each vector by itself, and the whole as one vector
+        cuts = [m.share_cut("layer" if m.shape else "global") for m in rows]
+        return columns | {"SAP cuts": [f"{cut:.1%}" for cut in cuts]} | tail
     columns |= {scope: [f"{m.share_cut(scope):.1%}" for m in rows] for scope in ("neuron", "layer", "global")}
     columns |= {"dead": [f"{m.dead_neurons:,}" for m in rows]} | tail
     return columns | {

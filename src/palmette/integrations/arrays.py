@@ -24,6 +24,8 @@ def read_npy(file: Path) -> list[Stored]:
     with file.open("rb") as handle:
         shape, by_columns, dtype = _header(handle)
         start = handle.tell()
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects, which are not loaded")
     if by_columns:  # any row is all over the file
         return [_whole(file.name, np.lib.format.open_memmap(file, mode="r"))]
     return [
@@ -33,8 +35,11 @@ def read_npy(file: Path) -> list[Stored]:
     ]
 
 
-def read_npz(file: Path) -> list[Stored]:
-    """The arrays of a .npz file by name, read in parts; one whose columns lie one after another as a whole."""
+def read_npz(file: Path) -> tuple[list[Stored], list[LeftOut]]:
+    """The arrays of a .npz file by name, read in parts; one whose columns lie one after another as a whole.
+
+    Arrays of anything but real numbers, as labels and marks beside them, come second.
+    """
     load, opened = lru_cache(maxsize=1)(partial(_member, file)), lru_cache(maxsize=1)(ZipFile(file).open)
 
     def numbers(member: str, start: int, dtype: np.dtype[Any], at: int, n: int) -> _Array:
@@ -43,20 +48,21 @@ def read_npz(file: Path) -> list[Stored]:
         data = bytearray(handle.read(n * dtype.itemsize))
         return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
 
-    found = []
+    found, left_out = [], []
     with ZipFile(file) as archive:
         for member in archive.namelist():
             with archive.open(member) as handle:
                 shape, by_columns, dtype = _header(handle)
                 start = handle.tell()
             name = member.removesuffix(".npy")
-            if dtype.kind in "USMm":  # labels and dates, beside the numbers
-                continue
-            if by_columns:
+            if dtype.kind not in "fiu":
+                kind = "Python objects" if dtype.hasobject else f"dtype {dtype}"
+                left_out.append(LeftOut(name, shape, f"{kind}, no real numbers"))
+            elif by_columns:
                 found.append(_stored(name, shape, dtype, partial(_rows_of, partial(load, member))))
             else:
                 found.append(_in_parts(name, shape, dtype, partial(numbers, member, start, dtype)))
-    return found
+    return found, left_out
 
 
 def _member(file: Path, member: str) -> _Array:
@@ -73,8 +79,6 @@ def _header(handle: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     first = np.lib.format.read_magic(handle) == (1, 0)
     read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
     shape, by_columns, dtype = read(handle)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are not loaded")
     return shape, by_columns and len(shape) > 1, dtype
 
 

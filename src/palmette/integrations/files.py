@@ -230,8 +230,16 @@ def _gguf(file: Path) -> Contents:
     return Contents(read(file))
 
 
+def _npz(file: Path) -> Contents:
+    tensors, left_out = arrays.read_npz(file)
+    return Contents(tensors, left_out=left_out, vectors=True)
+
+
 def _csv(file: Path) -> Contents:
-    tensors, left_out = arrays.read_csv(file)
+    try:
+        tensors, left_out = arrays.read_csv(file)
+    except UnicodeDecodeError as error:
+        raise ValueError("its text is not in UTF-8: save it anew in that encoding") from error
     return Contents(tensors, left_out=left_out, vectors=True)
 
 
@@ -275,7 +283,7 @@ _READERS: dict[str, Callable[[Path], Contents]] = {
     ".onnx": _onnx,
     ".gguf": _gguf,
     ".npy": lambda file: Contents(arrays.read_npy(file), vectors=True),
-    ".npz": lambda file: Contents(arrays.read_npz(file), vectors=True),
+    ".npz": _npz,
     ".csv": _csv,
 }
 SUFFIXES = tuple(suffix for suffix in _READERS if suffix != ".index.json")

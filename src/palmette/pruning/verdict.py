@@ -78,7 +78,8 @@ def _range(shares: Mapping[str, float]) -> str:
 def warnings(layers: Sequence[Measurement], whole: Measurement) -> tuple[str, ...]:
     """What to mind before these figures are believed or acted upon."""
     said = []
-    for scope in SCOPES:
+    numbers = plain_numbers(layers)  # nothing has to pass through these, and they have no neurons
+    for scope in () if numbers else SCOPES:
         if lost := [layer.name for layer in layers if 0 < layer.d <= layer.sap_cut[scope]]:
             said.append(
                 f"{_names(lost)} would lose everything in scope {scope}: nothing would pass; exclude it, or "
@@ -89,13 +90,14 @@ def warnings(layers: Sequence[Measurement], whole: Measurement) -> tuple[str, ..
     if empty := [layer.name for layer in layers if layer.pq_index is None]:
         said.append(f"{_names(empty)}: nothing but zeros.")
     if whole.zeros > _SPARSE * whole.d:
+        what = "numbers" if numbers else "weights"
         said.append(
-            f"{whole.zeros / whole.d:.0%} of the weights are zero already. They count as weights here and go "
+            f"{whole.zeros / whole.d:.0%} of the {what} are zero already. They count as {what} here and go "
             "first, so that a cut takes less than it says."
         )
     if whole.d < whole.entries:
         said.append(f"{1 - whole.d / whole.entries:.0%} were pruned before, as a mask says, and do not count.")
-    if whole.dead_neurons and whole.zeros < whole.d:
+    if whole.dead_neurons and whole.zeros < whole.d and not numbers:
         said.append(f"{whole.dead_neurons:,} of {whole.neurons:,} neurons have no weight but zeros.")
     return (*said, *_quantised(layers))
 
