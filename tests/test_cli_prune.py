@@ -187,6 +187,15 @@ def test_the_packed_form_is_small_and_loads(tmp_path):
     assert not (tmp_path / "out.masks.safetensors").exists()
 
 
+def test_what_was_zero_already_without_a_mask_is_told(tmp_path):
+    model = nn.Linear(8, 1, bias=False)
+    model.weight.data.copy_(torch.tensor([0.0, 0, 0, 1, 2, 3, 4, 5]))
+    result = run(saved(model, tmp_path / "a.pt"), "-o", tmp_path / "b.safetensors", "--density", "0.5")
+    assert "\nCut 4 of 8 weights, 3 of which were zero already; 50.0% of all 8 remain.\n" in result.output
+    again = run(tmp_path / "b.safetensors", "-o", tmp_path / "c.safetensors", "--density", "0.5")
+    assert "\nCut 2 of 4 weights; 25.0% of all 8 remain.\n" in again.output
+
+
 def test_patterns_choose_what_is_cut(tmp_path):
     model = net()
     file = saved(model, tmp_path / "in.pt")

@@ -129,9 +129,9 @@ def _show(title: str, cut: CheckpointCut) -> None:
     console.print(table)
     whole = cut.whole
     gone = whole.before - whole.after
-    said = [
-        f"\nCut {gone:,} of {whole.before:,} weights; {whole.density_after:.1%} of all {whole.entries:,} remain."
-    ]
+    were = f", {whole.zeros:,} of which were zero already" if whole.zeros else ""
+    remain = f"{whole.density_after:.1%} of all {whole.entries:,} remain"
+    said = [f"\nCut {gone:,} of {whole.before:,} weights{were}; {remain}."]
     if not math.isnan(cut.index_before):
         after = "none" if math.isnan(cut.index_after) else f"{cut.index_after:.4f}"
         said.append(f"PQ Index of the kept: {cut.index_before:.4f} before, {after} now.")

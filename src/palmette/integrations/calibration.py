@@ -94,6 +94,7 @@ def prune_calibrated(
         weights = prunable(model, include=include, exclude=exclude)
         before = Masks({n: earlier.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
         index_before = _index(tensors_of(weights), before, budget)
+        zero = {n: w.tensor.detach() == 0 for n, w in weights.items()}
         pruner = Pruner(
             model,
             budget=budget,
@@ -110,8 +111,11 @@ def prune_calibrated(
         else:
             model.save_pretrained(file.parent)
             pruner.masks.save(masks_file(file))
-    layers = tuple(LayerCut(n, m.numel(), int(before[n].sum()), int(m.sum())) for n, m in pruner.masks.items())
-    whole = LayerCut("all", pruner.masks.total, before.kept, pruner.masks.kept)
+    layers = tuple(
+        LayerCut(n, m.numel(), int(before[n].sum()), int(m.sum()), int((before[n] & ~m & zero[n]).sum()))
+        for n, m in pruner.masks.items()
+    )
+    whole = LayerCut("all", pruner.masks.total, before.kept, pruner.masks.kept, sum(x.zeros for x in layers))
     written = out if pack else out / "model.safetensors"
     return CheckpointCut(
         layers,

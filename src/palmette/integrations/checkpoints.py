@@ -45,12 +45,16 @@ _WEIGHT_FILES = (
 
 @dataclass(frozen=True)
 class LayerCut:
-    """What a cut left of one weight, or of all: entries, how many counted before, how many do now, and zeros."""
+    """What a cut left of one weight, or of all: entries, how many counted before, and how many do now.
+
+    Of those that went, `zeros` were zero already: pruned before, where no mask says so.
+    """
 
     name: str
     entries: int
     before: int
     after: int
+    zeros: int = 0
 
     @property
     def density_before(self) -> float:
@@ -283,9 +287,15 @@ class _Record:
     def add(self, part: Part, mask: Tensor) -> None:
         entries = part.values.numel()
         before = entries if part.kept is None else int(part.kept.sum())
+        gone = ~mask if part.kept is None else part.kept & ~mask
+        zeros = int((gone & (part.values == 0)).sum())
         so_far = self.layers.get(part.of.name, LayerCut(part.of.name, 0, 0, 0))
         self.layers[part.of.name] = LayerCut(
-            so_far.name, so_far.entries + entries, so_far.before + before, so_far.after + int(mask.sum())
+            so_far.name,
+            so_far.entries + entries,
+            so_far.before + before,
+            so_far.after + int(mask.sum()),
+            so_far.zeros + zeros,
         )
         self.before = self._sums(part.values, part.kept, self.before)
         self.after = self._sums(part.values, mask, self.after)
@@ -299,7 +309,8 @@ class _Record:
         assert self.before is not None
         assert self.after is not None
         layers = tuple(self.layers.values())
-        whole = LayerCut("all", *(sum(getattr(x, key) for x in layers) for key in ("entries", "before", "after")))
+        counts = ("entries", "before", "after", "zeros")
+        whole = LayerCut("all", *(sum(getattr(x, key) for x in layers) for key in counts))
         return CheckpointCut(
             layers, whole, float(self.before.index()), float(self.after.index()), file, masks, bytes_before, coding
         )
