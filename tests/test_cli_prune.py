@@ -1,8 +1,8 @@
 """A cut of a file is the cut of the model that the file is of."""
 
-import json
 import os
 import resource
+import shutil
 import signal
 
 import pytest
@@ -399,10 +399,29 @@ def test_calibration_without_model_or_text_is_refused(tmp_path, tiny_llama):
     assert "needs a folder of Transformers with a config.json" in refused(file, "-o", out, "--calibrate", text)
     assert "has no sentence to calibrate with" in refused(tiny_llama, "-o", out, "--calibrate", text)
     assert "no text at" in refused(tiny_llama, "-o", out, "--calibrate", tmp_path / "no.txt")
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    shutil.copytree(tiny_llama, tmp_path / "broken", ignore=shutil.ignore_patterns("*.safetensors"))
+    text.write_bytes("größe".encode("latin-1"))
+    assert "is no text in UTF-8; save it anew" in refused(tiny_llama, "-o", out, "--calibrate", text)
     text.write_text("the cat")
     assert "could not be loaded to calibrate it" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)
     assert not out.exists()
     out.write_text("")  # which is told before the model is loaded
     assert "is there already" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)
+
+
+def test_calibration_of_a_model_that_reads_no_sentences_is_refused(tmp_path, tiny_llama):
+    import transformers
+
+    (tmp_path / "text.txt").write_text("the cat")
+    config = transformers.ViTConfig(
+        hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=8, patch_size=4
+    )
+    transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
+    args = (tmp_path / "vit", "-o", tmp_path / "out", "--calibrate", tmp_path / "text.txt")
+    assert "has no tokenizer that could be loaded, and --calibrate needs one; tokenizer.save_pre" in refused(*args)
+    transformers.AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(tmp_path / "vit")
+    result = run(*args)
+    assert result.exit_code == 2
+    assert "/vit' does not read sentences alone, as --calibrate needs it (" in result.stderr
+    assert result.stderr.endswith("); prune it without --calibrate\n")
+    assert not (tmp_path / "out").exists()

@@ -83,14 +83,20 @@ def prune_calibrated(
         raise ValueError(f"--calibrate needs a folder of Transformers with a config.json, got {str(source)!r}")
     if not text.is_file():
         raise FileNotFoundError(f"no text at {str(text)!r} to calibrate with")
-    sentences = [line for line in text.read_text(encoding="utf-8").splitlines() if line.strip()]
+    sentences = [line for line in _text(text).splitlines() if line.strip()]
     if not sentences:
         raise ValueError(f"{str(text)!r} has no sentence to calibrate with; one on each line is needed")
     budget = Sap() if budget is None else budget
     with place_for(source, out, folder=not pack) as file:  # told before the model is loaded, if it will not do
         earlier = _masks_beside(source)
         model, tokenizer = _loaded(source)
-        norms = input_norms(model, _batches(model, tokenizer, sentences))
+        try:
+            norms = input_norms(model, _batches(model, tokenizer, sentences))
+        except Exception as error:  # whatever a model says that is made for images, or for two texts at once
+            raise ValueError(
+                f"the model in {str(source)!r} does not read sentences alone, as --calibrate needs it "
+                f"({_first(error)}); prune it without --calibrate"
+            ) from error
         weights = prunable(model, include=include, exclude=exclude)
         before = Masks({n: earlier.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
         index_before = _index(tensors_of(weights), before, budget)
@@ -147,13 +153,32 @@ def _loaded(source: Path) -> tuple[Any, Any]:
         import transformers
     except ImportError as error:
         raise ImportError("--calibrate needs transformers: pip install 'palmette[transformers]'") from error
+    try:  # before the model, which takes its time
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source)
+    except Exception as error:  # it lists all kinds of files that it looked for
+        raise ValueError(
+            f"{str(source)!r} has no tokenizer that could be loaded, and --calibrate needs one; "
+            "tokenizer.save_pretrained writes it into the folder"
+        ) from error
     try:
         config = transformers.AutoConfig.from_pretrained(source)
         kind = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModel)
-        return kind.from_pretrained(source), transformers.AutoTokenizer.from_pretrained(source)
+        return kind.from_pretrained(source), tokenizer
     except Exception as error:  # whatever a library says about a folder that is not complete
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"the model in {str(source)!r} could not be loaded to calibrate it: {first}") from error
+        raise ValueError(
+            f"the model in {str(source)!r} could not be loaded to calibrate it: {_first(error)}"
+        ) from error
+
+
+def _first(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{str(file)!r} is no text in UTF-8; save it anew in that encoding") from error
 
 
 def _batches(model: Any, tokenizer: Any, sentences: Iterable[str]) -> Iterator[dict[str, Tensor]]:
