@@ -7,6 +7,7 @@ for script in (
     "make_axioms.py",
     "make_bound.py",
     "make_smaller.py",
+    "make_renda.py",
     "make_figure.py",
     "make_accuracies.py",
     "make_run.py",

@@ -1,201 +1,123 @@
-"""Prune and retrain a real ResNet-20 with learning-rate rewinding, beside the ladder of Renda et al. 2020.
+"""Write the table and draw the picture of `docs/renda.md`, from the records in `docs/renda`.
 
-    PYTHONPATH=src python docs/make_renda.py WEIGHTS CIFAR10 [--out runs/renda] [--methods lottery-ticket,sap]
-        [--seeds 0] [--epochs 182] [--rounds 10] [--device cuda] [--page docs/renda.md]
-
-WEIGHTS is resnet20-12fca82f.th (Idelbayev, pytorch_resnet_cifar10), CIFAR10 a folder with the official files. It
-needs torch, numpy and safetensors. Ended at any moment, it goes on with the round that was under way; runs that
-are finished are only read, so that the same command with --page writes the page. Several seeds may run at once,
-each in a process of its own.
-
-Learning-rate rewinding goes back to where the schedule has --epochs left. The cost is rounds × epochs: 10 × 182 =
-1,820 epochs a run, of 391 steps each; on an H200 an epoch takes 0.7 s.
+`python docs/make_renda.py`. The records come from `docs/run_renda.py`, which wants a GPU.
 """
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
-import statistics
+import json
 import textwrap
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
+import matplotlib
 
-import palmette as pm
-from palmette.pruning.budgets import Budget
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+from palmette.reports.figures import LINES, STYLE
 from palmette.studies.rundir import RunDir
-from palmette.training.data import Images, load
-from palmette.training.data.augment import Preparation
-from palmette.training.loop import Training, evaluate
-from palmette.training.members import Member
-from palmette.training.models.cifar_resnet import CifarResNet
-from palmette.training.recipe import Recipe
 
-MEAN, SD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # ImageNet's, with which the network was trained
-METHODS: dict[str, tuple[str, Budget]] = {
-    "lottery-ticket": ("a fifth of what is left", pm.FixedRatio(0.2)),
-    "sap": ("SAP (p=0.5, q=1)", pm.Sap()),
-    "sap-1-2": ("SAP (p=1, q=2)", pm.Sap(p=1, q=2)),
+HERE = Path(__file__).parent
+PAGE, FIGURE, RUN = HERE / "renda.md", HERE / "renda.png", HERE / "renda/lottery-ticket-e120-s0"
+BEGIN, END = "<!-- numbers: written by docs/make_renda.py -->\n", "<!-- end of numbers -->\n"
+# Medians of three runs, in percent (Renda et al. 2020): dense, and at density 0.107 the best of each way to go on.
+DENSE, DENSITY = 91.71, 0.107
+THEIRS = {
+    "learning-rate rewinding": 91.23,
+    "weight rewinding": 91.00,
+    "fine-tuning": 89.78,
+    "rewinding to the start": 86.68,
 }
-# Medians of three at density 0.107, in percent (Renda et al. 2020): dense, and the best of each way to go on.
-RENDA = {"rewind to init": 86.68, "fine-tune": 89.78, "weight rewind": 91.00, "learning-rate rewind": 91.23}
-RENDA_DENSE, RENDA_DENSITY = 91.71, 0.107
 
 
-def renda_recipe(device: str) -> Recipe:
-    """That of Renda et al. for ResNet-20: learning rate 0.1, a tenth after half and after three quarters."""
-    on_gpu = device.startswith("cuda")
-    return Recipe(
-        epochs=182,
-        batch=128,
-        learning_rate=0.1,
-        momentum=0.9,
-        nesterov=False,
-        weight_decay=2e-4,
-        schedule="step",
-        clip=None,
-        precision="bfloat16" if on_gpu else "float32",
-        compile=on_gpu,
+def text(records: Sequence[dict[str, Any]], about: dict[str, Any], seconds: float) -> str:
+    """The table, and what it says."""
+    lines = [
+        "| round | density | PQ Index | accuracy | after the next cut |",
+        "| ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for r in records:
+        cells = [percent(r["retrained"]["density"]), f"{r['retrained']['pq_index']:.4f}"]
+        cells += [f"{accuracy(r):.2f} %", f"{accuracy(r['pruned']):.2f} %"]
+        lines.append(f"| {' | '.join([str(r['round']), *cells])} |")
+    dense, last = records[0], records[-1]
+    good = max(r["round"] for r in records if r["good"])
+    difference = accuracy(last) - THEIRS["learning-rate rewinding"]
+    said = (
+        f"One run, seed {about['seed']}, {about['epochs']} epochs in each of {len(records) - 1} rounds. At a "
+        f"density of {last['retrained']['density']:.3f} it has {accuracy(last):.2f} %, {abs(difference):.2f} "
+        f"points {'above' if difference > 0 else 'below'} the median of theirs, too little for one run to tell "
+        "from chance. "
     )
-
-
-def resnet20(weights: Path) -> CifarResNet:
-    """The trained network."""
-    model = CifarResNet(3, 10, blocks=3)
-    state = torch.load(weights, map_location="cpu", weights_only=True)["state_dict"]
-    model.load_state_dict({name.removeprefix("module."): value for name, value in state.items()})
-    return model
-
-
-def ladder(
-    model: CifarResNet,
-    images: Images,
-    folder: Path,
-    *,
-    budget: Budget,
-    recipe: Recipe,
-    epochs: int,
-    rounds: int,
-    seed: int,
-    device: str,
-) -> list[dict[str, Any]]:
-    """Cut and retrain round by round, with the last `epochs` of the schedule; the records.
-
-    Nothing is chosen by the test images: they are reported.
-    """
-    images = dataclasses.replace(images, mean=MEAN, sd=SD)
-    prepare = Preparation(images, device=device)
-    test_images, test_labels = images.test_images.to(device), images.test_labels.to(device)
-
-    def train(model: CifarResNet) -> None:
-        # Drawn, because the random numbers of a round come back when it is resumed, and a counter would not.
-        round = int(torch.randint(2**31, ()))
-        masks = pm.Masks({name: weight.tensor != 0 for name, weight in pm.prunable(model).items()})
-        optimizer = recipe.make_optimizer(model.parameters())
-        training = Training([Member(model, optimizer, seed, round, masks)], images, recipe)
-        began = time.monotonic()
-        for done, epoch in enumerate(range(recipe.epochs - epochs, recipe.epochs), 1):
-            (score,) = training.epoch(epoch)
-            if done % 20 == 0 or done == epochs:
-                each = (time.monotonic() - began) / done
-                print(f"  epoch {epoch + 1}: loss {score.loss:.4f}, {each:.2f} s per epoch", flush=True)
-
-    def test(model: CifarResNet) -> float:
-        return evaluate(model, test_images, test_labels, prepare).accuracy
-
-    torch.manual_seed(seed)
-    pm.prune_and_retrain(
-        model.to(device),
-        train,
-        test=test,
-        budget=budget,
-        stop=pm.AtDensity(RENDA_DENSITY + 0.001),
-        rounds=rounds,
-        trained=True,
-        folder=folder,
-        say=lambda line: print(line, flush=True),
+    if good < last["round"]:
+        turn, before = records[good + 1], records[good]
+        said += (
+            f"The index falls until round {good} and rises in round {good + 1}, from "
+            f"{before['retrained']['pq_index']:.4f} to {turn['retrained']['pq_index']:.4f}: so "
+            "`prune_and_retrain`, which was given nothing to evaluate with, gave back the network of round "
+            f"{good}, {percent(before['retrained']['density'])} of the weights and {accuracy(before):.2f} %. The "
+            f"dense one has {accuracy(dense):.2f} %. That this is the last round that is no worse may be luck, "
+            "with one run."
+        )
+    ran = (
+        f"{about['hardware']}, {about['versions']}, {about['precision']}, {about['date']}; {seconds:,.0f} s, "
+        "by `python docs/run_renda.py resnet20-12fca82f.th CIFAR10 --methods lottery-ticket --epochs "
+        f"{about['epochs']}`."
     )
-    return RunDir(folder).records()
+    return "\n".join(["", *lines, "", wrapped(said), "", wrapped(ran), "", ""])
 
 
-def table(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]) -> str:
-    """Median accuracy over seeds, round by round, of each method."""
-    lines = ["| method | round | density | accuracy: median | lowest | highest | runs |"]
-    lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
-    for name, many in runs.items():
-        for t in range(max(map(len, many), default=0)):
-            at = [records[t] for records in many if len(records) > t]
-            accuracy = [100 * record["test"]["accuracy"] for record in at]
-            density = statistics.median(record["retrained"]["density"] for record in at)
-            numbers = (statistics.median(accuracy), min(accuracy), max(accuracy))
-            cells = [METHODS[name][0], str(t), f"{density:.3f}", *(f"{x:.2f}" for x in numbers), str(len(at))]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+def accuracy(record: dict[str, Any]) -> float:
+    """On the test images, in percent."""
+    return 100 * float(record["test"]["accuracy"])
 
 
-def page(runs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]], epochs: int, device: str, command: str) -> str:
-    """What is written."""
-    where = torch.cuda.get_device_name() if device.startswith("cuda") else "a CPU"
-    theirs = "; ".join(f"{name} {accuracy:.2f} %" for name, accuracy in RENDA.items())
-    what = (
-        "A ResNet-20 that somebody else trained on CIFAR-10 (Idelbayev; 91.73 %) is pruned in global scope and "
-        f"trained again, from the weights of the round before, with the last {epochs} of the 182 epochs of the "
-        "schedule (learning-rate rewinding). Recipe of Renda et al. 2020: SGD, momentum 0.9, weight decay 2e-4, "
-        "batch 128, learning rate 0.1, a tenth of it after half and again after three quarters of the 182 epochs. "
-        "The network of the last epoch is taken; accuracy is on the 10,000 test images, by which nothing is "
-        "chosen."
-    )
-    beside = (
-        f"Renda et al. report, as medians of three runs of their own ResNet-20, {RENDA_DENSE:.2f} % dense, and at "
-        f"density {RENDA_DENSITY}: {theirs}. All but the first are the best of several lengths of retraining."
-    )
-    precision = renda_recipe(device).precision
-    how = f"On {where}, torch {torch.__version__}, {precision}:\n\n```\n{command}\n```"
-    paragraphs = [textwrap.fill(what, 119), table(runs).rstrip(), textwrap.fill(beside, 119), how]
-    return "\n\n".join(["# ResNet-20, pruned and retrained", *paragraphs]) + "\n"
+def percent(fraction: float) -> str:
+    return f"{100 * fraction:.1f} %"
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("weights", type=Path)
-    parser.add_argument("cifar10", type=Path)
-    parser.add_argument("--out", type=Path, default=Path("runs/renda"))
-    parser.add_argument("--methods", default="lottery-ticket,sap", help=", ".join(METHODS))
-    parser.add_argument("--seeds", default="0")
-    parser.add_argument("--epochs", type=int, default=182)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--page", type=Path)
-    given = parser.parse_args(arguments)
-    images = load("CIFAR10", folder=given.cifar10)
-    for method in given.methods.split(","):
-        for seed in map(int, given.seeds.split(",")):
-            folder = given.out / f"{method}-e{given.epochs}-s{seed}"
-            print(folder, flush=True)
-            ladder(
-                resnet20(given.weights),
-                images,
-                folder,
-                budget=METHODS[method][1],
-                recipe=renda_recipe(given.device),
-                epochs=given.epochs,
-                rounds=given.rounds,
-                seed=seed,
-                device=given.device,
-            )
-    found = {m: sorted(given.out.glob(f"{m}-e{given.epochs}-s*")) for m in METHODS}
-    runs = {
-        method: [RunDir(folder).records() for folder in folders] for method, folders in found.items() if folders
-    }
-    print(table(runs))
-    if given.page:
-        names = " ".join(f"--{name} {getattr(given, name)}" for name in ("methods", "seeds", "epochs", "rounds"))
-        command = f"python docs/make_renda.py resnet20-12fca82f.th CIFAR10 {names}"
-        given.page.write_text(page(runs, given.epochs, given.device, command), encoding="utf-8")
+def wrapped(line: str) -> str:
+    return textwrap.fill(line, 119, break_on_hyphens=False, break_long_words=False)
+
+
+def draw(records: Sequence[dict[str, Any]]) -> None:
+    """Accuracy and index by density, theirs beside ours."""
+    densities = [100 * r["retrained"]["density"] for r in records]
+    after = [100 * r["pruned"]["density"] for r in records[:-1]]
+    with plt.rc_context(STYLE):
+        figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.9), constrained_layout=True)
+        left.plot(densities, [accuracy(r) for r in records], **LINES[0], label="retrained")
+        left.plot(after, [accuracy(r["pruned"]) for r in records[:-1]], **LINES[3], label="just cut")
+        left.axhline(accuracy(records[0]), color="#666666", linewidth=1, linestyle=":")
+        for (name, value), mark in zip(THEIRS.items(), "sv^X", strict=True):
+            words = {"label": f"Renda et al., {name}", "color": "#D55E00", "markerfacecolor": "none"}
+            left.plot(100 * DENSITY, value, marker=mark, markersize=7, linestyle="", **words)
+        left.set(title="Accuracy on the test images, %", ylim=(84, 93.5))
+        left.legend(loc="lower left", fontsize=9)
+        right.plot(densities, [r["retrained"]["pq_index"] for r in records], **LINES[0])
+        right.set(title="PQ Index, retrained", ylim=(0, None))
+        for axis in (left, right):
+            axis.set_xscale("log")
+            axis.set(xlim=(110, 9), xlabel="weights left, %")
+            axis.set_xticks([100, 50, 20, 10], ["100", "50", "20", "10"])
+            axis.minorticks_off()
+        figure.savefig(FIGURE, dpi=150)
+
+
+def written(page: str) -> str:
+    """The page with the numbers of the records."""
+    about = json.loads((RUN / "about.json").read_text(encoding="utf-8"))
+    timings = (RUN / "timings.jsonl").read_text(encoding="utf-8").splitlines()
+    seconds = sum(json.loads(line)["seconds"] for line in timings)
+    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
+    return before + BEGIN + text(RunDir(RUN).records(), about, seconds) + END + after
+
+
+def main() -> None:
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    draw(RunDir(RUN).records())
 
 
 if __name__ == "__main__":

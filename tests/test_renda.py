@@ -1,5 +1,6 @@
-"""The script that prunes and retrains a ResNet-20, for one small step; what it finds out takes a GPU."""
+"""The script that prunes and retrains a ResNet-20, for one small step, and the page of what it found on a GPU."""
 
+import json
 import runpy
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import palmette as pm
 from palmette.training.data.images import Images
 from palmette.training.models.cifar_resnet import CifarResNet
 
-SCRIPT = runpy.run_path(str(Path(__file__).parent.parent / "docs/make_renda.py"))
+DOCS = Path(__file__).parent.parent / "docs"
+SCRIPT = runpy.run_path(str(DOCS / "run_renda.py"))
 
 
 def images():
@@ -47,6 +49,10 @@ def test_a_round_of_the_ladder_is_trained_recorded_and_written_down(tmp_path, de
     assert [record["retrained"]["kept"] for record in records] == [268336, 214669]
     zeros = [int((w.tensor == 0).sum()) for w in pm.prunable(model).values()]
     assert sum(zeros) in (0, 53667)  # that of the round that is good
-    text = SCRIPT["page"]({"lottery-ticket": [records]}, 1, device, "python docs/make_renda.py")
-    assert "| a fifth of what is left | 1 | 0.800 |" in text
-    assert "learning-rate rewind 91.23 %" in text
+    SCRIPT["about"](tmp_path, "a fifth of what is left", 0, 1, device)
+    assert json.loads((tmp_path / "about.json").read_text())["epochs"] == 1
+
+
+def test_the_page_has_the_numbers_of_the_records():
+    page = (DOCS / "renda.md").read_text(encoding="utf-8")
+    assert runpy.run_path(str(DOCS / "make_renda.py"))["written"](page) == page
