@@ -310,6 +310,7 @@ UNREADABLE = [
     (torch.ones(2, dtype=torch.complex64), "a.pt", "'a.pt' must hold real numbers in a dense layout"),
     (torch.ones(2, dtype=torch.bool), "a.pt", "'a.pt' must hold real numbers in a dense layout"),
     (b"junk", "a.safetensors", "it is damaged, or was cut off when it was copied"),
+    (b"<!doctype html><p>not found", "a.safetensors", "its contents are not weights in the .safetensors format"),
     (np.array([1, None]), "a.npy", "it holds Python objects, which are not loaded"),
     (np.array(["x", "y"]), "a.npy", "'a.npy' must hold real numbers, got an array of dtype <U1"),
     (np.array([1j]), "a.npy", "'a.npy' must hold real numbers, got an array of dtype complex128"),
@@ -343,6 +344,13 @@ def test_a_program_of_torchscript_is_no_file_of_weights(tmp_path):
     assert "it is a program of TorchScript, and only tensors are loaded; save" in refused(tmp_path / "a.pt")
 
 
+@pytest.mark.parametrize("name", ["a.safetensors", "a.pt", "a.bin", "a.gguf"])
+def test_a_pointer_of_git_lfs_is_told_apart(saved, name):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
+    said = "palmette: FILE is a pointer of Git LFS, not the file itself; `git lfs pull` gets it"
+    assert refused(saved(pointer, name)) == said
+
+
 @pytest.mark.parametrize("name", ["a.pt", "a.npy", "a.safetensors", "a.npz"])
 def test_half_a_file_is_refused(saved, tmp_path, name):
     if name == "a.npz":
@@ -350,7 +358,11 @@ def test_half_a_file_is_refused(saved, tmp_path, name):
         whole = (tmp_path / name).read_bytes()
     else:
         whole = saved(np.ones(99) if name == "a.npy" else {"w": torch.ones(9, 11)}, name).read_bytes()
-    assert "FILE could not be read: " in refused(saved(whole[: len(whole) // 2], name))
+    why = {
+        "a.npy": "it is shorter than its header says",
+        "a.npz": "its contents are not weights in the .npz format",
+    }.get(name, "it is damaged, or was cut off when it was copied")
+    assert refused(saved(whole[: len(whole) // 2], name)) == f"palmette: FILE could not be read: {why}"
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
@@ -469,3 +481,13 @@ def test_arrays_of_no_numbers_are_left_out_and_named(tmp_path):
     assert "Left out: labels (dtype <U1, no real numbers), kept (dtype bool, no real numbers), other (Py" in text
     np.savez(tmp_path / "b.npz", **beside)
     assert refused(tmp_path / "b.npz") == "palmette: FILE holds no numbers"
+
+
+def test_weights_that_are_quantised_and_left_out_are_minded(saved):
+    packed = {f"{n}.qweight": torch.ones(2, 8, dtype=torch.int32) for n in "abcd"}
+    text = " ".join(
+        run(saved(packed | {"head.weight": torch.eye(4), "ids": torch.ones(2, 2).int()})).stdout.split()
+    )
+    assert (
+        "Mind: a.qweight, b.qweight, c.qweight and 1 more: quantised, and left out, so that this is about" in text
+    )

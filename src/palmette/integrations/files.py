@@ -24,7 +24,15 @@ from palmette.pruning.stored import Stored
 
 FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """What a folder of Transformers may have, in the order in which Transformers looks for it."""
-_CUT_OFF = ("incomplete metadata", "header length", "header too small", "central directory", "unexpected EOF")
+_POINTER = b"version https://git-lfs.github.com/"
+_CUT_OFF = (
+    "incomplete metadata",
+    "header length",
+    "header too small",
+    "central directory",
+    "unexpected EOF",
+    "Invalid argument",  # a place in the file that is not there
+)
 
 
 @dataclass(frozen=True)
@@ -81,6 +89,7 @@ def open_checkpoint(
     path = Path(path)
     file = _main_file(path)
     with readable(path):
+        _check_there(file)
         found = _READERS[_kind(file)](file)
     if found.vectors:
         if not any(t.entries for t in found.tensors):
@@ -135,10 +144,12 @@ def _why(error: Exception, suffix: str) -> str:
         return f"it needs {pickled[1]}, and only tensors are loaded; save model.state_dict() in its place"
     if "TorchScript archives" in str(error):
         return "it is a program of TorchScript, and only tensors are loaded; save model.state_dict() in its place"
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
     if any(words in str(error) for words in _CUT_OFF):
         return "it is damaged, or was cut off when it was copied"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    if "header too large" in str(error):
+        return f"its contents are not weights in the {suffix} format"
     # Torch goes on for paragraphs; a KeyError or a struct.error says nothing to a person.
     first = re.split(r"\n|; |(?<=\S)\. ", str(error).strip())[0].rstrip(".")
     if first and isinstance(error, ValueError | TypeError | RuntimeError | MemoryError | SafetensorError):
@@ -167,6 +178,15 @@ def _main_file(path: Path) -> Path:
     if path.stat().st_size == 0:
         raise ValueError(f"{str(path)!r} is empty")
     return path
+
+
+def _check_there(file: Path) -> None:
+    """Whoever clones a repository without Git LFS has a few lines of text under the names of large files."""
+    with file.open("rb") as handle:
+        if handle.read(len(_POINTER)) == _POINTER:
+            raise NotReadable(
+                f"{str(file)!r} is a pointer of Git LFS, not the file itself; `git lfs pull` gets it"
+            )
 
 
 def _kind(path: Path) -> str:
@@ -257,6 +277,7 @@ def _bin(file: Path) -> Contents:
 
 def _shard(file: Path) -> Sequence[Stored]:
     with readable(file):  # which names the one that is damaged
+        _check_there(file)
         return shards.read(file)[0] if file.suffix == ".safetensors" else pickles.read_shard(file)
 
 

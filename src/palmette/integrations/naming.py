@@ -12,7 +12,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from palmette.errors import NothingToPrune
-from palmette.pruning.compressible import LeftOut
+from palmette.pruning.compressible import NO_FLOATS, LeftOut
 from palmette.pruning.stored import Stored
 
 # What PyTorch's layers call the weights that are pruned; parameters of another name belong to no such layer.
@@ -21,7 +21,6 @@ _WEIGHTS = ("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_pro
 _EMBEDDING = re.compile(
     r"(embed(ding)?s?|embd|emb|wte|wpe|lookup|relative_attention_bias)$|^(embed_(?!out)|shared$)", re.I
 )
-_NO_FLOATS = "no dense floating-point numbers"
 _NORM = re.compile(r"norm|(^|_)(ln|bn|gn)(_|\d|$)", re.I)
 _CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)\.weight$")
 
@@ -88,7 +87,7 @@ def sort_out(
 def _cannot(tensor: Stored, vectors: bool) -> str:
     """Why a tensor cannot be pruned, or as plain numbers measured, whatever its name."""
     if not (vectors or tensor.dtype.is_floating_point):
-        return _NO_FLOATS
+        return NO_FLOATS
     if not tensor.entries:
         return "empty"
     return "" if vectors or len(tensor.shape) > 1 else "a vector: bias, norm or statistics"
@@ -116,7 +115,7 @@ def _nothing(what: str, left_out: Sequence[LeftOut], include: list[str] | None, 
         return f"nothing is left of {what} with include={include}, exclude={exclude}; the names are {shown}"
     able = [t for t in left_out if t.why in ("embedding", "norm", "a bias", "not the weight of a layer")]
     if not able:
-        others = [t.name for t in left_out if len(t.shape) > 1 and t.why == _NO_FLOATS]
+        others = [t.name for t in left_out if len(t.shape) > 1 and t.why == NO_FLOATS]
         shown = f"; {others[0]} is quantised, sparse or of integers: take the model before that" if others else ""
         return f"{what} holds no dense floating-point tensor of two or more dimensions by name{shown}"
     shown = ", ".join(f"{t.name} ({t.why})" for t in able[:4]) + (", …" if len(able) > 4 else "")

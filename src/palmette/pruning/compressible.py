@@ -62,6 +62,10 @@ class Measurement:
         return (self.d - self.zeros) / self.entries
 
 
+NO_FLOATS = "no dense floating-point numbers"
+"""Why integers, as quantised weights are, are left out."""
+
+
 @dataclass(frozen=True)
 class LeftOut:
     """A tensor that is no weight to prune, and why."""

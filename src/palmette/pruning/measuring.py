@@ -151,9 +151,8 @@ def conclude(
     cuts = [cut] if len(found) == 1 else [c for c, _ in find_thresholds(weights, spectrum, cut, chunk, points)]
     layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))
     whole = _together(layers, _measures(spectrum, budget, sums), left_out)
-    return Compressibility(
-        budget, layers, whole, tuple(left_out), title, verdict(layers, whole, budget), warnings(layers, whole)
-    )
+    said, minded = verdict(layers, whole, budget), warnings(layers, whole, left_out)
+    return Compressibility(budget, layers, whole, tuple(left_out), title, said, minded)
 
 
 def _measures(spectrum: Spectrum, budget: Sap, sums: PowerSums) -> dict[str, Any]:

@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from palmette.pruning.compressible import NO_FLOATS, LeftOut, Measurement
 from palmette.pruning.scopes import SCOPES
 
 if TYPE_CHECKING:
     from palmette.pruning.budgets import Sap
-    from palmette.pruning.compressible import Measurement
 
 FEW_LEVELS = 256  # different magnitudes: as many as 8 bits have
 _MANY = 4096  # entries, of which continuous weights would have more than that
 _SPARSE = 0.01
+_OF_WEIGHTS = ("weight", "weight_packed")  # as they are called when they are quantised; GPTQ says qweight
 
 
 def gaussian_index(p: float, q: float) -> float:
@@ -75,7 +76,9 @@ def _range(shares: Mapping[str, float]) -> str:
     return low if low == high else f"{low.removesuffix('%')} to {high}"
 
 
-def warnings(layers: Sequence[Measurement], whole: Measurement) -> tuple[str, ...]:
+def warnings(
+    layers: Sequence[Measurement], whole: Measurement, left_out: Sequence[LeftOut] = ()
+) -> tuple[str, ...]:
     """What to mind before these figures are believed or acted upon."""
     said = []
     numbers = plain_numbers(layers)  # nothing has to pass through these, and they have no neurons
@@ -99,10 +102,17 @@ def warnings(layers: Sequence[Measurement], whole: Measurement) -> tuple[str, ..
         said.append(f"{1 - whole.d / whole.entries:.0%} were pruned before, as a mask says, and do not count.")
     if whole.dead_neurons and whole.zeros < whole.d and not numbers:
         said.append(f"{whole.dead_neurons:,} of {whole.neurons:,} neurons have no weight but zeros.")
-    return (*said, *_quantised(layers))
+    return (*said, *_quantised(layers, left_out))
 
 
-def _quantised(layers: Sequence[Measurement]) -> Iterator[str]:
+def _quantised(layers: Sequence[Measurement], left_out: Sequence[LeftOut]) -> Iterator[str]:
+    matrices = [t.name for t in left_out if t.why == NO_FLOATS and len(t.shape) > 1]
+    integers = [name for name in matrices if name.endswith(_OF_WEIGHTS)]
+    if integers:
+        yield (
+            f"{_names(integers)}: quantised, and left out, so that this is about the rest. Measure, and prune, "
+            "before quantising."
+        )
     coded = [layer for layer in layers if layer.coding]
     if coded:
         many = f"All {len(layers)}" if len(coded) == len(layers) else f"{len(coded)} of {len(layers)}"
