@@ -420,6 +420,26 @@ def test_a_node_that_is_not_followed_is_named_and_the_rest_goes():
     assert layers == {"b.weight": (3, 5), "c.weight": (2, 3)}
 
 
+class Autocast(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return self.b(self.a(x))
+
+
+def test_dead_neurons_inside_of_what_is_not_followed_are_named():
+    model = Autocast()
+    model.a.weight.data[:3] = 0
+    small, report = compact(model, torch.randn(2, 4))
+    assert report.layers == {}
+    (note,) = report.notes
+    assert re.fullmatch(r"3 dead channels stay: they reach \w+ \(wrap_with_autocast\)", note)
+    assert torch.equal(small.a.weight, model.a.weight)
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20", "transformer", *LARGER])
 def test_our_models_with_half_of_their_neurons_dead(name):
     model = settle_(build(name, shape=(3, 8, 8), classes=10))

@@ -64,6 +64,13 @@ def test_a_model_that_is_never_the_same_is_dense_and_its_inputs_are_left_as_they
     assert torch.equal(inputs, before)
 
 
+def test_dead_neurons_that_have_to_stay_are_not_called_alive():
+    model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4))
+    model[0].weight.data[:4] = 0
+    said = way(pm.speed(model, torch.randn(5, 8)), "compacted").note
+    assert said == "4 dead channels stay: they reach layer_norm (layer_norm in 1)"
+
+
 def test_what_cannot_be_run_says_so():
     model = three_layers().to(torch.float16)
     model[0].weight.data[:60] = 0

@@ -64,6 +64,8 @@ class Read:
     folds: bool
 
 
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Modules that have their outputs along the first axis of a weight, and may have a bias."""
 Value: TypeAlias = Any  # Channels | Stored | None (nothing is followed) | a number or list of the graph | a tuple
 
 
@@ -208,6 +210,11 @@ def planned(walk: Walk) -> Plan:
     dead = _removable(walk, roots, pinned=alive) & pinned[roots]
     reasons = {int(roots[atom]): why for atom, why in reversed(walk.pins.items())}
     kept = Counter(reasons[root] for root in roots[dead].unique().tolist())
+    for stored in walk.stored:
+        # A layer inside of what is not followed, such as a block in mixed precision, has no atoms.
+        unseen = stored.pinned and not stored.axes and isinstance(walk.owner(stored), LAYERS)
+        if unseen and stored.tensor.dim() > 1:
+            kept += Counter({stored.pinned: int((~stored.tensor.flatten(1).ne(0).any(1)).sum())})
     return Plan(walk, gone, kept)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from palmette.pruning.compact_graph import Channels, Read, Stored, Value, Walk, told
+from palmette.pruning.compact_graph import LAYERS, Channels, Read, Stored, Value, Walk, told
 
 Handler = Callable[[Walk, Node], Value]
 
@@ -70,8 +70,7 @@ def _takes(walk: Walk, weight: Stored, bias: Stored | None) -> bool:
     if bias is not None:
         return bias.uses == 1
     owner = walk.owner(weight)
-    kinds = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-    return weight.uses == 1 and isinstance(owner, kinds) and owner.bias is None
+    return weight.uses == 1 and isinstance(owner, LAYERS) and owner.bias is None
 
 
 def _linear(walk: Walk, node: Node) -> Value:

@@ -118,8 +118,7 @@ def _shrunk(flops: tuple[int, int]) -> str:
 
 
 def _why_not(notes: Sequence[str]) -> str:
-    left = [note for note in notes if note.startswith(("Nothing", "Left"))]
-    return left[0] if left else "no neuron or channel is dead"
+    return notes[0] if notes else "no neuron or channel is dead"
 
 
 class _Sparse(nn.Module):
