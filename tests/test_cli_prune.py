@@ -317,6 +317,20 @@ def test_masks_beside_weights_that_came_back_are_not_believed(tmp_path, dtype):
     assert not (tmp_path / "d.safetensors").exists()
 
 
+def test_the_folder_that_one_is_in_is_measured_and_cut(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    saved(net(), tmp_path / "mine" / "model.safetensors")
+    monkeypatch.chdir(tmp_path / "mine")
+    measured = CliRunner().invoke(main, ["measure", "."])
+    assert measured.stdout.startswith("mine, PQ Index at ")
+    result = run(".", "-o", "../cut", "--density", "0.5")
+    assert result.stdout.startswith("mine, scope neuron, ")
+    assert sorted(p.name for p in (tmp_path / "cut").iterdir()) == ["model.masks.safetensors", "model.safetensors"]
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    assert "'.' is there already; for a folder name a new one" in refused("../mine", "-o", ".")
+
+
 @pytest.fixture(scope="module")
 def tiny_llama(tmp_path_factory):
     """A Llama of 6,000 weights and a tokenizer of words, saved as Transformers saves them."""

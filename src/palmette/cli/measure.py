@@ -135,7 +135,7 @@ def measure(
             )
         content = json.dumps(measure_part(file, *_fraction(part), **settings), allow_nan=False).encode()
         write_whole(out, content)
-        click.echo(f"{out}: part {part} of {file.name}, {size(len(content))}")
+        click.echo(f"{out}: part {part} of {file.absolute().name}, {size(len(content))}")
         return
     else:
         report = how_compressible(file, **settings)

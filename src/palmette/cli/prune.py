@@ -95,7 +95,7 @@ def prune(
         cut = prune_checkpoint(
             source, out, scope=scope, budget=chosen, include=patterns, exclude=exclude, pack=pack
         )
-    _show(f"{source.name}, scope {scope}, {chosen}", cut)
+    _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
 
 
 def _ratio(density: float) -> Budget:

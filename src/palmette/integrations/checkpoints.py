@@ -157,7 +157,7 @@ def _check_writable(checkpoint: Checkpoint) -> None:
 @contextmanager
 def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
     """Where to write the weights: nothing is at `out` before all of it is there."""
-    own = {source.resolve(), masks_file(source).resolve()}
+    own = {source.resolve(), masks_file(source.absolute()).resolve()}
     if source.is_dir() or source.name.endswith(".index.json"):  # its shards too
         own |= {file.resolve() for file in (source if source.is_dir() else source.parent).iterdir()}
     if out.resolve() in own or (folder and source.resolve() in out.resolve().parents):
@@ -167,7 +167,7 @@ def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
     if folder:
         if out.suffix == ".safetensors":
             raise ValueError(f"{str(source)!r} is a folder, and a cut one is another; name that, not {str(out)!r}")
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(Path.cwd())):
             raise ValueError(f"{str(out)!r} is there already; for a folder name a new one")
         partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
         try:

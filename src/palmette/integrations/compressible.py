@@ -64,7 +64,7 @@ def how_compressible(
             found.weights,
             budget=budget,
             left_out=found.left_out,
-            title=found.path.name,
+            title=found.path.absolute().name,  # also of "."
             chunk=chunk,
         )
 
