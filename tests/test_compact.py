@@ -1,5 +1,6 @@
 import copy
 import re
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -418,6 +419,37 @@ def test_a_node_that_is_not_followed_is_named_and_the_rest_goes():
     note = "1 dead channel stays: it reaches sort (sort)"
     _, layers = compacted(model, torch.randn(2, 4), notes=(note,))
     assert layers == {"b.weight": (3, 5), "c.weight": (2, 3)}
+
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.b((self.a(x) * x.abs().max().item()).relu())
+
+
+def test_numbers_that_are_taken_out_of_tensors_are_followed():
+    model = Scaled()
+    model.a.weight.data[:3], model.a.bias.data[:3] = 0, 0
+    _, layers = compacted(model, torch.randn(2, 4))
+    assert layers == {"a.weight": (2, 4), "b.weight": (2, 2)}
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+
+
+class Answering(Scaled):
+    def forward(self, x):
+        return Answer(super().forward(x))
+
+
+def test_no_line_is_told_where_the_fault_is_in_none():
+    note = compact(Answering(), torch.randn(2, 4))[1].notes[0]
+    assert "torch.export cannot trace the model: RuntimeError: Found <class 'test_compact.Answer'> in outp" in note
 
 
 class Autocast(nn.Module):

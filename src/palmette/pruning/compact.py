@@ -136,11 +136,11 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
 
 
 def _line(error: Exception) -> str:
-    """Where in the code of the model it was raised: the last line that is not PyTorch's own."""
+    """Where in the code of the model it was raised: the last line of a file that is not PyTorch's own."""
     own = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)[1:]
-        if not Path(frame.filename).is_relative_to(Path(torch.__file__).parent)
+        if frame.line and not Path(frame.filename).is_relative_to(Path(torch.__file__).parent)
     ]
     return f" at {Path(own[-1].filename).name}, line {own[-1].lineno}, {own[-1].line!r}" if own else ""
 

@@ -15,9 +15,9 @@ Handler = Callable[[Walk, Node], Value]
 
 
 def _shape(argument: Any) -> torch.Size:
-    """Of the tensor that a node gives."""
-    shape: torch.Size = argument.meta["val"].shape
-    return shape
+    """Of what a node gives; a number that `item` took out of a tensor has no axes."""
+    value = argument.meta["val"]
+    return value.shape if isinstance(value, Tensor) else torch.Size()
 
 
 def _arguments(node: Node, *names: str) -> list[Any]:
