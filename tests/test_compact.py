@@ -421,6 +421,24 @@ def test_a_node_that_is_not_followed_is_named_and_the_rest_goes():
     assert layers == {"b.weight": (3, 5), "c.weight": (2, 3)}
 
 
+class Casting(nn.Module):
+    """Computes with more bits, as norms and losses do."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        return self.b(self.a(x).double().exp().float().T.T)
+
+
+def test_channels_go_through_a_change_of_dtype():
+    model = Casting()
+    model.a.weight.data[:3] = 0
+    _, layers = compacted(model, torch.randn(2, 4))
+    assert layers == {"a.weight": (2, 4), "b.weight": (2, 2)}
+
+
 class Scaled(nn.Module):
     def __init__(self):
         super().__init__()

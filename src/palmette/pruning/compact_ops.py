@@ -312,6 +312,11 @@ def _embedding(walk: Walk, node: Node) -> Value:
     return Channels(len(_shape(node)) - 1, walk.axis(table, 1), zero, torch.zeros(len(zero)).double())
 
 
+def _nothing(walk: Walk, node: Node) -> Value:
+    """The tracer's own: it checks a dtype where one is changed, and the model does not have it."""
+    return None
+
+
 def _getitem(walk: Walk, node: Node) -> Value:
     index: Any = node.args[1]
     whole = walk.value(node.args[0])
@@ -322,7 +327,7 @@ _POINTWISE = """relu gelu silu sigmoid tanh hardtanh hardswish hardsigmoid relu6
     softplus softsign log_sigmoid abs neg exp expm1 log log1p sqrt rsqrt square pow clamp clamp_min clamp_max erf
     sin cos reciprocal sign floor round rsub threshold hardshrink softshrink dropout feature_dropout"""
 _LAYOUT = """view reshape _unsafe_view flatten unflatten permute transpose t movedim unsqueeze squeeze expand slice
-    select index_select repeat flip narrow"""
+    select index_select repeat flip narrow numpy_T"""
 _POOLS = """max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
     adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d upsample_nearest1d upsample_nearest2d
     upsample_nearest3d upsample_linear1d upsample_bilinear2d upsample_bicubic2d"""
@@ -341,6 +346,7 @@ _OTHERS: list[tuple[str, Handler]] = [
     ("cat", _cat),
     ("embedding", _embedding),
     ("getitem", _getitem),
+    ("_assert_tensor_metadata", _nothing),
 ]
 
 HANDLERS: dict[str, Handler] = {
