@@ -418,6 +418,15 @@ def test_the_page_is_one_file_that_needs_nothing_else(saved, tmp_path):
     assert f"{report.whole.share_cut('global'):.1%}" in page
 
 
+def test_the_page_of_plain_numbers_says_nothing_of_layers(tmp_path):
+    (tmp_path / "a.csv").write_text("income\n1\n5\n100\n3\n")
+    result = run(tmp_path / "a.csv", "--html", tmp_path / "page.html")
+    assert result.stdout.startswith(f"{tmp_path / 'page.html'}: 1 vector, ")
+    page = (tmp_path / "page.html").read_text().partition("<body>")[2]
+    assert "4 numbers in 1 vector" in page
+    assert not re.search("weights|layer|neuron|scope", page, re.IGNORECASE)
+
+
 def test_patterns_choose_the_layers(saved):
     file = saved({"a.weight": torch.eye(2), "b.weight": torch.eye(2), "c.table": torch.eye(2)})
     assert names(file) == ["a.weight", "b.weight", "all"]

@@ -94,6 +94,14 @@ def test_weights_are_found_in_any_nesting(tmp_path, nesting):
     assert_holds(open_checkpoint(tmp_path / "a.pt"), model)
 
 
+def test_two_networks_in_one_file_are_both_measured(tmp_path):
+    model = net()
+    other = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.save({"generator": model.state_dict(), "discriminator": other}, tmp_path / "a.pt")
+    names = {weight.name.partition(".")[0] for weight in open_checkpoint(tmp_path / "a.pt").weights}
+    assert names == {"generator", "discriminator"}
+
+
 @pytest.mark.parametrize("large", [0, pickles.LARGE])
 @pytest.mark.parametrize("zipped", [True, False])
 def test_old_and_new_files_of_torch_are_read(tmp_path, monkeypatch, zipped, large):

@@ -212,6 +212,7 @@ def test_what_cannot_be_filled_is_refused(path):
         (5, "a model or its state_dict, got int"),
         ({"epoch": 3}, "tensors by name, got int for 'epoch'"),
         ({1: torch.zeros(1)}, "tensors by name, got Tensor for 1"),
+        ({"__metadata__": torch.zeros(1)}, "no tensor with the name '__metadata__'; give it another"),
         ({"w": torch.zeros(2, device="meta")}, "got meta for 'w'"),
         ({"w": torch.zeros(2, 2).to_sparse()}, "torch.sparse_coo torch.float32 for 'w'"),
         ({"w": torch.zeros(2, dtype=torch.complex128)}, "torch.complex128 for 'w'"),

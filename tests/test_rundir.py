@@ -343,9 +343,11 @@ def refuses_what_does_not_fit(run, why):
     assert run.load_checkpoint() == (0, {"number": 0})
 
 
-def test_a_file_in_the_place_of_the_folder_is_reported(tmp_path):
-    (tmp_path / "run").write_text("")
-    with pytest.raises(NotWritten, match=r"into the run folder .*File exists"), RunDir(tmp_path / "run").lock():
+def test_a_file_where_a_folder_should_be_is_named(tmp_path):
+    (tmp_path / "run").touch()
+    with pytest.raises(NotWritten, match=r"run' is a file, where a run folder should be; name another"):
+        RunDir(tmp_path / "run").write_text("failure.txt", "why")
+    with pytest.raises(NotWritten, match=r"run' is a file"), RunDir(tmp_path / "run").lock():
         pass
 
 

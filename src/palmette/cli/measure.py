@@ -140,7 +140,7 @@ def measure(
     else:
         report = how_compressible(file, **settings)
     if html is not None:
-        from palmette.reports.compressible_page import page
+        from palmette.reports.compressible_page import counted, page
 
         content = page(report).encode()
         write_whole(html, content)
@@ -149,7 +149,7 @@ def measure(
     elif as_csv:
         click.echo(_csv(report), nl=False)
     elif html is not None:
-        click.echo(f"{html}: {len(report.layers)} layers, {size(len(content))}")
+        click.echo(f"{html}: {counted(report)}, {size(len(content))}")
     else:
         _show(report)
 

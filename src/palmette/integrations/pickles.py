@@ -18,7 +18,7 @@ from palmette.measures.rows import as_tensor
 from palmette.pruning.stored import Stored, in_memory, unreadable
 
 # Where training scripts keep the weights, the likeliest first.
-_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params", "generator")
+_KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params")
 
 LARGE = 1 << 28  # bytes, from which on a file is read in parts: to find them takes torch a second
 

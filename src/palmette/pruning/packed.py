@@ -145,7 +145,11 @@ def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
     check_whole(model, "save")
     for name, tensor in model.items():
         if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise TypeError(f"save writes tensors by name, got {type(tensor).__name__} for {name!r}")
+            raise TypeError(
+                f"save writes tensors by name, got {type(tensor).__name__} for {name!r}; give a dict without it"
+            )
+        if name == "__metadata__":
+            raise TypeError("a safetensors file keeps no tensor with the name '__metadata__'; give it another")
         if tensor.is_meta or tensor.layout != torch.strided or _name_of(tensor) not in _DTYPES:
             kind = "meta" if tensor.is_meta else f"{tensor.layout} {tensor.dtype}"
             raise TypeError(f"save writes dense tensors of {', '.join(_DTYPES)}, got {kind} for {name!r}")

@@ -8,7 +8,8 @@ from importlib.resources import files
 
 from palmette import __version__
 from palmette.pruning.compressible import Compressibility, LeftOut, Measurement
-from palmette.pruning.scopes import SCOPES
+from palmette.pruning.scopes import SCOPES, Scope
+from palmette.pruning.verdict import plain_numbers
 from palmette.reports.page_looks import LAYER_COLOURS
 from palmette.reports.words import size
 
@@ -31,6 +32,7 @@ _MEANINGS = (
     ("dead", "neurons that have no weight but zeros"),
     ("after", "with the values that stay and a bit for every weight, after the cut in scope neuron"),
 )
+_OF_NUMBERS = (*_MEANINGS[:3], ("SAP cuts", "what SAP would cut in its next step"))
 
 
 def page(report: Compressibility) -> str:
@@ -40,7 +42,11 @@ def page(report: Compressibility) -> str:
     budget = report.budget
     notices = "".join(f'<p class="notice">{escape(text)}</p>\n' for text in report.warnings)
     verdict = "".join(f"<p>{escape(text)}</p>\n" for text in report.verdict)
-    meanings = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>" for name, text in _MEANINGS)
+    numbers = plain_numbers(report.layers)
+    meanings = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
+        for name, text in (_OF_NUMBERS if numbers else _MEANINGS)
+    )
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -58,7 +64,8 @@ def page(report: Compressibility) -> str:
 <header>
 <p class="brand">palmette</p>
 <h1>How compressible is {title}?</h1>
-<p class="lead">{report.whole.d:,} weights in {_layers(len(report.layers))}, measured without data.
+<p class="lead">{report.whole.d:,} {"numbers" if numbers else "weights"} in {counted(report)}\
+{"" if numbers else ", measured without data"}.
 Budget: {escape(str(budget))}.</p>
 </header>
 <main>
@@ -66,9 +73,9 @@ Budget: {escape(str(budget))}.</p>
 <div class="verdict">
 {verdict}</div>
 {notices}<div class="cards">
-{_cards(report.whole)}</div>
-<h2>Layers</h2>
-<div class="scroll">{_table(report)}</div>
+{_cards(report.whole, numbers)}</div>
+<h2>{"Vectors" if numbers else "Layers"}</h2>
+<div class="scroll">{_table(report, numbers)}</div>
 <dl>{meanings}</dl>
 {_left_out(report.left_out)}
 </main>
@@ -78,11 +85,13 @@ Budget: {escape(str(budget))}.</p>
 """
 
 
-def _layers(count: int) -> str:
-    return f"{count} layer{'s' if count != 1 else ''}"
+def counted(report: Compressibility) -> str:
+    """How many layers there are, or vectors."""
+    one = "vector" if plain_numbers(report.layers) else "layer"
+    return f"{len(report.layers)} {one}{'s' if len(report.layers) != 1 else ''}"
 
 
-def _cards(whole: Measurement) -> str:
+def _cards(whole: Measurement, numbers: bool) -> str:
     accent = "var(--accent)"
     cards = [
         (
@@ -92,9 +101,12 @@ def _cards(whole: Measurement) -> str:
             accent,
         )
     ]
-    for scope in SCOPES:
+    for scope in ("global",) if numbers else SCOPES:
         text = f"{whole.sap_cut[scope]:,} weights; {size(whole.bytes)} become {size(whole.bytes_after[scope])}"
-        cards.append((f"Next cut, scope {scope}", f"{whole.share_cut(scope):.1%}", text, _COLOURS[scope]))
+        title = f"Next cut, scope {scope}"
+        if numbers:
+            title, text = "SAP would cut", f"{whole.sap_cut[scope]:,} numbers"
+        cards.append((title, f"{whole.share_cut(scope):.1%}", text, _COLOURS[scope]))
     return "".join(
         f'<div class="card" style="border-top-color: {colour}"><h3>{escape(title)}</h3>'
         f'<p class="big">{big}</p><p>{escape(text)}</p></div>\n'
@@ -102,50 +114,42 @@ def _cards(whole: Measurement) -> str:
     )
 
 
-def _table(report: Compressibility) -> str:
-    titles = (
-        "",
-        "shape",
-        "weights",
-        "PQ Index",
-        "Gini",
-        "Hoyer",
-        "bound",
-        "tail",
-        *SCOPES,
-        "dead",
-        "size",
-        "after",
-    )
+def _table(report: Compressibility, numbers: bool) -> str:
+    measures = ("PQ Index", "Gini", "Hoyer", "bound", "tail")
+    titles = ("", "shape", "weights", *measures, *SCOPES, "dead", "size", "after")
+    if numbers:
+        titles = ("", "numbers", *measures, "SAP cuts")
     head = "".join(f"<th>{title}</th>" for title in titles)
     most = max((m.share_cut(scope) for m in report.layers for scope in SCOPES), default=0.0) or 1.0
-    rows = "".join(f"<tr>{_row(m, most)}</tr>\n" for m in report.layers)
+    rows = "".join(f"<tr>{_row(m, most, numbers)}</tr>\n" for m in report.layers)
     if len(report.layers) > 1:
-        rows += f'<tr class="whole">{_row(report.whole, most)}</tr>\n'
+        rows += f'<tr class="whole">{_row(report.whole, most, numbers)}</tr>\n'
     return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
 
 
-def _row(m: Measurement, most: float) -> str:
+def _row(m: Measurement, most: float, numbers: bool) -> str:
     plain = [
-        " × ".join(map(str, m.shape)),
         f"{m.d:,}",
         *(_number(x) for x in (m.pq_index, m.gini_index, m.hoyer)),
         "none" if m.removable is None else f"{m.removable:.1%}",
         _number(m.tail_mass),
     ]
-    bars = []
-    for scope in SCOPES:
-        share = m.share_cut(scope)
-        width = max(0.0, min(100.0, 100 * share / most))
-        bar = f'<span style="width: {width:.1f}%; background: {_COLOURS[scope]}"></span>'
-        bars.append(f'<td class="bar">{share:.1%}{bar}</td>')
+    name = f'<td class="name">{escape(m.name).replace(".", ".<wbr>")}</td>'
+    if numbers:  # each vector by itself, and the whole as one vector
+        return name + _cells(plain) + _bar(m, "layer" if m.shape else "global", most)
     last = [f"{m.dead_neurons:,}", size(m.bytes), size(m.bytes_after["neuron"])]
-    return (
-        f'<td class="name">{escape(m.name).replace(".", ".<wbr>")}</td>'
-        + "".join(f"<td>{cell}</td>" for cell in plain)
-        + "".join(bars)
-        + "".join(f"<td>{cell}</td>" for cell in last)
-    )
+    bars = "".join(_bar(m, scope, most) for scope in SCOPES)
+    return name + _cells([" × ".join(map(str, m.shape)), *plain]) + bars + _cells(last)
+
+
+def _cells(texts: Sequence[str]) -> str:
+    return "".join(f"<td>{text}</td>" for text in texts)
+
+
+def _bar(m: Measurement, scope: Scope, most: float) -> str:
+    width = max(0.0, min(100.0, 100 * m.share_cut(scope) / most))
+    bar = f'<span style="width: {width:.1f}%; background: {_COLOURS[scope]}"></span>'
+    return f'<td class="bar">{m.share_cut(scope):.1%}{bar}</td>'
 
 
 def _left_out(tensors: Sequence[LeftOut]) -> str:

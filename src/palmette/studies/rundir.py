@@ -292,6 +292,8 @@ def _explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[Non
     try:
         yield
     except OSError as error:
+        if folder.exists() and not folder.is_dir():
+            raise NotWritten(f"{str(folder)!r} is a file, where a {kind} should be; name another place") from error
         free = "unknown"
         with suppress(OSError):
             free = f"{shutil.disk_usage(folder).free:,} bytes"
