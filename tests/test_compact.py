@@ -455,6 +455,25 @@ def test_numbers_that_are_taken_out_of_tensors_are_followed():
     assert layers == {"a.weight": (2, 4), "b.weight": (2, 2)}
 
 
+class Choosing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        h = self.a(x).relu()
+        return torch.cond(x.sum() > 0, lambda h: self.b(h), lambda h: -self.b(h), (h,))
+
+
+def test_a_branch_is_left_alone_and_goes_on_working():
+    model, x = Choosing(), torch.randn(2, 4)
+    model.a.weight.data[:3], model.a.bias.data[:3] = 0, 0
+    _, report = compact(model, x)
+    assert report.notes == ("3 dead channels stay: they reach cond (cond)",)
+    with torch.no_grad():
+        assert model(x).shape == (2, 2)
+
+
 @dataclass
 class Answer:
     logits: torch.Tensor
