@@ -129,7 +129,7 @@ def test_no_output_of_any_network_changes():
         walk, why = module._walk(model, (x,), {})
         assert walk is not None, why
         plan = module.planned(walk)
-        small = module._cut(
+        small = module.cut(
             model, plan, plan.gone, torch.zeros_like(plan.gone)
         )  # without the check that comes after
         wanted, found = model(3 * x), small(3 * x)
