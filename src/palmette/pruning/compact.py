@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import functools
 import inspect
 import io
 import logging
@@ -10,7 +12,6 @@ import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ _Model = TypeVar("_Model", bound=nn.Module)
 _TOLERANCE = 1e-5
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Compaction:
     """What `compact` did.
 
@@ -110,7 +111,18 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
 def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
     """The tensors that `model` gives for `inputs`: a tensor, a tuple of arguments or a dict of them by name."""
     args, kwargs = _called_with(inputs)
-    return [leaf for leaf in tree_leaves(model(*args, **kwargs)) if isinstance(leaf, Tensor)]
+    return _tensors(model(*args, **kwargs))
+
+
+def _tensors(given: Any) -> list[Tensor]:
+    """Those in what a model gives, in plain dataclasses too."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(given):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif dataclasses.is_dataclass(leaf):
+            found += _tensors([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
+    return found
 
 
 def _called_with(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -126,7 +138,7 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     except Exception as error:
         raise ValueError(f"the model fails on the example inputs: {type(error).__name__}: {error}") from error
     try:
-        with _quiet():
+        with _quiet(), _giving_tensors(model):
             program = torch.export.export(model, args, kwargs)
             if any(_changes_inputs(node.target) for node in program.graph.nodes):
                 program = program.run_decompositions({})  # which puts other nodes in their place
@@ -134,6 +146,25 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         said = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
         return None, f"Nothing was taken out: torch.export cannot trace the model{_line(error)}: {said}"
     return Walk(program, model), ""
+
+
+@contextmanager
+def _giving_tensors(model: nn.Module) -> Iterator[None]:
+    """A list of tensors in place of what `model` gives, which the tracer may not know, such as a dataclass."""
+    own, forward = "forward" in vars(model), model.forward
+
+    @functools.wraps(forward)
+    def plain(*args: Any, **kwargs: Any) -> list[Tensor]:
+        return _tensors(forward(*args, **kwargs))
+
+    model.forward = plain
+    try:
+        yield
+    finally:
+        if own:
+            model.forward = forward
+        else:
+            del model.forward
 
 
 def _line(error: Exception) -> str:
@@ -204,7 +235,7 @@ def _outputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         if buffer is not None and buffer.layout == torch.strided
     ]
     try:
-        return [leaf for leaf in tree_leaves(model(*given[0], **given[1])) if isinstance(leaf, Tensor)]
+        return _tensors(model(*given[0], **given[1]))
     finally:
         for buffers, name, buffer, before in kept:
             buffers[name] = buffer if torch.equal(buffer, before) else buffer.copy_(before)
