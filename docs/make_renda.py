@@ -58,8 +58,8 @@ def text(records: Sequence[dict[str, Any]], about: dict[str, Any], seconds: floa
             f"{before['retrained']['pq_index']:.4f} to {turn['retrained']['pq_index']:.4f}: so "
             "`prune_and_retrain`, which was given nothing to evaluate with, gave back the network of round "
             f"{good}, {percent(before['retrained']['density'])} of the weights and {accuracy(before):.2f} %. The "
-            f"dense one has {accuracy(dense):.2f} %. That this is the last round that is no worse may be luck, "
-            "with one run."
+            f"dense one has {accuracy(dense):.2f} %. With one run and one rise, that this was the last round that "
+            "is no worse may be luck."
         )
     ran = (
         f"{about['hardware']}, {about['versions']}, {about['precision']}, {about['date']}; {seconds:,.0f} s, "
