@@ -11,7 +11,8 @@ import pytest
 
 from browser import CHROMIUM, WAIT_S, Browser
 from palmette.reports.page import page
-from test_report import embedded, made_of, rows_of, small_runs
+from palmette.studies.config import Experiment
+from test_report import embedded, made_of, rows_of, run_of, small_runs
 from test_report_families import ablations
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no browser: apt-get install chromium")
@@ -226,6 +227,42 @@ def test_nothing_is_wider_than_the_window(browser, made, width):
         "[...document.querySelectorAll('figure')].filter(f => f.querySelector('svg').clientWidth > f.clientWidth)"
     )
     assert browser.js(f"{too_wide}.length") == 0
+
+
+def axes_of(browser, file, runs):
+    """The numbers and names along the two axes of each panel, left out those that are not seen."""
+    file.write_text(page(runs), encoding="utf-8")
+    browser.open(file)
+    labels = "[...a.querySelectorAll('text')].filter(t => t.style.opacity !== '0').map(t => t.textContent)"
+    axes = f"[...f.querySelectorAll('.role-axis-label')].map(a => {labels}.filter(Boolean))"
+    found = browser.js(f"[...document.querySelectorAll('figure')].map(f => [f.dataset.panel, {axes}])")
+    return dict(found)
+
+
+def test_the_axis_of_few_rounds_has_whole_rounds_only(browser, tmp_path):
+    for count in (1, 2, 3, 4):
+        found = axes_of(browser, tmp_path / "few.html", [run_of(Experiment(), [0.9] * count)])
+        for panel in ("accuracy", "pq_index", "density", "phases", "layer_density", "cut"):
+            assert found[panel][0] == [str(t) for t in range(count)], panel
+
+
+def test_a_logarithmic_axis_within_a_decade_has_numbers_all_along(browser, tmp_path):
+    runs = [run_of(Experiment(), [0.9] * 4, [0.17, 0.11, 0.09, 0.075])]
+    found = axes_of(browser, tmp_path / "narrow.html", runs)
+    assert found["pq_index"][1] == [f"{n / 100:g}" for n in range(8, 18)]
+    assert axes_of(browser, tmp_path / "one.html", [run_of(Experiment(), [0.9], [0.1221335])])["pq_index"][1] == [
+        "0.122"
+    ]
+
+
+def test_layers_with_long_names_can_be_told_apart(browser, tmp_path):
+    many = [f"model.decoder.layers.{number}.self_attention.query.weight" for number in range(9)]
+    found = axes_of(
+        browser, tmp_path / "long.html", [run_of(Experiment(), [0.9, 0.9], layers=[*many, "a.weight"])]
+    )
+    names = found["layer_density"][1]
+    assert len(set(names)) == 10
+    assert names[-1] == "a"
 
 
 def test_a_page_that_is_made_narrow_follows(browser, made):

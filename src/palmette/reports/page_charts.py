@@ -9,7 +9,7 @@ from typing import Any
 
 from palmette.reports.page_data import Study
 from palmette.reports.page_inside import cut_chart, layers_chart, map_chart
-from palmette.reports.page_looks import LABELLED, LOOKS, PHASE_COLOURS
+from palmette.reports.page_looks import LOOKS, PHASE_COLOURS, logarithmic
 from palmette.reports.page_vega import HEIGHT, ROUND, altair_, base, over_rounds, spec_of
 from palmette.reports.phases import PHASES
 
@@ -54,7 +54,7 @@ def panels(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Pane
             "PQ Index",
             f"Of the weights that remain, at p = 0.5 and q = 1: lower is less compressible. {marked}",
             "curves",
-            _curves("pq_index", "PQ Index", every, log=True, axis="~g"),
+            _curves("pq_index", "PQ Index", every, log=True, axis=".3~g"),
         ),
         "density": Panel(
             "Density",
@@ -66,7 +66,7 @@ def panels(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Pane
             "Gini Index",
             "Of the weights that remain.",
             "curves",
-            _curves("gini_index", "Gini Index", every, axis="~g"),
+            _curves("gini_index", "Gini Index", every, axis=".3~g"),
         ),
         "trade_off": Panel(
             "Compression trade-off",
@@ -85,7 +85,7 @@ def panels(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Pane
             "PQ Index, layer by layer",
             "Of the weights of the layer that remain, at p = 0.5 and q = 1.",
             "layers",
-            {"": layers_chart("pq_index", "PQ Index", names, layers, form="~g")},
+            {"": layers_chart("pq_index", "PQ Index", names, layers, form=".3~g")},
         ),
         "cut": Panel(
             "Where each round’s cut came from",
@@ -109,8 +109,7 @@ def _x(kind: str) -> Any:
     # Pruning goes to the right.
     scale = alt.Scale(type="log", reverse=True, nice=False, padding=8)
     form = "~%" if kind == "density" else "~s"
-    axis = alt.Axis(grid=False, format=form, tickCount=6, tickOpacity=LABELLED["tickOpacity"])
-    return alt.X(f"{kind}:Q", title=X_AXES[kind], scale=scale, axis=axis)
+    return alt.X(f"{kind}:Q", title=X_AXES[kind], scale=scale, axis=alt.Axis(grid=False, **logarithmic("x", form)))
 
 
 def _curves(measure: str, title: str, every: int, *, axis: str, log: bool = False) -> dict[str, dict[str, Any]]:
@@ -136,7 +135,7 @@ def _curves(measure: str, title: str, every: int, *, axis: str, log: bool = Fals
         f"{measure}:Q",
         title=None,
         scale=scale,
-        axis=alt.Axis(format=axis, tickCount=6, **(LABELLED if log else {})),
+        axis=alt.Axis(**logarithmic("y", axis)) if log else alt.Axis(format=axis, tickCount=6),
     )
     sure = f"isValid(datum.{measure})" + (f" && datum.{measure} > 0" if log else "")
     # A logarithmic axis has no place for a band that reaches 0.

@@ -6,13 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from palmette.measures.pq_map import P_GRID, Q_GRID
-from palmette.reports.page_looks import DASHES, LABELLED, LAYER_COLOURS, SHAPES
+from palmette.reports.page_looks import DASHES, LAYER_COLOURS, SHAPES, logarithmic
 from palmette.reports.page_vega import HEIGHT, altair_, base, over_rounds, spec_of
 
 FEW_LAYERS = len(LAYER_COLOURS)
 """Up to so many layers have a line each; more are the rows of a map."""
 GRID = {"p": [p for p in P_GRID for _ in Q_GRID], "q": [q for _ in P_GRID for q in Q_GRID]}
 """The p and q of each number of a p–q map."""
+# Of the names of layers as much as there is place for, without what almost all end in.
+_NAMES = {
+    "labelExpr": "replace(datum.label, regexp('[.]weight$'), '')",
+    "labelLimit": {"expr": "max(130, containerSize()[0] / 3)"},
+}
 
 
 def _of_one(table: str, names: Sequence[str]) -> Any:
@@ -56,7 +61,7 @@ def layers_chart(
         scale = alt.Scale(type="log", nice=False, padding=6)
         line = one.encode(
             x=over_rounds(),
-            y=alt.Y(f"{measure}:Q", title=None, scale=scale, axis=alt.Axis(format=form, tickCount=6, **LABELLED)),
+            y=alt.Y(f"{measure}:Q", title=None, scale=scale, axis=alt.Axis(**logarithmic("y", form))),
             color=_layer_channel(alt.Color, layers, LAYER_COLOURS),
             tooltip=_layer_tooltip(),
         )
@@ -74,7 +79,7 @@ def layers_chart(
                     "layer:N",
                     title=None,
                     sort=list(layers),
-                    axis=alt.Axis(grid=False, labelFontSize=10, labelOverlap=False),
+                    axis=alt.Axis(grid=False, labelFontSize=10, labelOverlap=False, **_NAMES),
                 ),
                 color=alt.Color(
                     f"{measure}:Q",

@@ -57,9 +57,14 @@ CONFIG: dict[str, Any] = {
     "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "labelLimit": 130},
 }
 
-# A logarithmic axis has a tick for each digit of each decade, and numbers for some: lines for those only.
-# The opacity comes on top of that of the configuration.
-LABELLED: dict[str, Any] = {
-    name: {"condition": {"test": "datum.label !== ''", "value": 1}, "value": 0}
-    for name in ("gridOpacity", "tickOpacity")
-}
+
+def logarithmic(scale: str, form: str) -> dict[str, Any]:
+    """Of the axis of a logarithmic scale, "x" or "y": which ticks have numbers and lines.
+
+    There is a tick for each digit of each decade, and Vega numbers some: lines for those only. Within less than a
+    decade its ticks go in equal steps, and all are numbered. The opacity comes on top of that of the configuration.
+    """
+    narrow = f"domain('{scale}')[1] < 10 * domain('{scale}')[0]"
+    seen = {"condition": {"test": f"datum.label !== '' || {narrow}", "value": 1}, "value": 0}
+    text = f"{narrow} ? format(datum.value, '{form}') : datum.label"
+    return {"format": form, "tickCount": 8, "labelExpr": text, "gridOpacity": seen, "tickOpacity": seen}

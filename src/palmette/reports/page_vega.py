@@ -38,6 +38,14 @@ def over_rounds(kind: str = "Q") -> Any:
     """Rounds go right, as numbers (Q) or one by one (O)."""
     alt = altair_()
     if kind == "Q":
-        return alt.X("round:Q", title=ROUND, axis=alt.Axis(tickMinStep=1, grid=False, format="d"))
+        # Of few rounds Vega would mark the halves too, in spite of tickMinStep, and call them by the next whole.
+        halves = {"test": "datum.value % 1", "value": 0}
+        axis = alt.Axis(
+            tickMinStep=1,
+            grid=False,
+            labelExpr="datum.value % 1 ? '' : format(datum.value, 'd')",
+            tickOpacity={"condition": halves, "value": 1},
+        )
+        return alt.X("round:Q", title=ROUND, axis=axis)
     axis = alt.Axis(labelAngle=0, grid=False, labelOverlap="parity")
     return alt.X("round:O", title=ROUND, axis=axis)
