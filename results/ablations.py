@@ -131,9 +131,9 @@ def note(a: Ablation) -> str:
     """What the tables of differences are."""
     if len(a.seeds) > 1:
         return (
-            "Points of accuracy, mean over four pairs of equal seed and Student's 95 % interval (the bootstrap of "
-            "`palmette table` is too narrow for four); **bold** is what holds when the whole table is judged "
-            "together (paired t-tests, Holm's correction, 5 %); empty with fewer than three pairs."
+            "Points of accuracy, mean over four pairs of equal seed and Student's 95 % interval; **bold** is what "
+            "holds when the whole table is judged together (paired t-tests, Holm's correction, 5 %); empty with "
+            "fewer than three pairs."
         )
     from palmette.reports.comparison import at_densities
 

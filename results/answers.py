@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats
 
-from palmette.reports.comparison import ENOUGH, at_densities, compare, differences, interval
+from palmette.reports.comparison import at_densities, compare, differences, interval
 from palmette.reports.phases import phases, turns
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def equal_density(frame: pd.DataFrame, baseline: str, at: Sequence[float] = DENSITIES) -> pd.DataFrame:
     """The frame of `compare`, and `adjusted`: the p-value of a paired t-test, by `holm` over all of the table.
 
-    `low` and `high` are those of `Difference`. Where the baseline has no run yet there is no pair.
+    Where the baseline has no run yet there is no pair.
     """
     if not (frame["name"] == baseline).any():
         nothing = dict.fromkeys(("difference", "low", "high", "adjusted"), math.nan)
@@ -52,18 +52,14 @@ def equal_density(frame: pd.DataFrame, baseline: str, at: Sequence[float] = DENS
     found = compare(frame, at=at, baseline=baseline)
     points = at_densities(frame, list(at))
     points = points.assign(difference=differences(points, baseline))
-    tests, ends = {}, {}
+    tests = {}
     for key, group in points.groupby(["scope", "density", "name"], sort=False):
         pairs = group["difference"].dropna().tolist()
-        if pairs:
-            found_here = Difference.of(pairs)
-            ends[key] = (found_here.low, found_here.high)
         if len(pairs) > 2:
             tests[key] = float(stats.ttest_1samp(pairs, 0.0).pvalue)
     adjusted = dict(zip(tests, holm(list(tests.values())), strict=True))
     keys = list(zip(found["scope"], found["density"], found["method"], strict=True))
-    low, high = zip(*(ends.get(key, (math.nan, math.nan)) for key in keys), strict=True)
-    return found.assign(low=low, high=high, adjusted=[adjusted.get(key, math.nan) for key in keys])
+    return found.assign(adjusted=[adjusted.get(key, math.nan) for key in keys])
 
 
 @dataclass(frozen=True)
@@ -77,17 +73,9 @@ class Difference:
 
     @staticmethod
     def of(values: Sequence[float]) -> Difference:
-        """Of the differences themselves: by bootstrap, and by Student's t where it would be too narrow."""
-        if not values:
-            return Difference(math.nan, math.nan, math.nan, 0)
-        mean = float(np.mean(values))
-        if len(values) >= ENOUGH:
-            return Difference(mean, *interval(values), len(values))
-        half = math.nan
-        if len(values) > 1:
-            error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-            half = error * float(stats.t.ppf(1 - LEVEL / 2, len(values) - 1))
-        return Difference(mean, mean - half, mean + half, len(values))
+        """Of the differences themselves, with the interval of `palmette table`."""
+        mean = float(np.mean(values)) if values else math.nan
+        return Difference(mean, *interval(values), len(values))
 
     @property
     def sign(self) -> int:

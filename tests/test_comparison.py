@@ -82,9 +82,16 @@ def test_a_density_is_a_fraction_above_zero(density):
 # The interval
 
 
-def test_of_two_or_three_values_it_goes_from_the_least_to_the_largest():
-    assert interval([0.0, 2.0]) == (0.0, 2.0)
-    assert interval([1.0, 5.0, 3.0]) == (1.0, 5.0)
+def test_few_values_have_students_interval():
+    assert interval([0.0, 2.0]) == pytest.approx((1 - 12.7062, 1 + 12.7062), rel=1e-5)
+    half = 4.30265 * 2 / 3**0.5
+    assert interval([1.0, 5.0, 3.0]) == pytest.approx((3 - half, 3 + half), rel=1e-5)
+
+
+def test_the_interval_of_four_seeds_holds_the_mean_in_95_of_100_cases():
+    randomly = random.Random(0)
+    ends = (interval([randomly.gauss(0, 1) for _ in range(4)]) for _ in range(2_000))
+    assert sum(low <= 0 <= high for low, high in ends) / 2_000 == pytest.approx(0.95, abs=0.015)
 
 
 def test_equal_values_have_an_interval_without_length_and_one_has_none():
@@ -98,7 +105,7 @@ def test_it_is_the_same_each_time_holds_the_mean_and_moves_with_the_values():
         values = [randomly.gauss(0, 1) for _ in range(n)]
         low, high = interval(values)
         assert (low, high) == interval(values)
-        assert min(values) <= low <= sum(values) / n <= high <= max(values)
+        assert low <= sum(values) / n <= high
         moved = interval([value + 10 for value in values])
         assert moved == pytest.approx((low + 10, high + 10), abs=1e-12)
 
@@ -235,8 +242,12 @@ def test_markdown_is_in_percent_and_says_what_it_means(frame):
     assert "| 25 | SAP (p=0.5, q=1) | 2 | 37.50 ± 17.68 |  |  |  |" in lines
     assert "| 25 | Lottery Ticket | 0 |  |  |  |  |" in lines
     assert lines[-1].startswith("data digits, model mlp, scope global. Accuracy is that on the test set")
-    assert "percentile bootstrap (9,999 resamples, seed 0), too narrow for few pairs." in lines[-1]
-    assert as_markdown(frame.assign(pairs=16)).endswith("seed 0).\n")
+    assert lines[-1].endswith("mean over pairs of runs that share seed and training; the interval is Student's.")
+    bootstrap = "a percentile bootstrap (9,999 resamples, seed 0).\n"
+    assert as_markdown(frame.assign(pairs=16)).endswith(f"; the interval is {bootstrap}")
+    both = as_markdown(frame.assign(pairs=[15, 16] * (len(frame) // 2)))
+    assert both.endswith(f"; the interval is Student's of fewer than 16 pairs and {bootstrap}")
+    assert as_markdown(frame.assign(pairs=1)).endswith("share seed and training.\n")
 
 
 def test_latex_has_whole_rows_and_no_bare_sign():
