@@ -87,6 +87,8 @@ def test_an_empty_grid_is_the_one_experiment_of_all_defaults():
         ({"axes": {"epochs": [[1]]}}, r"epochs in \[axes\] must be a list"),
         ({"axes": {"seed": "3..1"}}, "rising ranges"),
         ({"axes": {"learning-rte": [0.1]}}, "nearest is 'learning_rate'"),
+        ({"axes": {"lr": [0.1]}}, "'lr', which is no setting; there are data, model, .*, learning_rate, "),
+        ({"axes": {"seed": "0..100000"}}, "rising ranges of up to 100,000, .* got '0..100000'"),
         ({"epochs": 3}, r"got epochs = 3; settings that all share belong below \[base\]"),
         ({"grid": {}}, "tables base, axes, variants, got grid"),
         ({"axes": [1]}, r"\[axes\] must be a table"),

@@ -190,8 +190,7 @@ class Experiment:
                 text = Path(text_or_path).read_text(encoding="utf-8-sig")  # some editors begin with a mark
             given, known = tomllib.loads(text), [f.name for f in fields(cls)]
             for name in [name for name in given if name not in known]:
-                near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1, cutoff=0)
-                raise ValueError(f"there is no setting {name!r}, the nearest is {near[0]!r}")
+                raise ValueError(f"there is no setting {name!r}, {nearest_setting(name)}")
             return cls(**given)
         except (TypeError, ValueError) as error:  # also of text that is no TOML, or no text
             raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{place}{error}") from error
@@ -210,6 +209,17 @@ class Experiment:
         return flags
 
 
+def nearest_setting(name: str) -> str:
+    """What may have been meant by a name that no setting has, in words: the nearest, or all where none is near.
+
+    >>> nearest_setting("learning-rte"), nearest_setting("lr")[:27]
+    ("the nearest is 'learning_rate'", 'there are data, model, meth')
+    """
+    known = [f.name for f in fields(Experiment)]
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    return f"the nearest is {near[0]!r}" if near else f"there are {', '.join(known)}"
+
+
 def seeds(text: str) -> list[int]:
     """Seeds as written on the command line.
 
@@ -221,7 +231,8 @@ def seeds(text: str) -> list[int]:
         match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:\.\.\s*([0-9]{1,18})\s*)?", part)
         span = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
         if not 0 < len(span) <= 100_000:
-            raise ValueError(f"seeds must be numbers or rising ranges, as 0..3,7, got {part!r} in {text!r}")
+            rule = "seeds must be numbers or rising ranges of up to 100,000, as 0..3,7"
+            raise ValueError(f"{rule}, got {part!r} in {text!r}")
         found += span
     return list(dict.fromkeys(found))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 import tomllib
@@ -15,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from palmette.errors import NotWritten, PalmetteError, RunDamaged, RunInterrupted
-from palmette.studies.config import BELONGS_TO, Experiment, seeds
+from palmette.studies.config import BELONGS_TO, Experiment, nearest_setting, seeds
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes, fleets, run_together
 from palmette.studies.rundir import RunDir
@@ -222,8 +221,7 @@ def _settings(table: Any, place: str) -> dict[str, Any]:
 
 def _check_name(name: str, place: str) -> None:
     if name not in _DEFAULTS:
-        near = difflib.get_close_matches(name.lower().replace("-", "_"), _DEFAULTS, n=1, cutoff=0)
-        raise ValueError(f"{place} has {name!r}, which is no setting; the nearest is {near[0]!r}")
+        raise ValueError(f"{place} has {name!r}, which is no setting; {nearest_setting(name)}")
 
 
 def _own(settings: Mapping[str, Any]) -> dict[str, Any]:
