@@ -114,8 +114,8 @@ def text(a: Ablation) -> bytes:
         prose(
             f"SAP in global scope. Share of the weights that remain after 1, 5 and 10 rounds and {end[0]}; "
             f"accuracy {end[1]} and, in percent and interpolated, at a share of the weights: {over}. Empty "
-            f"where {'not all runs got' if several else 'a run did not get'} so far, or where a run went past "
-            "it in one cut from a denser round (η_r = 1 and γ ≥ 5 are interpolated over wide gaps)."
+            f"where {'not all runs got' if several else 'a run did not get'} so far. Where a run cuts much at "
+            "once (η_r = 1, γ ≥ 5) accuracy is interpolated over wide gaps."
         ),
         f"![The panels of {numbers[1]}: p and q]({a.figures[1]}.png)",
         f"![The panels of {numbers[2]}: η_r and γ]({a.figures[2]}.png)",

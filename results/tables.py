@@ -23,7 +23,7 @@ from results.answers import (
     rebounds,
     turned,
 )
-from results.study import difference, percent, prose, ranged, signed, spread, table
+from results.study import difference, listed, percent, prose, ranged, signed, spread, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,13 +72,20 @@ def largest_gap(equal: pd.DataFrame, least: float = 0.0) -> str:
     if rows.empty:
         return "nothing can be said yet"
     worst = rows.loc[rows["difference"].abs().idxmax()]
-    beyond, seeds = int((rows["adjusted"] < LEVEL).sum()), int(rows["pairs"].max())
-    noise = f"{beyond} of them {'is' if beyond == 1 else 'are'} beyond the noise of {seeds} seeds"
+    sure, seeds = rows[rows["adjusted"] < LEVEL], int(rows["pairs"].max())
+    held = [f"{signed(r.difference)} ({r.method} at {percent(r.density)})" for r in sure.itertuples()]
+    noise = f"beyond the noise of {seeds} seeds"
+    if seeds == 1:
+        verdict = "one seed does not tell the noise"
+    elif sure.empty:
+        verdict = f"none is {noise}"
+    elif len(sure) == 1 and worst["adjusted"] < LEVEL:
+        verdict = f"it alone is {noise}"
+    else:
+        verdict = f"{noise} {'is' if len(held) == 1 else 'are'} {listed(held)}"
     which = f"the largest of {len(rows)} differences" if len(rows) > 1 else "the one difference"
-    return (
-        f"{which} is {signed(worst['difference'])} points ({worst['method']} at "
-        f"{percent(worst['density'])}), and {noise if seeds > 1 else 'one seed does not tell the noise'}"
-    )
+    at = f"{worst['method']} at {percent(worst['density'])}"
+    return f"{which} is {signed(worst['difference'])} points ({at}), and {verdict}"
 
 
 def shown_rounds(last: int) -> list[int]:

@@ -11,11 +11,13 @@ from math import log
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from results import ablation_runs, ablations, epochs, four_methods, overview, precision
-from results.answers import Difference, Spread, holm
+from results.answers import SAP, SAP2, Difference, Spread, holm
 from results.keep import keep
 from results.study import Study, difference, page, percent, points, prose, spread, true
+from results.tables import largest_gap
 
 from palmette.studies.sweep import read
 
@@ -165,6 +167,21 @@ def test_few_pairs_have_students_interval_and_many_the_bootstrap():
     assert four.high > 3  # wider than a bootstrap can be
     many = Difference.of([1.0] * 16)
     assert (many.low, many.high, many.sign) == (1.0, 1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("adjusted", "verdict"),
+    [
+        ((0.2, 0.3), "none is beyond the noise of 8 seeds"),
+        ((0.2, 0.01), "it alone is beyond the noise of 8 seeds"),
+        ((0.01, 0.2), "beyond the noise of 8 seeds is +0.10 (SAP (p=0.5, q=1) at 50 %)"),
+    ],
+)
+def test_what_is_beyond_the_noise_is_named_and_need_not_be_what_is_largest(adjusted, verdict):
+    rows = [(SAP, 0.5, 0.001, 8), (SAP2, 0.1, -0.004, 4)]
+    equal = pd.DataFrame(rows, columns=["method", "density", "difference", "pairs"]).assign(adjusted=adjusted)
+    largest = "the largest of 2 differences is −0.40 points (SAP (p=1, q=2) at 10 %)"
+    assert largest_gap(equal) == f"{largest}, and {verdict}"
 
 
 def test_numbers_for_eyes():
