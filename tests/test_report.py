@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import statistics
 import sys
 
 import pytest
+import torch
 from click.testing import CliRunner
 
 import palmette as pm
@@ -296,6 +298,43 @@ def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
     with pytest.raises(RunDamaged, match="no run can be read; left out"):
         CliRunner().invoke(report, [str(bad), "-o", str(tmp_path / "b.html")], catch_exceptions=False)
     assert result.stderr.count("left out") == (tmp_path / "a.html").read_text().count("left out:") == 2
+
+
+def own_run(folder, width, *, seed=0):
+    """A run of `prune_and_retrain`, of a network that learns next to nothing."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 2))
+
+    def train(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(4)).sum().backward()
+        optimizer.step()
+
+    pm.prune_and_retrain(model, train, test=lambda model: 0.5, rounds=1, folder=folder, stop=())
+
+
+def test_own_runs_with_the_same_settings_are_all_counted(tmp_path):
+    for seed in (0, 1):
+        own_run(tmp_path / f"seed{seed}", 8, seed=seed)
+    own_run(tmp_path / "wide", 16)
+    for name in ("seed0", "wide"):
+        shutil.copytree(tmp_path / name, tmp_path / f"{name}-again")
+    result = CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
+    assert "a.html: 3 runs, " in result.output
+    text = (tmp_path / "a.html").read_text()
+    assert "<p>3 runs" in text.replace(' class="lead"', "")
+    narrow, wide = (rows_of(study["tables"]["curves"]) for study in embedded(text)["studies"])
+    assert [row["n"] for row in narrow] == [2, 2]
+    assert [(row["n"], row["kept"]) for row in wide] == [(1, 96), (1, wide[1]["kept"])]
+    assert re.search("seed0.*, .*seed1.* have the same settings", text)
+
+
+def test_settings_that_a_run_of_somebodys_own_did_not_have_are_not_shown(tmp_path):
+    own_run(tmp_path / "mine", 8)
+    CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
+    names = re.findall("<dt>(.*?)</dt>", (tmp_path / "a.html").read_text())
+    assert {"data", "model", "p", "scope", "rewind"} <= set(names)
+    assert {"epochs", "batch", "optimizer", "learning_rate", "schedule", "validation"}.isdisjoint(names)
 
 
 def test_a_file_that_no_browser_would_open_is_refused(runs_folder, tmp_path):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,22 +42,54 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     found = list({run.path.resolve(): run for folder in folders for run in find_runs(folder)}.values())
     if not found:
         raise ValueError(f"no run in {', '.join(repr(str(folder)) for folder in folders)}")
-    runs, damage = _read(found)
-    if damage and not runs:
+    read, damage = _read(found)
+    if damage and not read:
         raise RunDamaged("no run can be read; " + "; ".join(damage))
-    content = page(runs, title=title, notices=damage).encode()
+    runs, alike = _numbered(read)
+    content = page(runs, title=title, notices=[*damage, *alike]).encode()
     write_whole(out, content)
-    for sentence in damage:
+    for sentence in (*damage, *alike):
         click.echo(f"palmette: {sentence}", err=True)
-    click.echo(f"{out}: {len(runs)} run{'s' if len(runs) != 1 else ''}, {size(len(content))}")
+    count = len({experiment.id for experiment, _ in runs})  # a copy is no second run
+    click.echo(f"{out}: {count} run{'s' if count != 1 else ''}, {size(len(content))}")
 
 
-def _read(found: Sequence[RunDir]) -> tuple[list[Run], list[str]]:
+def _numbered(read: Mapping[Path, Run]) -> tuple[list[Run], list[str]]:
+    """Runs of `prune_and_retrain` with the same settings are told apart, and sentences that say how.
+
+    Their folders have no seed, and an id that does not know the network: those of one network are numbered as its
+    seeds are, and another network is called by its folder. A copy of a run is no second one.
+    """
+    from palmette.reports.page_data import OWN_DATA
+
+    runs = dict(read)
+    groups: dict[str, dict[str, list[Path]]] = {}
+    for path, (experiment, records) in read.items():
+        if experiment.data == OWN_DATA and records:
+            sizes = {name: layer["total"] for name, layer in records[0]["retrained"]["layers"].items()}
+            groups.setdefault(experiment.id, {}).setdefault(repr(sizes), []).append(path)
+    sentences = []
+    for networks in groups.values():
+        for number, paths in enumerate(networks.values()):
+            different = [path for i, path in enumerate(paths) if read[path] not in [read[p] for p in paths[:i]]]
+            for path in set(paths) - set(different):
+                del runs[path]
+            for seed, path in enumerate(different):
+                experiment, records = read[path]
+                model = f"{experiment.model} in {paths[0].name}" if number else experiment.model
+                runs[path] = (replace(experiment, model=model, seed=seed), records)
+            if len(different) > 1:
+                names = ", ".join(repr(str(path)) for path in different)
+                sentences.append(f"{names} have the same settings: they count as so many seeds of one method")
+    return list(runs.values()), sentences
+
+
+def _read(found: Sequence[RunDir]) -> tuple[dict[Path, Run], list[str]]:
     """What can be read, and sentences about what cannot."""
     from palmette.studies.records import flattened, flattened_layers
     from palmette.studies.standing import experiment_of
 
-    runs: list[Run] = []
+    runs: dict[Path, Run] = {}
     damage = []
     for rundir in found:
         try:
@@ -67,7 +100,7 @@ def _read(found: Sequence[RunDir]) -> tuple[list[Run], list[str]]:
                 name = repr(str(rundir.path))
                 damage.append(f"left out: {name} has no test accuracy; prune_and_retrain takes a function `test`")
             elif records:
-                runs.append((experiment_of(rundir), records))
+                runs[rundir.path] = (experiment_of(rundir), records)
         except RunDamaged as error:
             damage.append(f"left out: {error}")
         except (KeyError, TypeError, AttributeError) as error:

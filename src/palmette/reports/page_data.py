@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from palmette.reports.phases import mean, phases_of, phases_of_mean, turns
 from palmette.reports.tables import Record, Run, label
 from palmette.studies.config import BELONGS_TO, Experiment
 from palmette.studies.paper import MODEL_NAMES
+from palmette.training.recipe import Recipe
 
 Table = list[dict[str, Any]]
 
@@ -21,6 +22,9 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
     "pq_index": lambda record: record["retrained"]["pq_index"],
     "gini_index": lambda record: record["retrained"]["gini_index"],
 }
+OWN_DATA = "own data"
+"""What `prune_and_retrain` calls the data of its user, of which it knows as little as of the recipe."""
+_UNKNOWN = {"validation", *(field.name for field in fields(Recipe))}
 _DEFAULTS = Experiment()
 _METHODS = ("sap", "lottery-ticket", "one-shot")
 
@@ -154,7 +158,9 @@ def meant(experiment: Experiment) -> dict[str, Any]:
     return {
         name: value
         for name, value in every.items()
-        if name != "seed" and (name not in BELONGS_TO or every[BELONGS_TO[name][0]] in BELONGS_TO[name][1])
+        if name != "seed"
+        and (name not in BELONGS_TO or every[BELONGS_TO[name][0]] in BELONGS_TO[name][1])
+        and not (experiment.data == OWN_DATA and name in _UNKNOWN)
     }
 
 

@@ -62,7 +62,7 @@ def logarithmic(scale: str, form: str) -> dict[str, Any]:
     """Of the axis of a logarithmic scale, "x" or "y": which ticks have numbers and lines.
 
     There is a tick for each digit of each decade, and Vega numbers some: lines for those only. Within less than a
-    decade its ticks go in equal steps, and all are numbered. The opacity comes on top of that of the configuration.
+    decade its ticks go in equal steps, and all are numbered. The opacity comes on top of the configuration's.
     """
     narrow = f"domain('{scale}')[1] < 10 * domain('{scale}')[0]"
     seen = {"condition": {"test": f"datum.label !== '' || {narrow}", "value": 1}, "value": 0}
