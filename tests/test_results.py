@@ -226,6 +226,34 @@ def stand_in(place, name, *, reach=99, without=(), index=1.0, accuracy=1.0):
     return Study(name)
 
 
+def test_a_study_that_comes_in_pieces_loses_nothing_of_what_is_on_record(tmp_path):
+    def piece(name, **rounds):
+        for run, count in rounds.items():
+            folder = tmp_path / name / run
+            folder.mkdir(parents=True)
+            (folder / "experiment.toml").write_text(f"# from {name}\n")
+            (folder / "records.jsonl").write_text("".join(f'{{"round": {t}}}\n' for t in range(count)))
+            (folder / "timings.jsonl").write_text("")
+        return tmp_path / name
+
+    def on_record():
+        with tarfile.open(study / "runs.tar.xz") as archive:
+            found = {entry.name: archive.extractfile(entry).read().decode() for entry in archive}
+        names = {path.partition("/")[0] for path in found}
+        return {n: (found[f"{n}/experiment.toml"], found[f"{n}/records.jsonl"].count("\n")) for n in names}
+
+    (study := tmp_path / "study").mkdir()
+    keep(piece("first", a=3, b=3, c=3), study)
+    keep(piece("second", b=5, c=1, d=2), study)
+    first, second = "# from first\n", "# from second\n"
+    assert on_record() == {"a": (first, 3), "b": (second, 5), "c": (first, 3), "d": (second, 2)}
+    before = (study / "runs.tar.xz").read_bytes()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(FileNotFoundError, match=r"no run in '.*empty'"):
+        keep(tmp_path / "empty", study)
+    assert (study / "runs.tar.xz").read_bytes() == before
+
+
 @pytest.fixture
 def place(tmp_path, monkeypatch):
     monkeypatch.setattr("results.study.HERE", tmp_path)
