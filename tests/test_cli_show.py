@@ -16,6 +16,7 @@ from observers import EndsAfter
 from palmette.cli import main
 from palmette.cli.show import _print_many, _print_one
 from palmette.errors import RunBusy, RunInterrupted
+from palmette.studies import sweep
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import run
@@ -106,6 +107,13 @@ def test_a_folder_of_runs_is_a_line_for_each(folder):
     text = show(folder)
     assert all(name in text for name in (TICKET.id, other.id, "1 interrupted, 1 finished"))
     assert [found["state"] for found in shown(folder)] == ["interrupted", "finished"]
+
+
+def test_a_run_that_failed_is_counted_as_such(folder):
+    run(TICKET, folder / TICKET.id)
+    sick = Experiment(model="linear", epochs=1, rounds=1, learning_rate=1e30)
+    assert all("diverged" in str(why) for why in sweep.run([sick], folder).values())
+    assert "1 finished, 1 failed; " in show(folder)
 
 
 DAMAGE = {

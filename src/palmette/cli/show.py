@@ -169,7 +169,7 @@ def _print_many(console: Console, found: list[dict[str, Any]]) -> None:
     for one in found:
         if one["damage"] or one["failure"]:
             console.print(f"{_state(one)}: {one['damage'] or one['failure']}", soft_wrap=True)
-    states = [one["state"] for one in found]
+    states = ["failed" if one["failure"] else one["state"] for one in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     total = size(sum(one["bytes"] for one in found))
     example = next((one for one in found if not one["damage"]), found[0])["folder"]
