@@ -19,7 +19,7 @@ from palmette.reports.figures import LINES
 from palmette.reports.page import _library, page
 from palmette.reports.page_data import curves, settings, studies
 from palmette.reports.page_looks import LOOKS
-from palmette.reports.page_words import outcome, verdict
+from palmette.reports.page_words import outcome, sentence, verdict
 from palmette.reports.phases import phases, turns
 from palmette.studies.config import Experiment
 from palmette.studies.rundir import find_runs
@@ -250,6 +250,28 @@ def test_series_that_go_equally_far_are_named_together():
     )
 
 
+def test_a_first_cut_that_is_too_much_is_no_way_that_was_gone():
+    runs = [run_of(Experiment(method=method), [0.9, 0.5, 0.4]) for method in ("sap", "lottery-ticket")]
+    (study,) = studies(runs)
+    assert verdict(study)[0] == (
+        "No cut stays within one point of dense: the first of each run is already more than that below."
+    )
+    assert sentence(outcome(study.series[0])) == (
+        "of the weights have an accuracy of 90.0 % (n = 1): the first cut is already more than one point below."
+    )
+    one_further = studies([*runs, run_of(Experiment(method="one-shot"), [0.9, 0.9, 0.4])])[0]
+    assert verdict(one_further)[0].startswith("One Shot goes furthest")
+
+
+def test_a_run_of_one_round_is_spoken_of_as_one():
+    (study,) = studies([run_of(Experiment(), [0.9])])
+    assert verdict(study) == [
+        "So far there are dense networks only: nothing was trained after a cut.",
+        "The PQ Index did not turn up for good: the run ended, or collapsed, before that.",
+    ]
+    assert "<summary>The id of the run</summary>" in page(study.runs)
+
+
 def test_an_index_that_turned_up_too_late_is_not_counted_as_in_time():
     late = run_of(Experiment(), [0.9, 0.88, 0.88, 0.88, 0.88], [0.5, 0.4, 0.3, 0.4, 0.5])
     early = run_of(Experiment(seed=1), [0.9] * 5, [0.5, 0.4, 0.3, 0.4, 0.5])
@@ -280,7 +302,10 @@ def test_many_layers_are_a_map_and_an_index_that_does_not_exist_is_left_out():
 def test_a_run_under_way_is_said_to_be_so():
     experiment, records = run_of(Experiment(), [0.9, 0.9])
     records[-1]["stopped"] = None
-    assert "1 of 1 runs are not finished" in page([(experiment, records)])
+    assert "The run is not finished: it counts as far as it is." in page([(experiment, records)])
+    finished = run_of(Experiment(seed=1), [0.9, 0.9])
+    assert "1 of 2 runs is not finished: it counts" in page([(experiment, records), finished])
+    assert "not finished" not in page([finished])
 
 
 def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):

@@ -72,7 +72,7 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
 
 
 def _prose(text: str) -> str:
-    """For HTML, and with no line that ends within a number."""
+    """For HTML, and with no line that ends within a number or an equation."""
     return re.sub(" (?=[±%=])|(?<=[±=]) ", "&nbsp;", escape(text))
 
 
@@ -130,12 +130,12 @@ def _section(
 </div>
 {_cards(study, looks)}
 <div class="scroll">{_outcomes(study)}</div>
-<p class="quiet">{escape(judged_on(study))}</p>
+<p class="quiet">{_prose(judged_on(study))}</p>
 {controls(study, looks)}
 <div class="panels">
 {"".join(_figure(number, name, charts[name]) for name in _OVER_ROUNDS)}
 </div>
-<p class="rule"><b>The rule that found the phases.</b> {escape(RULE)} Diao et al. 2023, Figure 1 and Appendix A;
+<p class="rule"><b>The rule that found the phases.</b> {_prose(RULE)} Diao et al. 2023, Figure 1 and Appendix A;
 the thresholds are palmette’s.</p>
 <h4>Inside one method</h4>
 <div class="controls inner" role="group" aria-label="Method and round">
@@ -174,7 +174,7 @@ def _figure(number: int, name: str, chart: Panel, *, half: bool = False) -> str:
     return f"""<figure class="panel{" half" if half else ""}" data-study="{number}" data-panel="{name}">
 <div><h3>{title}</h3><button type="button" data-download title="The data of this panel">CSV</button></div>
 <div class="chart" role="img" aria-label="{title}"></div>
-<figcaption>{escape(chart.caption)}</figcaption>
+<figcaption>{_prose(chart.caption)}</figcaption>
 </figure>
 """
 
@@ -217,7 +217,11 @@ def _settings(study: Study) -> str:
     ids = "".join(f"<li><code>{escape(experiment.id)}</code></li>" for experiment, _ in study.runs)
     return f"""<dl>{shared}</dl>
 <div class="scroll settings"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>
-<details><summary>{len(study.runs)} runs by their ids</summary><ul>{ids}</ul></details>"""
+<details><summary>{_ids(len(study.runs))}</summary><ul>{ids}</ul></details>"""
+
+
+def _ids(count: int) -> str:
+    return f"{count} runs by their ids" if count > 1 else "The id of the run"
 
 
 def _own(series: Series, values: Mapping[str, Any], names: Sequence[str]) -> str:
@@ -236,8 +240,9 @@ def _value(value: Any) -> str:
 def _unfinished(found: Sequence[Study]) -> list[str]:
     runs = [run for study in found for run in study.runs]
     open_ended = sum(records[-1]["stopped"] is None for _, records in runs)
-    return (
-        [f"{open_ended} of {len(runs)} runs are not finished: they count as far as they are."]
-        if open_ended
-        else []
-    )
+    if not open_ended:
+        return []
+    if open_ended == 1:
+        which = f"1 of {len(runs)} runs" if len(runs) > 1 else "The run"
+        return [f"{which} is not finished: it counts as far as it is."]
+    return [f"{open_ended} of {len(runs)} runs are not finished: they count as far as they are."]

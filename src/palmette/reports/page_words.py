@@ -45,6 +45,11 @@ def verdict(study: Study) -> list[str]:
 
 def sentence(row: Mapping[str, Any]) -> str:
     """What became of one series, to follow the share of its weights."""
+    if not any(row["round"]):
+        so_far = {row["n"]: "nothing was trained after a cut so far."}.get(
+            row["at_the_end"], "the first cut is already more than one point below."
+        )
+        return f"of the weights have an accuracy of {percent(row['dense'])} (n = {row['n']}): {so_far}"
     open_ended = {0: "", row["n"]: " No run had left it at its end: it may go further."}.get(
         row["at_the_end"], f" {_runs(row['at_the_end'], row['n'])} had not left it at their end."
     )
@@ -93,6 +98,10 @@ def judged_on(study: Study) -> str:
 
 
 def _furthest(rows: Sequence[Row]) -> str:
+    if all(row["at_the_end"] == row["n"] and not any(row["round"]) for row in rows):
+        return "So far there are dense networks only: nothing was trained after a cut."
+    if not any(round for row in rows for round in row["round"]):
+        return "No cut stays within one point of dense: the first of each run is already more than that below."
     if len(rows) == 1:
         return f"Within one point of dense, {percent(rows[0]['density'])} of the weights are enough."
     best, second = (ranked := sorted(rows, key=lambda row: statistics.fmean(row["density"])))[:2]
@@ -118,6 +127,8 @@ def _furthest(rows: Sequence[Row]) -> str:
 def _hypothesis(rows: Sequence[Row]) -> str:
     n = sum(row["n"] for row in rows)
     turned = sum(len(row["turned_up"]) for row in rows)
+    if not turned and n == 1:
+        return "The PQ Index did not turn up for good: the run ended, or collapsed, before that."
     if not turned:
         return f"The PQ Index turned up for good in none of {n} runs: they ended, or collapsed, before that."
     in_time = sum(row["turned_in_time"] for row in rows)
