@@ -6,10 +6,12 @@ import itertools
 import math
 import random
 import re
+import shutil
 from dataclasses import asdict
 
 import pandas as pd
 import pytest
+import torch
 
 import palmette as pm
 from palmette.reports import comparison
@@ -287,6 +289,32 @@ def test_runs_of_several_folders_are_one_table_and_each_counts_once(tmp_path):
     pm.run(two[0], tmp_path / "c")
     with pytest.raises(ValueError, match=r"is in '.*' and in '.*'; give one of them"):
         comparison.read([tmp_path])
+
+
+def own_run(folder, size=8, **more):
+    def train(model):
+        torch.nn.init.normal_(model.weight)
+
+    pm.prune_and_retrain(torch.nn.Linear(size, 4), train, rounds=1, folder=folder, **more)
+
+
+def test_own_runs_of_one_network_are_seeds_and_a_copy_is_refused(tmp_path):
+    for name, size in (("a", 8), ("b", 8), ("c", 9)):
+        own_run(tmp_path / name, size, test=lambda model: 0.5)
+    found = comparison.read([tmp_path / "a", tmp_path / "b"])
+    assert compare(found)["n"].tolist() == [2, 2]
+    assert compare(found, at=[0.95])["accuracy"].tolist() == [0.5]
+    with pytest.raises(ValueError, match=r"/a' and in '.*/c'; give one of them"):
+        comparison.read([tmp_path / "a", tmp_path / "c"])
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with pytest.raises(ValueError, match=r"/a' and in '.*/copy'; give one of them"):
+        comparison.read([tmp_path / "a", tmp_path / "copy"])
+
+
+def test_runs_without_a_test_accuracy_are_refused_with_the_way_to_it(tmp_path):
+    own_run(tmp_path)
+    with pytest.raises(ValueError, match="no run has a test accuracy; prune_and_retrain takes a function `test`"):
+        compare(comparison.read([tmp_path]))
 
 
 def test_a_folder_without_a_finished_round_is_refused(tmp_path):

@@ -60,7 +60,7 @@ def _numbered(read: Mapping[Path, Run]) -> tuple[list[Run], list[str]]:
     Their folders have no seed, and an id that does not know the network: those of one network are numbered as its
     seeds are, and another network is called by its folder. A copy of a run is no second one.
     """
-    from palmette.reports.page_data import OWN_DATA
+    from palmette.studies.config import OWN_DATA
 
     runs = dict(read)
     groups: dict[str, dict[str, list[Path]]] = {}

@@ -103,7 +103,9 @@ def _read(run: RunDir) -> dict[str, Any]:
 
 
 def _how_to_go_on(run: RunDir, experiment: Experiment) -> str:
-    if experiment.data == "own data":
+    from palmette.studies.config import OWN_DATA
+
+    if experiment.data == OWN_DATA:
         return f"call prune_and_retrain again, as before, with folder={str(run.path)!r}"
     name = experiment.id
     file, parent = os.path.relpath(run.experiment), os.path.relpath(run.path.parent)

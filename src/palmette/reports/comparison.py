@@ -12,7 +12,7 @@ import numpy as np
 
 from palmette.reports.markup import latex, markdown
 from palmette.reports.tables import label
-from palmette.studies.config import BELONGS_TO, Experiment
+from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment
 from palmette.studies.records import read_runs
 from palmette.studies.rundir import find_runs
 
@@ -38,23 +38,31 @@ def read(folders: Iterable[str | Path]) -> pd.DataFrame:
     """The runs in all of `folders`, at any depth, as one table like that of `read_runs`.
 
     A folder that is given twice, or that lies in another one, counts once. One run in two folders is refused: it
-    would count as two seeds. A run that is under way is there with the rounds it has.
+    would count as two seeds. Runs of `prune_and_retrain` have no seed: those of one network with the same settings
+    are numbered as seeds are. A run that is under way is there with the rounds it has.
     """
-    given, places, rows = list(folders), dict[str, Path](), list[dict[str, Any]]()
+    given, places, rows = list(folders), dict[str, list[tuple[Path, Any]]](), list[dict[str, Any]]()
     for path in dict.fromkeys(run.path.resolve() for folder in given for run in find_runs(folder)):
         found = read_runs(path).to_dict("records")
         for name in {row["id"] for row in found}:
-            if name in places:
+            own = [row for row in found if row["id"] == name]
+            before = places.setdefault(name, [])
+            if before and (own[0]["data"] != OWN_DATA or any(_one(own, rows) for _, rows in before)):
                 raise ValueError(
-                    f"the run {name} is in {str(places[name])!r} and in {str(path)!r}; give one of them"
+                    f"the run {name} is in {str(before[0][0])!r} and in {str(path)!r}; give one of them"
                 )
-            places[name] = path
-        rows += found
+            rows += [row | {"id": f"{name}-{len(before)}", "seed": len(before)} if before else row for row in own]
+            before.append((path, own))
     if not rows:
         raise FileNotFoundError(f"no run with a finished round in {', '.join(repr(str(f)) for f in given)}")
     import pandas as pd  # `read_runs` has said what to install
 
     return pd.DataFrame(rows)
+
+
+def _one(own: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
+    """Whether these may not be two seeds: a copy, or another network."""
+    return own[0]["kept"] != other[0]["kept"] or [r["pq_index"] for r in own] == [r["pq_index"] for r in other]
 
 
 def name_of(experiment: Experiment) -> str:
@@ -243,7 +251,9 @@ def compare(
     """
     import pandas as pd
 
-    known = named(table)
+    if len(table) and table["test_accuracy"].isna().all():
+        raise ValueError("no run has a test accuracy; prune_and_retrain takes a function `test`, which gives it")
+    known = named(table).assign(test_accuracy=table["test_accuracy"].astype(float))
     point = "round" if at is None else "density"
     points = known if at is None else at_densities(known, list(dict.fromkeys(at)))
     conditions = [n for n in _SETTINGS if n in _ALWAYS or known[n].nunique(dropna=False) > 1]

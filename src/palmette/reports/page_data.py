@@ -9,7 +9,7 @@ from typing import Any
 
 from palmette.reports.phases import mean, phases_of, phases_of_mean, turns
 from palmette.reports.tables import Record, Run, label
-from palmette.studies.config import BELONGS_TO, Experiment
+from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment
 from palmette.studies.paper import MODEL_NAMES
 from palmette.training.recipe import Recipe
 
@@ -22,8 +22,6 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
     "pq_index": lambda record: record["retrained"]["pq_index"],
     "gini_index": lambda record: record["retrained"]["gini_index"],
 }
-OWN_DATA = "own data"
-"""What `prune_and_retrain` calls the data of its user, of which it knows as little as of the recipe."""
 _UNKNOWN = {"validation", *(field.name for field in fields(Recipe))}
 _DEFAULTS = Experiment()
 _METHODS = ("sap", "lottery-ticket", "one-shot")

@@ -28,6 +28,9 @@ from palmette.training.rewinding import Rewind
 Method = Literal["sap", "lottery-ticket", "one-shot"]
 Rule: TypeAlias = StopRule | AccuracyDrops
 
+OWN_DATA = "own data"
+"""What `prune_and_retrain` calls the data of its user, of which it knows as little as of the recipe."""
+
 # Settings that mean something for one value of another setting only.
 BELONGS_TO = {
     **dict.fromkeys(OF_SAP, ("method", ("sap",))),

@@ -20,7 +20,7 @@ from palmette.pruning.masks import check_match
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut, StopRule
 from palmette.pruning.weights import uncompiled
-from palmette.studies.config import Experiment
+from palmette.studies.config import OWN_DATA, Experiment
 from palmette.studies.rundir import RunDir
 from palmette.training.rewinding import Rewind
 
@@ -75,7 +75,7 @@ class Wanted:
         if self.evaluate is not None and tolerance <= 1:
             rules.append(f"accuracy-drops:{tolerance}")
         return Experiment(
-            data="own data",
+            data=OWN_DATA,
             model=f"own:{type(uncompiled(pruner.model)).__name__}",
             scope=pruner.scope,
             rewind=str(self.rewind),
