@@ -60,14 +60,14 @@ def _numbered(read: Mapping[Path, Run]) -> tuple[list[Run], list[str]]:
     Their folders have no seed, and an id that does not know the network: those of one network are numbered as its
     seeds are, and another network is called by its folder. A copy of a run is no second one.
     """
+    from palmette.reports.tables import network_of
     from palmette.studies.config import OWN_DATA
 
     runs = dict(read)
     groups: dict[str, dict[str, list[Path]]] = {}
     for path, (experiment, records) in read.items():
         if experiment.data == OWN_DATA and records:
-            sizes = {name: layer["total"] for name, layer in records[0]["retrained"]["layers"].items()}
-            groups.setdefault(experiment.id, {}).setdefault(repr(sizes), []).append(path)
+            groups.setdefault(experiment.id, {}).setdefault(repr(network_of(records)), []).append(path)
     sentences = []
     for networks in groups.values():
         for number, paths in enumerate(networks.values()):

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from palmette.reports.markup import latex, markdown
-from palmette.reports.tables import label
+from palmette.reports.tables import are_seeds, label
 from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment
 from palmette.studies.records import read_runs
-from palmette.studies.rundir import find_runs
+from palmette.studies.rundir import RunDir, find_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,28 +41,24 @@ def read(folders: Iterable[str | Path]) -> pd.DataFrame:
     would count as two seeds. Runs of `prune_and_retrain` have no seed: those of one network with the same settings
     are numbered as seeds are. A run that is under way is there with the rounds it has.
     """
-    given, places, rows = list(folders), dict[str, list[tuple[Path, Any]]](), list[dict[str, Any]]()
+    given, places, rows = list(folders), dict[str, list[RunDir]](), list[dict[str, Any]]()
     for path in dict.fromkeys(run.path.resolve() for folder in given for run in find_runs(folder)):
-        found = read_runs(path).to_dict("records")
-        for name in {row["id"] for row in found}:
-            own = [row for row in found if row["id"] == name]
+        found, here = read_runs(path).to_dict("records"), RunDir(path)
+        for name in dict.fromkeys(row["id"] for row in found):
             before = places.setdefault(name, [])
-            if before and (own[0]["data"] != OWN_DATA or any(_one(own, rows) for _, rows in before)):
+            own = found[0]["data"] == OWN_DATA
+            if not all(own and are_seeds(here.records(), other.records()) for other in before):
                 raise ValueError(
-                    f"the run {name} is in {str(before[0][0])!r} and in {str(path)!r}; give one of them"
+                    f"the run {name} is in {str(before[0].path)!r} and in {str(path)!r}; give one of them"
                 )
-            rows += [row | {"id": f"{name}-{len(before)}", "seed": len(before)} if before else row for row in own]
-            before.append((path, own))
+            number = {"id": f"{name}-{len(before)}", "seed": len(before)} if before else {}
+            rows += [row | number for row in found if row["id"] == name]
+            before.append(here)
     if not rows:
         raise FileNotFoundError(f"no run with a finished round in {', '.join(repr(str(f)) for f in given)}")
     import pandas as pd  # `read_runs` has said what to install
 
     return pd.DataFrame(rows)
-
-
-def _one(own: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
-    """Whether these may not be two seeds: a copy, or another network."""
-    return own[0]["kept"] != other[0]["kept"] or [r["pq_index"] for r in own] == [r["pq_index"] for r in other]
 
 
 def name_of(experiment: Experiment) -> str:
