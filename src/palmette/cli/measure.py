@@ -247,6 +247,7 @@ def broken(name: str, width: int) -> str:
 
 def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]:
     """What the table may show, by heading; plain numbers have no scopes and no neurons."""
+    from palmette.pruning.verdict import scope_of_numbers
 
     def digits(value: float | None) -> str:
         return "none" if value is None else f"{value:.4f}"
@@ -258,8 +259,8 @@ def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]
         "Hoyer": [digits(m.hoyer) for m in rows],
     }
     tail = {"tail": [digits(m.tail_mass) for m in rows]}
-    if numbers:  # each vector by itself, and the whole as one vector
-        cuts = [m.share_cut("layer" if m.shape else "global") for m in rows]
+    if numbers:
+        cuts = [m.share_cut(scope_of_numbers(m)) for m in rows]
         return columns | {"SAP cuts": [f"{cut:.1%}" for cut in cuts]} | tail
     columns |= {scope: [f"{m.share_cut(scope):.1%}" for m in rows] for scope in ("neuron", "layer", "global")}
     columns |= {"dead": [f"{m.dead_neurons:,}" for m in rows]} | tail

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from palmette.pruning.compressible import NO_FLOATS, LeftOut, Measurement
-from palmette.pruning.scopes import SCOPES
+from palmette.pruning.scopes import SCOPES, Scope
 
 if TYPE_CHECKING:
     from palmette.pruning.budgets import Sap
@@ -69,6 +69,11 @@ def verdict(layers: Sequence[Measurement], whole: Measurement, budget: Sap) -> t
 def plain_numbers(layers: Sequence[Measurement]) -> bool:
     """Whether these are vectors, which have no neurons: incomes, coefficients, spectra."""
     return all(len(layer.shape) < 2 for layer in layers)
+
+
+def scope_of_numbers(m: Measurement) -> Scope:
+    """In which plain numbers are cut: each vector by itself, and the whole as one vector."""
+    return "layer" if m.shape else "global"
 
 
 def _range(shares: Mapping[str, float]) -> str:

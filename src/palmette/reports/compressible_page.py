@@ -9,7 +9,7 @@ from importlib.resources import files
 from palmette import __version__
 from palmette.pruning.compressible import Compressibility, LeftOut, Measurement
 from palmette.pruning.scopes import SCOPES, Scope
-from palmette.pruning.verdict import plain_numbers
+from palmette.pruning.verdict import plain_numbers, scope_of_numbers
 from palmette.reports.page_looks import LAYER_COLOURS
 from palmette.reports.words import size
 
@@ -135,8 +135,8 @@ def _row(m: Measurement, most: float, numbers: bool) -> str:
         _number(m.tail_mass),
     ]
     name = f'<td class="name">{escape(m.name).replace(".", ".<wbr>")}</td>'
-    if numbers:  # each vector by itself, and the whole as one vector
-        return name + _cells(plain) + _bar(m, "layer" if m.shape else "global", most)
+    if numbers:
+        return name + _cells(plain) + _bar(m, scope_of_numbers(m), most)
     last = [f"{m.dead_neurons:,}", size(m.bytes), size(m.bytes_after["neuron"])]
     bars = "".join(_bar(m, scope, most) for scope in SCOPES)
     return name + _cells([" × ".join(map(str, m.shape)), *plain]) + bars + _cells(last)
