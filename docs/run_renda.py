@@ -121,7 +121,9 @@ def ladder(
 
 
 def about(folder: Path, method: str, seed: int, epochs: int, device: str) -> None:
-    """What the records do not say."""
+    """What the records do not say; of a run that was finished before, it is there."""
+    if (folder / "about.json").exists():
+        return
     where = torch.cuda.get_device_name() if device.startswith("cuda") else "CPU"
     known = {
         "method": method,

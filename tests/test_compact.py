@@ -421,12 +421,14 @@ def test_a_node_that_is_not_followed_is_named_and_the_rest_goes():
     assert layers == {"b.weight": (3, 5), "c.weight": (2, 3)}
 
 
-class Casting(nn.Module):
-    """Computes with more bits, as norms and losses do."""
-
+class TwoLayers(nn.Module):
     def __init__(self):
         super().__init__()
         self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 2)
+
+
+class Casting(TwoLayers):
+    """Computes with more bits, as norms and losses do."""
 
     def forward(self, x):
         return self.b(self.a(x).double().exp().float().T.T)
@@ -439,11 +441,7 @@ def test_channels_go_through_a_change_of_dtype():
     assert layers == {"a.weight": (2, 4), "b.weight": (2, 2)}
 
 
-class Scaled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 2)
-
+class Scaled(TwoLayers):
     def forward(self, x):
         return self.b((self.a(x) * x.abs().max().item()).relu())
 
@@ -455,11 +453,7 @@ def test_numbers_that_are_taken_out_of_tensors_are_followed():
     assert layers == {"a.weight": (2, 4), "b.weight": (2, 2)}
 
 
-class Choosing(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 2)
-
+class Choosing(TwoLayers):
     def forward(self, x):
         h = self.a(x).relu()
         return torch.cond(x.sum() > 0, lambda h: self.b(h), lambda h: -self.b(h), (h,))
@@ -493,11 +487,7 @@ def test_outputs_may_be_in_a_plain_dataclass():
     assert "forward" not in vars(model) | vars(small)
 
 
-class Autocast(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 5), nn.Linear(5, 2)
-
+class Autocast(TwoLayers):
     def forward(self, x):
         with torch.autocast("cpu", dtype=torch.bfloat16):
             return self.b(self.a(x))
