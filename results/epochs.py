@@ -99,9 +99,10 @@ def section(study: Study) -> list[str]:
         f"![Curves by round, a line style for each number of epochs{beside}]({here}{PICTURE})",
     ]
     if len(both) == 2:
-        parts += [_both(*both), prose(_difference(*both))]
+        parts += [prose(_difference(*both))] if here else [_both(*both), prose(_legend(*both), _difference(*both))]
     if values is not None:
-        parts += [f"## {HEADING}", *_published(both, values, figure)]
+        shape_only = study.name.endswith(SHORT)
+        parts += [f"## {HEADING}", *([_shape(both)] if shape_only else _published(both, values, figure))]
     return parts
 
 
@@ -121,6 +122,15 @@ def _cell(frame: pd.DataFrame, name: str, round: int) -> str:
     return f"{spread(index, scale=1, digits=3)}; {spread(accuracy)} at {weights}"
 
 
+def _legend(full: Study, short: Study) -> str:
+    n, of_short = (int(s.frame["seed"].nunique()) for s in (full, short))
+    over = "; ± is a standard deviation over seeds" if max(n, of_short) > 1 else ""
+    return (
+        f"PQ Index, and test accuracy in percent at a share of the weights; n = {n} for {_epochs(full)} epochs, "
+        f"n = {of_short} for {_epochs(short)}{over}."
+    )
+
+
 def _difference(full: Study, short: Study) -> str:
     """The index and the accuracy of the dense network, and what SAP makes of it."""
     (few, first), (many, second) = ((_epochs(s), s.frame) for s in (short, full))
@@ -131,9 +141,6 @@ def _difference(full: Study, short: Study) -> str:
     kept = [percent(mean_density(f, name, 1)) for f in (first, second)]
     return " ".join(
         (
-            "PQ Index, and test accuracy in percent at a share of the weights; n = "
-            f"{second['seed'].nunique()} for {many} epochs, n = {first['seed'].nunique()} for {few}; ± is a "
-            "standard deviation over seeds.",
             "The dense network has an index of "
             f"{' and '.join(spread(s, scale=1, digits=3) for s in index)} after {few} and {many} epochs, and "
             f"{' and '.join(map(spread, accuracy))} % accuracy.",
@@ -147,17 +154,22 @@ def _difference(full: Study, short: Study) -> str:
     )
 
 
+def _shape(studies: Sequence[Study]) -> str:
+    """Why the study with fewer epochs has no differences, and where they are."""
+    full, short = studies[0], studies[-1]
+    link = f"../{full.name}/README.md#{HEADING.lower().replace(' ', '-')}"
+    return prose(
+        f"With {_epochs(short)} epochs a round the shape of the curves can be laid beside those of the paper, as "
+        "in the picture, and not the numbers; so no differences are shown.",
+        "The first rounds with 200 epochs are to be a study of their own."
+        if full == short
+        else f"[With {_epochs(full)} epochs]({link}) they are.",
+    )
+
+
 def _published(studies: Sequence[Study], values: Published, figure: PaperFigure) -> list[str]:
     """Here less published, round by round, for the study with the paper's epochs."""
     study = studies[0]
-    if study.name.endswith(SHORT):
-        return [
-            prose(
-                f"With {_epochs(study)} epochs a round the shape of the curves can be laid beside those of the "
-                "paper, as in the picture, and not the numbers; so no differences are shown. The first rounds "
-                "with 200 epochs are to be a study of their own."
-            )
-        ]
     f, rows, found = study.frame, [], []
     for name, in_file in _in_file([study]).items():
         for t in range(last_round(f, name) + 1):

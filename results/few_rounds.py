@@ -125,7 +125,7 @@ def _index(f: pd.DataFrame) -> str:
 def _cost(f: pd.DataFrame) -> str:
     """Accuracy after a cut, and after training again."""
     drop = {SHORT.get(name, name): largest_drop(f, name) for name in present(f)}
-    at_once = listed([f"{100 * max(lost, 0.0):.2f} ({name}, T = {t})" for name, (t, lost) in drop.items()])
+    at_once = listed([f"{100 * lost:.2f} ({name}, T = {t})" for name, (t, lost) in drop.items()])
     text = f"**What it costs:** a cut network that is not trained again has lost at most {at_once} points."
     last = {name: last_round(f, name) for name in present(f)}
     changes = [

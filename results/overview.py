@@ -22,7 +22,8 @@ from results.answers import (
     last_round,
     present,
 )
-from results.four_methods import MLP
+from results.four_methods import MLP, RESNET18
+from results.readings_cifar10 import remaining
 from results.study import (
     HERE,
     Study,
@@ -82,7 +83,7 @@ def text() -> bytes:
             f"[{study.about['title']}]({study.name}/README.md){', under way' if study.so_far else ''}",
             str(study.frame["id"].nunique()),
             str(study.frame["seed"].nunique()),
-            f"{study.frame['round'].max()} of " * bool(study.so_far) + f"{study.frame['rounds'].max()}",
+            f"{study.frame['round'].max()} of " * bool(study.so_far) + f"{study.planned[0].rounds}",
             f"{study.frame['epochs'].max()}",
             f"{study.seconds or study.frame['seconds'].sum():.0f} s",
         )
@@ -249,11 +250,36 @@ def front() -> str:
             ),
         ),
         table(("network", "n", "dense", *METHODS), networks),
-        prose(
-            "As above; E = 20: twenty epochs a round. [All results](results/README.md) lie beside the paper's "
-            "claims, the misses too."
-        ),
+        prose("As above; E = 20: twenty epochs a round."),
+        *_resnet18(),
+        prose("[All results](results/README.md) lie beside the paper's claims, the misses too."),
     )
+
+
+def _resnet18() -> list[str]:
+    """The network whose values could be read off the paper's figure, beside them."""
+    if not RESNET18.on_record:
+        return []
+    f, kept = RESNET18.frame, {name: remaining(RESNET18, name) for name in (SAP, SAP2)}
+    rows = [
+        (
+            name,
+            *(f"{100 * here:.1f} ({100 * there:.1f}): {_accuracy(f, name, t)}" for t, (here, there) in at.items()),
+        )
+        for name, at in kept.items()
+    ]
+    return [
+        prose(
+            f"[ResNet18 on CIFAR10]({HERE.name}/{RESNET18.name}/README.md) with the paper's "
+            f"{f['epochs'].iloc[0]} epochs a round, one seed. How many percent of the weights remain, in "
+            f"parentheses how many in the paper, and the accuracy; dense: {_accuracy(f, SAP, 0)}."
+        ),
+        table(("method", *(f"T = {t}" for t in kept[SAP])), rows),
+    ]
+
+
+def _accuracy(frame: pd.DataFrame, name: str, round: int) -> str:
+    return spread(Spread.of(column(frame, name, round, "test_accuracy")))
 
 
 def _cell(equal: pd.DataFrame, name: str, density: float, n: int) -> str:

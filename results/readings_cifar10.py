@@ -8,7 +8,21 @@ from typing import TYPE_CHECKING
 from palmette.reports.paper_published import published
 from palmette.studies.paper import FIGURES
 from palmette.studies.records import read_runs
-from results.answers import DENSITIES, LT, ONE_SHOT, SAP, SAP2, Spread, between, column, present, rebounds, turned
+from results import few_rounds
+from results.answers import (
+    DENSITIES,
+    LT,
+    ONE_SHOT,
+    SAP,
+    SAP2,
+    Spread,
+    between,
+    column,
+    last_round,
+    present,
+    rebounds,
+    turned,
+)
 from results.readings import APPENDIX, Reading, Shapes, inflection, unfinished, unread
 from results.study import EPOCHS, Study, difference, listed, percent, prose, ranged, spread, true
 from results.tables import gap, holds, largest_gap, mean_density, rounds
@@ -167,6 +181,44 @@ def _scopes() -> str:
     """Where they were."""
     other = Study("cifar10-cnn-ablations")
     return f"; [another](../{other.name}/README.md#scopes) has them" if other.on_record else ""
+
+
+def remaining(study: Study, name: str) -> dict[int, tuple[float, float]]:
+    """The share of ResNet18's weights that is left after each cut, here and in Figure 3 of the paper."""
+    theirs, of = published(FIGURES["fig3"]), {SAP: "sap_p0.5_q1", SAP2: "sap_p1_q2"}[name]
+    assert theirs is not None
+    kept = dict(theirs.of("retrained/remaining", of))
+    rounds = range(1, last_round(study.frame, name) + 1)
+    return {t: (mean_density(study.frame, name, t), kept[t] / 100) for t in rounds if t in kept}
+
+
+def resnet18_first_rounds(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
+    """ResNet18 on CIFAR10, the first rounds as long as in the paper."""
+    f, by_rule = study.frame, few_rounds.reading(study, equal, shapes)
+    theirs = published(FIGURES["fig3"])
+    assert theirs is not None
+    dense = column(f, SAP, 0, "pq_index").mean(), dict(theirs.of("retrained/pq_index", "one_shot"))[0]
+    third = column(f, SAP2, 2, "pq_index").mean(), dict(theirs.of("retrained/pq_index", "sap_p1_q2"))[2]
+    slow, fast = remaining(study, SAP), remaining(study, SAP2)[3]
+    here, there = (listed([percent(pair[i]) for pair in slow.values()]) for i in (0, 1))
+    return replace(
+        by_rule,
+        points=[
+            true(
+                all(abs(a - b) < 0.005 for a, b in (dense, *slow.values())),
+                "**SAP (0.5, 1) goes the paper's way, round by round**: the index of the dense network is "
+                f"{dense[0]:.3f}, in the paper {dense[1]:.3f}; after one, two and three cuts {here} of the "
+                f"weights remain, in the paper {there}.",
+            ),
+            true(
+                fast[0] > fast[1] and third[0] < third[1],
+                f"**SAP (1, 2) cuts a little less than the paper's**: {percent(fast[0])} in place of "
+                f"{percent(fast[1])} remain at T = 3, since the index after two cuts is {third[0]:.3f} in place "
+                f"of {third[1]:.3f}. Each ratio follows from the index of its round, so differences add up.",
+            ),
+            *by_rule.points,
+        ],
+    )
 
 
 def resnet18(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:

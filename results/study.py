@@ -69,17 +69,22 @@ class Study:
         return [(experiment, records) for experiment, records in found if records]
 
     @functools.cached_property
+    def planned(self) -> list[Experiment]:
+        """The runs that its grid asks for."""
+        return read_grid(self.folder / "grid.toml")
+
+    @functools.cached_property
     def so_far(self) -> str:
         """What of the grid is there, in words; empty where all of it is."""
         there = {_variant(experiment): (experiment, records) for experiment, records in self.runs}
-        planned = read_grid(self.folder / "grid.toml")
+        planned = self.planned
         varied = [len({getattr(e, name) for e in planned}) > 1 for name in ("scope", "seed")]
         waiting, under_way, places = [], [], []
         for e in planned:
             words = name_of(e) + f", {e.scope} scope" * varied[0] + f", seed {e.seed}" * varied[1]
             if _variant(e) not in there:
                 waiting.append(words)
-            elif (records := there[_variant(e)][1])[-1]["stopped"] is None:
+            elif (records := there[_variant(e)][1])[-1]["stopped"] is None and len(records) <= e.rounds:
                 places.append(len(records) - 1)
                 under_way.append(f"{words}: T = {places[-1]} of {e.rounds}")
         if not waiting and not under_way:

@@ -39,7 +39,7 @@ def mean_density(frame: pd.DataFrame, name: str, round: int) -> float:
 def largest_drop(frame: pd.DataFrame, name: str) -> tuple[int, float]:
     """The round in which a cut costs most accuracy before retraining, and how much, on average over seeds."""
     lost = -frame[frame["name"] == name].groupby("round")["pruned_accuracy_difference"].mean()
-    return int(lost.idxmax()), float(lost.max())
+    return int(lost.idxmax()), max(float(lost.max()), 0.0)
 
 
 def _row(equal: pd.DataFrame, name: str, density: float) -> dict[str, Any]:
