@@ -306,6 +306,9 @@ def test_the_papers_protocol_is_called_so(shelf):
     assert picture.caption.startswith("The paper's protocol: 200 epochs in each of rounds 0 to 30, 4 seeds.")
     rounded = tuple((replace(e, precision="tf32"), records) for e in planned)
     assert "4 seeds, precision tf32; in the paper" in replace(picture, runs=rounded).caption
+    assert replace(picture, runs=rounded).name == "fig2-precision-tf32"
+    slower = tuple((replace(e, learning_rate=0.05), records) for e in planned)
+    assert replace(picture, runs=slower).name == "fig2-learning-rate-0-05"
 
 
 # runs of a folder

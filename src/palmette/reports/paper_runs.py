@@ -66,17 +66,16 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """Of its files: that of the figure, and what is scaled down, so that nothing finer is overwritten."""
-        first = self.planned[0]
+        """Of its files: that of the figure, and what is not as in the paper, so that nothing else is overwritten."""
+        first, seeds = self.runs[0][0], self.seeds[-1]
         rounds = max(e.rounds for e in self.planned)
-        seeds = max(self.seeds, default=0)
         parts = [self.figure.name]
         parts += [slug(self.figure.data)] if self.figure.data != self.paper.data else []
         parts += [slug(self.figure.model)] if self.figure.model != self.paper.model else []
         parts += [f"e{first.epochs}"] if first.epochs != Experiment.epochs else []
         parts += [f"t{rounds}"] if rounds != rounds_of(self.figure.model) else []
         parts += [f"n{seeds}"] if seeds != len(SEEDS) else []
-        return "-".join(parts)
+        return "-".join([*parts, *map(slug, self._others)])
 
     @property
     def missing(self) -> list[str]:
@@ -130,15 +129,14 @@ class Picture:
         last = min(self.last, rounds) if under_way else rounds
         so_far = f" (of {rounds}, so far)" if last < rounds else ""
         epochs = f"{first.epochs} epoch{'s' if first.epochs != 1 else ''}"
-        text = f"{epochs} in each of rounds 0 to {last}{so_far}, {count}{network}"
-        usual = {e.batch for e in self.figure.experiments()}
-        others = [
-            f"{name.replace('_', ' ')} {getattr(first, name)}"
-            for name in _SHARED
-            if name not in ("epochs", "batch") and getattr(first, name) != getattr(Experiment, name)
-        ]
-        others += [f"batch {first.batch}"] if first.batch not in usual else []
-        return ", ".join([text, *others])
+        return ", ".join([f"{epochs} in each of rounds 0 to {last}{so_far}, {count}{network}", *self._others])
+
+    @property
+    def _others(self) -> list[str]:
+        """The settings, but for epochs, that all its runs share and the paper's do not have."""
+        first, usual = self.runs[0][0], self.figure.experiments()[0]
+        others = {name: getattr(first, name) for name in _SHARED if name != "epochs"}
+        return [f"{name.replace('_', ' ')} {v}" for name, v in others.items() if v != getattr(usual, name)]
 
 
 def in_folder(figure: PaperFigure, planned: Sequence[Experiment], folder: Path) -> Picture:
