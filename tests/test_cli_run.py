@@ -328,7 +328,7 @@ def test_it_ends_at_a_clean_point_says_how_to_go_on_and_goes_on(tmp_path, kind):
     assert process.returncode == 128 + kind
     assert "Traceback" not in err
     assert "palmette run --method sap --p 1 --seeds 0 --model linear --epochs 40" in err
-    assert "0 of 1 runs are finished" in err
+    assert "0 of 1 run finished, " in err
     assert not any("table" in json.loads(line) for line in out.splitlines())
     done = subprocess.run(LONG, capture_output=True, text=True, check=True)
     experiment = Experiment(p=1, q=2, model="linear", epochs=40, rounds=6)

@@ -152,7 +152,7 @@ def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on(tmp_path
     assert process.returncode == 128 + kind
     assert "Traceback" not in err
     assert "palmette sweep long.toml --device cpu" in err
-    assert "of 2 runs are finished" in err
+    assert "of 2 runs finished, " in err
     assert json.loads(sweep("long.toml").stdout.splitlines()[-1])["finished"] == 2
 
 
@@ -177,7 +177,7 @@ def test_a_terminal_shows_all_runs_and_lists_what_failed(tmp_path):
         "2 runs in 2 fleets",
         "learning_rate=1e+30",
         "PQ Index",
-        "1 of 2 runs are not finished:",
+        "not finished: 1 of 2 runs",
         "table",
     ):
         assert words in text, words

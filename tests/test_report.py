@@ -279,6 +279,14 @@ def test_an_index_that_turned_up_too_late_is_not_counted_as_in_time():
         "The PQ Index turned up for good in 2 of 2 runs, in 1 of these while accuracy was still within one point "
         "of dense; 0 of 2 collapsed."
     )
+    assert verdict(studies([late])[0])[-1] == (
+        "The PQ Index turned up for good when accuracy was no longer within one point of dense; the run did not "
+        "collapse."
+    )
+    assert verdict(studies([early])[0])[-1] == (
+        "The PQ Index turned up for good while accuracy was still within one point of dense; the run did not "
+        "collapse."
+    )
 
 
 def test_names_cannot_break_out_of_the_page():

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from palmette.cli.flags import device_named
+from palmette.reports.words import counted
 
 if TYPE_CHECKING:
     from torch import nn
@@ -72,7 +73,7 @@ def bench(
         data = {"model": model, "density": left, "batch": batch, "fastest": found.fastest, "where": found.where}
         click.echo(json.dumps(data | {"ways": ways}, indent=1))
     else:
-        click.echo(f"{model}, {left:.1%} of its weights not zero, {batch} images of {shape}\n\n{found}")
+        click.echo(f"{model}, {left:.1%} of its weights not zero, {counted(batch, 'image')} of {shape}\n\n{found}")
 
 
 def _shape(text: str) -> tuple[int, int, int]:

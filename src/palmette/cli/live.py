@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from palmette.reports.words import duration
+from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -157,7 +157,7 @@ class Live:
         )
 
     def _first_row(self, s: Standing, name: str) -> dict[str, str]:
-        state = {"new": "", "interrupted": f"{s.rounds} rounds done", "running": f"in use by {s.owner}"}
+        state = {"new": "", "interrupted": f"{counted(s.rounds, 'round')} done", "running": f"in use by {s.owner}"}
         said = in_short(s.stopped) if s.stopped is not None else state[s.state]
         return {"method": name, "seed": str(s.experiment.seed), "state": said}
 
@@ -224,7 +224,7 @@ class Live:
         left = self.pace.seconds_left
         bar = Table.grid(padding=(0, 1))
         over = sum(left == 0 for left in self.pace.left)
-        said = f"{self.pace.fraction:4.0%}, {over} of {len(self.rows)} runs are over, "
+        said = f"{self.pace.fraction:4.0%}, {over} of {counted(len(self.rows), 'run')} over, "
         said += "measuring the speed" if left is None else f"about {duration(left)} left"
         width = max(5, min(30, self.console.width - len(said) - 2))
         bar.add_row(ProgressBar(total=1, completed=self.pace.fraction, width=width), said)

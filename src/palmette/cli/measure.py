@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.reports.words import size
+from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -140,7 +140,7 @@ def measure(
     else:
         report = how_compressible(file, **settings)
     if html is not None:
-        from palmette.reports.compressible_page import counted, page
+        from palmette.reports.compressible_page import page, parts
 
         content = page(report).encode()
         write_whole(html, content)
@@ -149,7 +149,7 @@ def measure(
     elif as_csv:
         click.echo(_csv(report), nl=False)
     elif html is not None:
-        click.echo(f"{html}: {counted(report)}, {size(len(content))}")
+        click.echo(f"{html}: {parts(report)}, {size(len(content))}")
     else:
         _show(report)
 
@@ -283,8 +283,7 @@ def _sizes(report: Compressibility) -> list[str]:
         for tensor in report.left_out:
             kinds[tensor.why] = kinds.get(tensor.why, 0) + 1
         parts = ", ".join(f"{n} × {why}" for why, n in sorted(kinds.items(), key=lambda item: -item[1])[:4])
-        many = "1 tensor" if len(report.left_out) == 1 else f"{len(report.left_out):,} tensors"
-        said.append(f"Left out: {many} ({parts}).")
+        said.append(f"Left out: {counted(len(report.left_out), 'tensor')} ({parts}).")
     after = sorted(whole.bytes_after.values())
     smaller = size(after[0]) if size(after[0]) == size(after[-1]) else f"{size(after[0])} to {size(after[-1])}"
     if after[-1] < whole.bytes:

@@ -15,6 +15,7 @@ import click
 from palmette.cli.flags import RememberingCommand, device_named, fleet_size
 from palmette.cli.paper_list import Asked, as_json, listed, print_list
 from palmette.cli.sweep import Sweep
+from palmette.reports.words import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -224,11 +225,11 @@ def _draw_from(
             absent.append(f"{figure.name} ({figure.model} on {figure.data})")
             continue
         seeds = picture.seeds
-        count = f"{seeds[0]} to {seeds[-1]}" if seeds[0] != seeds[-1] else str(seeds[-1])
+        each = f"{seeds[0]} to {seeds[-1]}" if seeds[0] != seeds[-1] else str(seeds[-1])
         file = _write(picture, looks, out)
-        runs = f"{len(picture.runs)} run{'s' if len(picture.runs) != 1 else ''}, {count} of each line"
-        absent_lines = f"; not run: {len(picture.missing)} lines" if picture.missing else ""
-        click.echo(f"{file}, .svg, .pdf: {runs}{absent_lines}")
+        runs = f"{counted(len(picture.runs), 'run')}, {each} of each line"
+        not_run = f"; not run: {counted(len(picture.missing), 'line')}" if picture.missing else ""
+        click.echo(f"{file}, .svg, .pdf: {runs}{not_run}")
     for figure in figures:
         if figure.kind == "table":
             click.echo(f"{write_table(figure.name, out)}, .csv, .tex")

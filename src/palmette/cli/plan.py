@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.reports.words import duration
+from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
     from palmette.studies.cost import Cost
@@ -56,7 +56,7 @@ def show_plan(standings: Sequence[Standing], cost: Cost, device: str, out: Path)
     console.print(
         f"\n{first.model} on {first.data}: {cost.parameters:,} parameters, {cost.prunable:,} of them prunable, "
         f"{cost.flops_per_image:,} FLOPs per image\n"
-        f"to train: {epochs:,} model-epochs of {cost.images:,} images, {flops:.2g} FLOPs\n"
+        f"to train: {counted(epochs, 'model-epoch')} of {cost.images:,} images, {flops:.2g} FLOPs\n"
         f"to wait: about {duration(seconds)} on {device}, an estimate from {timed} ({speed}); {less}\n"
         f"to write: folders in {out}{os.sep}; nothing was written now"
     )

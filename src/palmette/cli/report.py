@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from palmette.errors import RunDamaged
-from palmette.reports.words import size
+from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Run
@@ -51,7 +51,7 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     for sentence in (*damage, *alike):
         click.echo(f"palmette: {sentence}", err=True)
     count = len({experiment.id for experiment, _ in runs})  # a copy is no second run
-    click.echo(f"{out}: {count} run{'s' if count != 1 else ''}, {size(len(content))}")
+    click.echo(f"{out}: {counted(count, 'run')}, {size(len(content))}")
 
 
 def _numbered(read: Mapping[Path, Run]) -> tuple[list[Run], list[str]]:

@@ -28,7 +28,7 @@ from palmette.cli.flags import (
 from palmette.cli.live import Display, Lines, Live
 from palmette.cli.plan import show_plan
 from palmette.errors import PalmetteError
-from palmette.reports.words import size
+from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -247,7 +247,8 @@ class Command:
         standings = self.standings()
         done = sum(s.state == "finished" for s in standings)
         epochs, left = sum(s.epochs_done for s in standings), sum(s.epochs_left for s in standings)
-        share = f"{done} of {len(standings)} runs are finished, {epochs / max(1, epochs + left):.0%} of all epochs"
+        share = f"{epochs / max(1, epochs + left):.0%} of all epochs"
+        share = f"{done} of {counted(len(standings), 'run')} finished, {share}"
         click.echo(f"palmette: ended; {share}. The same command goes on from here:\n  {self.again()}", err=True)
 
     def again(self, *more: str) -> str:
@@ -257,8 +258,8 @@ class Command:
     def _greet(self, console: Console) -> None:
         first = self.planned[0]
         same = len({e.epochs for e in self.planned}) == 1
-        epochs = f"{first.epochs} epochs" if same else "epochs"
-        runs = f"{len(self.planned)} runs" if len(self.planned) > 1 else "one run"
+        epochs = counted(first.epochs, "epoch") if same else "epochs"
+        runs = counted(len(self.planned), "run")
         what = f"{first.model} on {first.data}, round 0 and {first.rounds} of pruning with {epochs} each"
         where = self.device if self.nproc == 1 else f"{self.device} by {self.nproc} processes"
         console.print(f"{what}: {runs} on {where} into {self.out}\n", soft_wrap=True)
@@ -287,12 +288,13 @@ class Command:
         for name, file in files.items() if runs else ():
             console.print(f"{name:7} {file or 'none'}", soft_wrap=True)
         if runs:
-            console.print(f"runs    {self.out}{os.sep}, {size(kept)} in {len(runs)} folders\n", soft_wrap=True)
+            held = f"{size(kept)} in {counted(len(runs), 'folder')}"
+            console.print(f"runs    {self.out}{os.sep}, {held}\n", soft_wrap=True)
             self._suggest(console)
         # Those that others have are named already, once for all of them.
         failed = {name: why for name, why in self.problems.items() if not isinstance(why, RunBusy)}
         if failed:
-            click.echo(f"{len(failed)} of {len(self.planned)} runs are not finished:", err=True)
+            click.echo(f"not finished: {len(failed)} of {counted(len(self.planned), 'run')}", err=True)
         for name, why in failed.items():
             click.echo(f"  {name}: {_said(name, why)}", err=True)
 
@@ -322,8 +324,9 @@ class Command:
             return None
         first, seeds = self.planned[0], len({e.seed for e, _ in runs})
         over = f"mean of {seeds} seeds, band of one standard deviation" if seeds > 1 else f"seed {first.seed}"
+        caption = f"{first.model} on {first.data}, {counted(first.epochs, 'epoch')} per round; {over}"
         try:
-            figure = draw(runs, caption=f"{first.model} on {first.data}, {first.epochs} epochs per round; {over}")
+            figure = draw(runs, caption=caption)
         except ImportError as error:
             click.echo(f"palmette: {error}", err=True)
             return None

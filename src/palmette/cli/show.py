@@ -14,7 +14,7 @@ import click
 
 from palmette.cli.live import in_short
 from palmette.errors import RunDamaged
-from palmette.reports.words import duration, size
+from palmette.reports.words import counted, duration, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -124,7 +124,7 @@ def _where(found: Mapping[str, Any]) -> str:
         return f"finished: {found['stopped']}"
     place = f"round {found['rounds_done']} of {found['rounds']}"
     if found["epochs"]:  # none where training is the user's own
-        place += f", {found['epoch']} of {found['epochs']} epochs saved"
+        place += f", {found['epoch']} of {counted(found['epochs'], 'epoch')} saved"
     if found["state"] == "running":
         return f"running, {place}, by {found['owner']}"
     return f"interrupted, {place}" if found["state"] == "interrupted" else "new: nothing is saved yet"

@@ -16,7 +16,7 @@ import click
 from palmette.cli.flags import RememberingCommand, device_named, fleet_size
 from palmette.cli.run import Command
 from palmette.cli.sweep_status import show_status
-from palmette.reports.words import duration
+from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -148,8 +148,8 @@ class Sweep(Command):
         click.echo()
         for plan in plans:
             click.echo(
-                f"{plan['model']} on {plan['data']}: {plan['runs']} runs together, "
-                f"{plan['model_epochs']:,} model-epochs, about {duration(plan['seconds'])}"
+                f"{plan['model']} on {plan['data']}: {counted(plan['runs'], 'run')} together, "
+                f"{counted(plan['model_epochs'], 'model-epoch')}, about {duration(plan['seconds'])}"
             )
         wait = f"to wait: about {duration(whole['seconds'])} on {self._where()}"
         click.echo(f"{wait}, from a few steps; nothing was written")
@@ -177,9 +177,8 @@ class Sweep(Command):
     def _greet(self, console: Console) -> None:
         from palmette.studies.rounds import fleets
 
-        count = len(fleets(self.planned))
-        fleet = "one fleet" if count == 1 else f"{count} fleets"
-        console.print(f"{len(self.planned)} runs in {fleet} on {self._where()} into {self.out}\n", soft_wrap=True)
+        what = f"{counted(len(self.planned), 'run')} in {counted(len(fleets(self.planned)), 'fleet')}"
+        console.print(f"{what} on {self._where()} into {self.out}\n", soft_wrap=True)
 
     def _workers(self) -> int:
         return 1 if self.engine is None else self.engine.workers(self.device)
@@ -187,8 +186,7 @@ class Sweep(Command):
     def _where(self) -> str:
         if self.engine is None:
             return self.device
-        workers = self._workers()
-        return f"{'one worker' if workers == 1 else f'{workers} workers'} of Ray with {self.device}"
+        return f"{counted(self._workers(), 'worker')} of Ray with {self.device}"
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
         """The table; a figure has no room for any grid."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import click
 
 from palmette.errors import RunDamaged
-from palmette.reports.words import duration
+from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
     from palmette.studies.config import Experiment
@@ -55,7 +55,7 @@ def show_status(file: Path, out: Path) -> None:
         click.echo(json.dumps({"runs": told, "states": counts, **whole}))
         return
     states = ", ".join(f"{counts[state]} {state}" for state in _ORDER if counts[state])
-    click.echo(f"{len(runs)} runs: {states}")
+    click.echo(f"{counted(len(runs), 'run')}: {states}")
     where = f" by {len(owners)} processes" if len(owners) > 1 else ""
     time = "" if seconds is None else f", about {duration(seconds)} left{where}"
     click.echo(f"{done / max(1, done + left):.0%} of all epochs{time}")

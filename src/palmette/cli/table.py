@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from palmette.reports.words import counted
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -57,7 +59,7 @@ def table(
         click.echo(content.decode(), nl=False)
     else:
         write_whole(output, content)
-        click.echo(f"{output}: {len(frame)} row{'s' if len(frame) != 1 else ''}")
+        click.echo(f"{output}: {counted(len(frame), 'row')}")
 
 
 def densities(text: str) -> list[float]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from palmette.reports.words import size
+from palmette.reports.words import counted, size
 
 
 @click.command()
@@ -29,4 +29,4 @@ def unpack(path: Path, out: Path) -> None:
         seen.add(id(tensor))
     write_safetensors(out, state, {"format": "pt"})  # Transformers asks for this
     after = out.stat().st_size
-    click.echo(f"{out}: {len(state)} tensor{'s' if len(state) != 1 else ''}, {size(after)}; packed {size(before)}")
+    click.echo(f"{out}: {counted(len(state), 'tensor')}, {size(after)}; packed {size(before)}")

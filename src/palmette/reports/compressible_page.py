@@ -11,7 +11,7 @@ from palmette.pruning.compressible import Compressibility, LeftOut, Measurement
 from palmette.pruning.scopes import SCOPES, Scope
 from palmette.pruning.verdict import plain_numbers, scope_of_numbers
 from palmette.reports.page_looks import LAYER_COLOURS
-from palmette.reports.words import size
+from palmette.reports.words import counted, size
 
 _COLOURS = dict(zip(SCOPES, LAYER_COLOURS, strict=False))
 _STYLE = """
@@ -64,7 +64,7 @@ def page(report: Compressibility) -> str:
 <header>
 <p class="brand">palmette</p>
 <h1>How compressible is {title}?</h1>
-<p class="lead">{report.whole.d:,} {"numbers" if numbers else "weights"} in {counted(report)}\
+<p class="lead">{counted(report.whole.d, "number" if numbers else "weight")} in {parts(report)}\
 {"" if numbers else ", measured without data"}.
 Budget: {escape(str(budget))}.</p>
 </header>
@@ -85,10 +85,9 @@ Budget: {escape(str(budget))}.</p>
 """
 
 
-def counted(report: Compressibility) -> str:
+def parts(report: Compressibility) -> str:
     """How many layers there are, or vectors."""
-    one = "vector" if plain_numbers(report.layers) else "layer"
-    return f"{len(report.layers)} {one}{'s' if len(report.layers) != 1 else ''}"
+    return counted(len(report.layers), "vector" if plain_numbers(report.layers) else "layer")
 
 
 def _cards(whole: Measurement, numbers: bool) -> str:
@@ -102,10 +101,10 @@ def _cards(whole: Measurement, numbers: bool) -> str:
         )
     ]
     for scope in ("global",) if numbers else SCOPES:
-        text = f"{whole.sap_cut[scope]:,} weights; {size(whole.bytes)} become {size(whole.bytes_after[scope])}"
-        title = f"Next cut, scope {scope}"
-        if numbers:
-            title, text = "SAP would cut", f"{whole.sap_cut[scope]:,} numbers"
+        text = counted(whole.sap_cut[scope], "number" if numbers else "weight")
+        if not numbers:
+            text += f"; {size(whole.bytes)} become {size(whole.bytes_after[scope])}"
+        title = "SAP would cut" if numbers else f"Next cut, scope {scope}"
         cards.append((title, f"{whole.share_cut(scope):.1%}", text, _COLOURS[scope]))
     return "".join(
         f'<div class="card" style="border-top-color: {colour}"><h3>{escape(title)}</h3>'
@@ -158,7 +157,7 @@ def _left_out(tensors: Sequence[LeftOut]) -> str:
     items = "".join(
         f"<li><code>{escape(t.name)}</code> {' × '.join(map(str, t.shape))}: {escape(t.why)}</li>" for t in tensors
     )
-    return f"<details><summary>{len(tensors)} tensors were left out</summary><ul>{items}</ul></details>"
+    return f"<details><summary>Left out: {counted(len(tensors), 'tensor')}</summary><ul>{items}</ul></details>"
 
 
 def _number(value: float | None) -> str:

@@ -22,6 +22,7 @@ from palmette.reports.page_looks import CONFIG, LOOKS
 from palmette.reports.page_words import judged_on, number, outcome, percent, sentence, verdict
 from palmette.reports.phases import RULE
 from palmette.reports.tables import Run
+from palmette.reports.words import counted
 
 _OVER_ROUNDS = ("accuracy", "pq_index", "density", "gini_index", "trade_off", "phases")
 _FURTHEST = 4
@@ -62,7 +63,7 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
     return Template(_text("page.html")).substitute(
         version=escape(__version__),
         title=escape(title or "How far can it be pruned? " + ", ".join(study.title for study in found)),
-        lead=f"{count} run{'s' if count != 1 else ''}: networks that were trained, pruned and trained again.",
+        lead=f"{counted(count, 'run')}: networks that were trained, pruned and trained again.",
         css=_text("page.css"),
         body=symbols() + warnings + "\n".join(sections),
         data=_json(data),

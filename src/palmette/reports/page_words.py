@@ -51,7 +51,7 @@ def sentence(row: Mapping[str, Any]) -> str:
         )
         return f"of the weights have an accuracy of {percent(row['dense'])} (n = {row['n']}): {so_far}"
     open_ended = {0: "", row["n"]: " No run had left it at its end: it may go further."}.get(
-        row["at_the_end"], f" {_runs(row['at_the_end'], row['n'])} had not left it at their end."
+        row["at_the_end"], f" {row['at_the_end']} of {row['n']} runs had not left it at the end."
     )
     times = 1 / statistics.fmean(row["density"])
     return (
@@ -127,17 +127,17 @@ def _furthest(rows: Sequence[Row]) -> str:
 def _hypothesis(rows: Sequence[Row]) -> str:
     n = sum(row["n"] for row in rows)
     turned = sum(len(row["turned_up"]) for row in rows)
-    if not turned and n == 1:
-        return "The PQ Index did not turn up for good: the run ended, or collapsed, before that."
-    if not turned:
-        return f"The PQ Index turned up for good in none of {n} runs: they ended, or collapsed, before that."
     in_time = sum(row["turned_in_time"] for row in rows)
     collapsed = sum(len(row["collapsed"]) for row in rows)
+    if n == 1 and not turned:
+        return "The PQ Index did not turn up for good: the run ended, or collapsed, before that."
+    if n == 1:
+        while_good = "while accuracy was still" if in_time else "when accuracy was no longer"
+        end = "collapsed later" if collapsed else "did not collapse"
+        return f"The PQ Index turned up for good {while_good} within one point of dense; the run {end}."
+    if not turned:
+        return f"The PQ Index turned up for good in none of {n} runs: they ended, or collapsed, before that."
     return (
-        f"The PQ Index turned up for good in {_runs(turned, n)}, in {in_time} of these while accuracy was still "
+        f"The PQ Index turned up for good in {turned} of {n} runs, in {in_time} of these while accuracy was still "
         f"within one point of dense; {collapsed} of {n} collapsed."
     )
-
-
-def _runs(count: int, n: int) -> str:
-    return f"{count} of {n} runs"

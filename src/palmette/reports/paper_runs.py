@@ -11,6 +11,7 @@ from typing import Any
 from palmette.errors import RunDamaged
 from palmette.reports.comparison import name_of
 from palmette.reports.tables import Run
+from palmette.reports.words import counted
 from palmette.studies.config import Experiment, slug
 from palmette.studies.paper import FIGURES, MODEL_NAMES, SEEDS, PaperFigure, rounds_of
 from palmette.studies.records import flattened, flattened_layers
@@ -66,7 +67,7 @@ class Picture:
 
     @property
     def name(self) -> str:
-        """Of its files: that of the figure, and what is not as in the paper, so that nothing else is overwritten."""
+        """Of its files: that of the figure, and what the paper has otherwise, so that no other is overwritten."""
         first, seeds = self.runs[0][0], self.seeds[-1]
         rounds = max(e.rounds for e in self.planned)
         parts = [self.figure.name]
@@ -121,14 +122,14 @@ class Picture:
 
     def _protocol(self, network: str) -> str:
         first, seeds = self.runs[0][0], self.seeds
-        count = f"{seeds[-1]} seed{'s' if seeds[-1] > 1 else ''}"
+        count = counted(seeds[-1], "seed")
         if seeds[0] != seeds[-1]:
             count = f"{seeds[0]} to {count}"
         rounds = max(e.rounds for e in self.planned)
         under_way = any(records[-1]["stopped"] is None for _, records in self.runs)
         last = min(self.last, rounds) if under_way else rounds
         so_far = f" (of {rounds}, so far)" if last < rounds else ""
-        epochs = f"{first.epochs} epoch{'s' if first.epochs != 1 else ''}"
+        epochs = counted(first.epochs, "epoch")
         return ", ".join([f"{epochs} in each of rounds 0 to {last}{so_far}, {count}{network}", *self._others])
 
     @property

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
+from palmette.reports.words import counted
 from palmette.studies.config import Experiment
 
 if TYPE_CHECKING:
@@ -136,7 +137,8 @@ def as_text(rows: Sequence[Mapping[str, Any]], runs: Iterable[Run]) -> str:
     page = Console(file=io.StringIO(), width=120, color_system=None)
     page.print(as_table(rows))
     turned = [row for row in rows if 0 < row["index_turned_up"]["runs"] < row["runs"]]
-    notes = [f"The index of {r['method']} turned up in {r['index_turned_up']['runs']} runs only." for r in turned]
+    some = {row["method"]: counted(row["index_turned_up"]["runs"], "run") for row in turned}
+    notes = [f"The index of {method} turned up in {of} only." for method, of in some.items()]
     ids = [experiment.id for experiment, _ in runs]
     text = page.file.getvalue()  # type: ignore[attr-defined]
     body = "\n".join(line.rstrip() for line in text.splitlines())

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 
+def counted(count: int, one: str) -> str:
+    """So many of what is called `one`.
+
+    >>> counted(1, "run"), counted(0, "run"), counted(1200, "layer")
+    ('1 run', '0 runs', '1,200 layers')
+    """
+    return f"{count:,} {one}{'' if count == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """As people say it.
 
