@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import weight_norm
 
 import palmette as pm
 from palmette.pruning.compact import compact
@@ -204,6 +205,72 @@ def test_through_a_concatenation_each_side_loses_its_own():
     model.c.weight.data[:, 12] = 0  # a channel of the images: they stay as they are
     _, layers = compacted(model, X)
     assert layers == {"a.weight": (3, 4, 3, 3), "b.weight": (3, 4, 3, 3), "c.weight": (3, 10, 1, 1)}
+
+
+class Sliced(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part, self.a, self.b = part, nn.Linear(4, 6), nn.Linear(len(range(6)[part]), 2)
+
+    def forward(self, x):
+        return self.b(self.a(x).relu()[:, self.part])
+
+
+@pytest.mark.parametrize(
+    ("part", "left", "read", "stay"),
+    [  # channels 1 and 4 are dead; those between a border and the end that it is counted from stay
+        (slice(None, 3), 3, 3, "1 dead channel stays: it reaches"),
+        (slice(3, None), 5, 2, "3 dead channels stay: they reach"),
+        (slice(-3, None), 3, 3, "1 dead channel stays: it reaches"),
+        (slice(None, -3), 5, 2, "3 dead channels stay: they reach"),
+        (slice(2, 5), 5, 3, "3 dead channels stay: they reach"),
+        (slice(1, -1), 4, 2, "2 dead channels stay: they reach"),
+        (slice(None, None, 2), 6, 3, "2 dead channels stay: they reach"),
+    ],
+)
+def test_of_a_slice_goes_what_its_borders_do_not_count(part, left, read, stay):
+    model = Sliced(part)
+    model.a.weight.data[[1, 4]] = 0
+    small, _ = compacted(model, torch.randn(2, 4), notes=(f"{stay} slice_1 (slice)",))
+    assert (small.a.out_features, small.b.in_features) == (left, read)
+
+
+class Halved(nn.Module):
+    """Half of the channels by code that asks how many there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(3, 2)
+
+    def forward(self, x):
+        x = self.a(x).relu()
+        return self.b(x[:, : x.shape[1] // 2])
+
+
+def test_a_slice_that_moves_with_the_number_of_channels_is_left_alone():
+    model = Halved()
+    small, report = compact(model, torch.randn(2, 4))
+    assert report.layers == {}
+    assert report.notes[0].startswith("Left alone: a.weight, a.bias")
+    assert same_outputs(model, small, torch.randn(2, 4))
+
+
+class Chunked(nn.Module):
+    def __init__(self, inplace):
+        super().__init__()
+        self.a, self.b, self.inplace = nn.Linear(4, 6), nn.Linear(3, 2), inplace
+
+    def forward(self, x):
+        values, gates = F.relu(self.a(x), inplace=self.inplace).chunk(2, 1)
+        return self.b(values * gates.exp())
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_equal_chunks_lose_the_same(inplace):
+    model = Chunked(inplace)
+    model.a.weight.data[[1, 3]], model.a.bias.data[[1, 3]] = 0, 0  # the value of the second, the gate of the first
+    _, layers = compacted(model, torch.randn(2, 4))
+    assert layers == {"a.weight": (4, 4), "b.weight": (2, 2)}
 
 
 @pytest.mark.parametrize("multiplier", [1, 2])
@@ -501,6 +568,14 @@ def test_dead_neurons_inside_of_what_is_not_followed_are_named():
     (note,) = report.notes
     assert re.fullmatch(r"3 dead channels stay: they reach \w+ \(wrap_with_autocast\)", note)
     assert torch.equal(small.a.weight, model.a.weight)
+
+
+def test_dead_neurons_under_a_weight_norm_are_named():
+    model = nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.ReLU(), nn.Linear(5, 2))
+    model[0].parametrizations.weight.original0.data[:3] = 0
+    note = "3 dead channels stay: they reach _weight_norm (_weight_norm in 0.parametrizations.weight.0)"
+    _, layers = compacted(model, torch.randn(2, 4), notes=(note,))
+    assert layers == {}
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20", "transformer", *LARGER])

@@ -62,8 +62,8 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
     Dead is a channel that is the same number whatever comes in, as after a row of zeros, or that nobody
     reads, as before a column of zeros. It goes from the layer that makes it and from all that read it; the number
     it had is added to their biases. Channels are followed through Linear layers, convolutions (in groups too),
-    batch norms, activations, pools, reshapes, sums and concatenations, as `torch.export` traces them. Those that
-    meet something else stay, and the notes say what.
+    batch norms, activations, pools, reshapes, sums, concatenations and slices, as `torch.export` traces them.
+    Those that meet something else stay, and the notes say what.
 
     The copy is an ordinary model of the same class, with the same names in its `state_dict` and smaller shapes. In
     evaluation mode its outputs are those of `model` to 1e-5 of their size; that is checked on the example inputs

@@ -139,7 +139,7 @@ class Walk:
         if axis not in stored.axes:
             stored.axes[axis] = self.fresh(stored.tensor.shape[axis])
             if stored.pinned:
-                self._pin_atoms(stored.axes[axis], stored.pinned)
+                self.keep(stored.axes[axis], stored.pinned)
         return stored.axes[axis]
 
     def join(self, one: Tensor, other: Tensor) -> None:
@@ -157,17 +157,18 @@ class Walk:
     def pin(self, value: Value, why: str) -> None:
         """What `value` has stays."""
         if isinstance(value, Channels):
-            self._pin_atoms(value.atoms, why)
+            self.keep(value.atoms, why)
             self.alive.update(value.atoms[~value.known].tolist())
         elif isinstance(value, Stored):
             value.pinned = value.pinned or why
             for atoms in value.axes.values():
-                self._pin_atoms(atoms, why)
+                self.keep(atoms, why)
         elif isinstance(value, list | tuple):
             for part in value:
                 self.pin(self.value(part), why)
 
-    def _pin_atoms(self, atoms: Tensor, why: str) -> None:
+    def keep(self, atoms: Tensor, why: str) -> None:
+        """These atoms stay, whether they carry something or not."""
         for atom in atoms.tolist():
             self.pins.setdefault(atom, why)
 
@@ -211,11 +212,19 @@ def planned(walk: Walk) -> Plan:
     reasons = {int(roots[atom]): why for atom, why in reversed(walk.pins.items())}
     kept = Counter(reasons[root] for root in roots[dead].unique().tolist())
     for stored in walk.stored:
-        # A layer inside of what is not followed, such as a block in mixed precision, has no atoms.
-        unseen = stored.pinned and not stored.axes and isinstance(walk.owner(stored), LAYERS)
-        if unseen and stored.tensor.dim() > 1:
-            kept += Counter({stored.pinned: int((~stored.tensor.flatten(1).ne(0).any(1)).sum())})
+        if stored.pinned and not stored.axes:
+            kept += Counter({stored.pinned: _unseen_rows(walk, stored)})
     return Plan(walk, gone, kept)
+
+
+def _unseen_rows(walk: Walk, stored: Stored) -> int:
+    """Rows of zeros of a layer that has no atoms, as in a block in mixed precision or under weight norm."""
+    path, _, made_of = f".{stored.names[0]}".partition(".parametrizations.")
+    layer: Any = walk.model.get_submodule(path[1:]) if made_of else walk.owner(stored)
+    if not isinstance(layer, LAYERS) or made_of not in ("", "weight.original", "weight.original0"):
+        return 0
+    weight = layer.weight if made_of else stored.tensor
+    return int((~weight.flatten(1).ne(0).any(1)).sum()) if weight.dim() > 1 else 0
 
 
 def _removable(walk: Walk, roots: Tensor, pinned: Tensor) -> Tensor:

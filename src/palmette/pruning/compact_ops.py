@@ -242,6 +242,35 @@ def _layout(walk: Walk, node: Node) -> Value:
     return walk.stop(node)
 
 
+def _slice(walk: Walk, node: Node) -> Value:
+    """A range of channels: those between a border and the end that it is counted from stay."""
+    x = walk.value(node.args[0])
+    dim, *borders, step = _arguments(node, "dim", "start", "end", "step")
+    if not isinstance(x, Channels) or len(node.all_input_nodes) > 1 or dim % len(_shape(node.args[0])) != x.axis:
+        return _layout(walk, node)
+    if step != 1:
+        return walk.stop(node)
+    for border in borders:
+        if border is not None and border < len(x.atoms):
+            walk.keep(x.atoms[:border] if border >= 0 else x.atoms[border:], told(node))
+    return x.at(x.axis, torch.arange(len(x.atoms))[slice(*borders)])
+
+
+def _chunks(walk: Walk, node: Node) -> Value:
+    """Equal parts: what goes from one goes from all, whether code says how many there are or how long each is."""
+    x, parts = walk.value(node.args[0]), node.meta["val"]
+    if not isinstance(x, Channels) or len(node.all_input_nodes) > 1:
+        return walk.stop(node)
+    if _arguments(node, "dim")[0] % parts[0].dim() != x.axis:
+        return tuple(x for _ in parts)
+    if len({part.shape for part in parts}) > 1:
+        return walk.stop(node)
+    places = torch.arange(len(x.atoms)).chunk(len(parts))
+    for own in places[1:]:
+        walk.join(x.atoms[places[0]], x.atoms[own])
+    return tuple(x.at(x.axis, own) for own in places)
+
+
 def _pool(walk: Walk, node: Node) -> Value:
     """Spatial places are put together: a channel that is the same everywhere stays so, unless zeros come in."""
     x = walk.value(node.args[0])
@@ -326,7 +355,7 @@ def _getitem(walk: Walk, node: Node) -> Value:
 _POINTWISE = """relu gelu silu sigmoid tanh hardtanh hardswish hardsigmoid relu6 leaky_relu elu selu celu mish
     softplus softsign log_sigmoid abs neg exp expm1 log log1p sqrt rsqrt square pow clamp clamp_min clamp_max erf
     sin cos reciprocal sign floor round rsub threshold hardshrink softshrink dropout feature_dropout"""
-_LAYOUT = """view reshape _unsafe_view flatten unflatten permute transpose t movedim unsqueeze squeeze expand slice
+_LAYOUT = """view reshape _unsafe_view flatten unflatten permute transpose t movedim unsqueeze squeeze expand
     select index_select repeat flip narrow numpy_T"""
 _POOLS = """max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d
     adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool2d upsample_nearest1d upsample_nearest2d
@@ -344,6 +373,8 @@ _OTHERS: list[tuple[str, Handler]] = [
     ("pad constant_pad_nd", _pad),
     ("prelu", _prelu),
     ("cat", _cat),
+    ("slice", _slice),
+    ("chunk split", _chunks),
     ("embedding", _embedding),
     ("getitem", _getitem),
     ("_assert_tensor_metadata", _nothing),
