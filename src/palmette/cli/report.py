@@ -14,6 +14,7 @@ from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Run
+    from palmette.studies.config import Experiment
     from palmette.studies.rundir import RunDir
 
 
@@ -34,6 +35,7 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     It has charts over rounds, the trade-off, layers, p–q maps, phases, settings and a verdict. It opens from disk
     and needs no network. A run that is damaged is named on the page and left out.
     """
+    from palmette.reports.own_runs import told_apart
     from palmette.reports.page import page
     from palmette.studies.rundir import find_runs, write_whole
 
@@ -45,7 +47,8 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     read, damage = _read(found)
     if damage and not read:
         raise RunDamaged("no run can be read; " + "; ".join(damage))
-    runs, alike = _numbered(read)
+    own = told_apart(read)
+    runs, alike = [(own.get(path, e), records) for path, (e, records) in read.items()], _alike(own)
     content = page(runs, title=title, notices=[*damage, *alike]).encode()
     write_whole(out, content)
     for sentence in (*damage, *alike):
@@ -54,34 +57,17 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     click.echo(f"{out}: {counted(count, 'run')}, {size(len(content))}")
 
 
-def _numbered(read: Mapping[Path, Run]) -> tuple[list[Run], list[str]]:
-    """Runs of `prune_and_retrain` with the same settings are told apart, and sentences that say how.
-
-    Their folders have no seed, and an id that does not know the network: those of one network are numbered as its
-    seeds are, and another network is called by its folder. A copy of a run is no second one.
-    """
-    from palmette.reports.tables import network_of
-    from palmette.studies.config import OWN_DATA
-
-    runs = dict(read)
-    groups: dict[str, dict[str, list[Path]]] = {}
-    for path, (experiment, records) in read.items():
-        if experiment.data == OWN_DATA and records:
-            groups.setdefault(experiment.id, {}).setdefault(repr(network_of(records)), []).append(path)
-    sentences = []
-    for networks in groups.values():
-        for number, paths in enumerate(networks.values()):
-            different = [path for i, path in enumerate(paths) if read[path] not in [read[p] for p in paths[:i]]]
-            for path in set(paths) - set(different):
-                del runs[path]
-            for seed, path in enumerate(different):
-                experiment, records = read[path]
-                model = f"{experiment.model} in {paths[0].name}" if number else experiment.model
-                runs[path] = (replace(experiment, model=model, seed=seed), records)
-            if len(different) > 1:
-                names = ", ".join(repr(str(path)) for path in different)
-                sentences.append(f"{names} have the same settings: they count as so many seeds of one method")
-    return list(runs.values()), sentences
+def _alike(own: Mapping[Path, Experiment]) -> list[str]:
+    """Sentences that say which runs of `prune_and_retrain` count as seeds of one another."""
+    groups: dict[Experiment, dict[int, Path]] = {}
+    for path, experiment in own.items():
+        groups.setdefault(replace(experiment, seed=0), {}).setdefault(experiment.seed, path)
+    return [
+        f"{', '.join(repr(str(path)) for path in seeds.values())} have the same settings: they count as so many "
+        "seeds of one method"
+        for seeds in groups.values()
+        if len(seeds) > 1
+    ]
 
 
 def _read(found: Sequence[RunDir]) -> tuple[dict[Path, Run], list[str]]:

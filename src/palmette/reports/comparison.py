@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from palmette.reports.markup import latex, markdown
-from palmette.reports.tables import are_seeds, label
+from palmette.reports.own_runs import told_apart
+from palmette.reports.tables import label
 from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment
 from palmette.studies.records import read_runs
 from palmette.studies.rundir import RunDir, find_runs
+from palmette.studies.standing import experiment_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,22 +40,21 @@ def read(folders: Iterable[str | Path]) -> pd.DataFrame:
     """The runs in all of `folders`, at any depth, as one table like that of `read_runs`.
 
     A folder that is given twice, or that lies in another one, counts once. One run in two folders is refused: it
-    would count as two seeds. Runs of `prune_and_retrain` have no seed: those of one network with the same settings
-    are numbered as seeds are. A run that is under way is there with the rounds it has.
+    would count as two seeds. Runs of `prune_and_retrain` are told apart first, see `told_apart`. A run that is
+    under way is there with the rounds it has.
     """
-    given, places, rows = list(folders), dict[str, list[RunDir]](), list[dict[str, Any]]()
-    for path in dict.fromkeys(run.path.resolve() for folder in given for run in find_runs(folder)):
-        found, here = read_runs(path).to_dict("records"), RunDir(path)
-        for name in dict.fromkeys(row["id"] for row in found):
-            before = places.setdefault(name, [])
-            own = found[0]["data"] == OWN_DATA
-            if not all(own and are_seeds(here.records(), other.records()) for other in before):
-                raise ValueError(
-                    f"the run {name} is in {str(before[0].path)!r} and in {str(path)!r}; give one of them"
-                )
-            number = {"id": f"{name}-{len(before)}", "seed": len(before)} if before else {}
-            rows += [row | number for row in found if row["id"] == name]
-            before.append(here)
+    given = list(folders)
+    paths = dict.fromkeys(run.path.resolve() for folder in given for run in find_runs(folder))
+    found = {path: rows for path in paths if (rows := read_runs(path).to_dict("records"))}
+    own = [RunDir(path) for path, rows in found.items() if rows[0]["data"] == OWN_DATA]
+    for path, e in told_apart({run.path: (experiment_of(run), run.records()) for run in own}).items():
+        found[path] = [row | {"id": e.id, "model": e.model, "seed": e.seed} for row in found[path]]
+    places: dict[str, Path] = {}
+    for path, rows in found.items():
+        for name in dict.fromkeys(row["id"] for row in rows):
+            if (place := places.setdefault(name, path)) != path:
+                raise ValueError(f"the run {name} is in {str(place)!r} and in {str(path)!r}; give one of them")
+    rows = [row for rows in found.values() for row in rows]
     if not rows:
         raise FileNotFoundError(f"no run with a finished round in {', '.join(repr(str(f)) for f in given)}")
     import pandas as pd  # `read_runs` has said what to install

@@ -46,16 +46,6 @@ def label(experiment: Experiment) -> str:
     return {"lottery-ticket": "Lottery Ticket", "one-shot": "One Shot"}[experiment.method]
 
 
-def network_of(records: Sequence[Record]) -> dict[str, int]:
-    """The sizes of its layers by name, which tell apart networks of `prune_and_retrain` that are called alike."""
-    return {name: layer["total"] for name, layer in records[0]["retrained"]["layers"].items()}
-
-
-def are_seeds(one: Sequence[Record], other: Sequence[Record]) -> bool:
-    """Whether two runs of `prune_and_retrain` with the same settings may be two seeds: one network, no copy."""
-    return network_of(one) == network_of(other) and one != other
-
-
 def by_method(runs: Iterable[Run], names: Iterable[str] | None = None) -> dict[str, list[Sequence[Record]]]:
     """The records of the runs of each method, or each name, in the order in which they first come."""
     runs = list(runs)

@@ -1,0 +1,49 @@
+"""Runs of `prune_and_retrain` told apart: they have no seed, and know of their network no more than its class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from palmette.reports.tables import Record, Run
+from palmette.studies.config import OWN_DATA, Experiment
+
+
+def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:
+    """The experiments of those of `runs` that are of `prune_and_retrain`, each with a model and a seed of its own.
+
+    Where several networks are called alike, each is called by its first folder too. Runs of one network with the
+    same settings are numbered as seeds are; a copy has the number of what it is a copy of.
+    """
+    own = {path: run for path, run in runs.items() if run[0].data == OWN_DATA and run[1]}
+    networks: dict[str, dict[str, Path]] = {}
+    for path, (experiment, records) in own.items():
+        networks.setdefault(experiment.model, {}).setdefault(_network(records), path)
+    found: dict[Path, Experiment] = {}
+    seeds: dict[str, list[Sequence[Record]]] = {}
+    for path, (experiment, records) in own.items():
+        alike = networks[experiment.model]
+        if len(alike) > 1:
+            folder = _short(alike[_network(records)], list(alike.values()))
+            experiment = replace(experiment, model=f"{experiment.model} in {folder}")
+        numbered = seeds.setdefault(experiment.id, [])
+        if records not in numbered:
+            numbered.append(records)
+        found[path] = replace(experiment, seed=numbered.index(records))
+    return found
+
+
+def _network(records: Sequence[Record]) -> str:
+    """Its layers and their sizes."""
+    return repr({name: layer["total"] for name, layer in records[0]["retrained"]["layers"].items()})
+
+
+def _short(path: Path, paths: Sequence[Path]) -> str:
+    """As much of the end of `path` as tells it from the others; the name of a model has no second colon."""
+    for parts in count(1):
+        names = ["/".join(other.parts[-parts:]).replace(":", "-") for other in paths]
+        if len(set(names)) == len(paths) or parts > len(path.parts):
+            break
+    return names[paths.index(path)]
