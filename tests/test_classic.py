@@ -152,6 +152,18 @@ def test_u_theta_counts_a_share_that_is_whole_as_whole():
     assert classic.u_theta(np.arange(100.0), theta=0.07) == 1 - 6 / 99
 
 
+def test_u_theta_counts_the_smallest_share_as_one_entry():
+    assert classic.u_theta([1.0, 2.0, 9.0], theta=1e-12) == 1
+
+
+def test_the_logarithm_of_a_square_beyond_all_floats_is_a_number():
+    assert classic.negative_log([1e200, 0.0]) == pytest.approx(-400 * math.log(10), rel=1e-15)
+
+
+def test_equal_magnitudes_are_not_below_what_hoyer_can_be():
+    assert all(0 <= classic.hoyer([0.1] * d) < 1e-15 for d in range(2, 50))
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -25,6 +25,7 @@ VECTORS = {
     "float64": gaussian(5000).double() * 1e200,
     "bfloat16": gaussian(5000, torch.bfloat16),
     "float16": gaussian(5000, torch.float16) * 1e-5,
+    "float8": gaussian(5000, torch.float8_e4m3fn),
     "integers": torch.arange(-40, 60),
     "mostly zeros": gaussian(5000) * (torch.arange(5000) % 10 == 0),
     "equal": torch.full((300,), 0.1),

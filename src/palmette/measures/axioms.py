@@ -162,9 +162,9 @@ def check(measure: Callable[..., Any], *, trials: int = 1000, seed: int = 0) -> 
     return {key: _judge(evaluate, PROPERTIES[key], int(trials), int(seed)) for key in PROPERTIES}
 
 
-def check_all(*, trials: int = 1000, seed: int = 0) -> Mapping[str, Mapping[str, Verdict]]:
+def check_all() -> Mapping[str, Mapping[str, Verdict]]:
     """`check` of each of `MEASURES`, by name."""
-    return {name: check(measure, trials=trials, seed=seed) for name, measure in MEASURES.items()}
+    return {name: check(measure) for name, measure in MEASURES.items()}
 
 
 @dataclass(frozen=True)

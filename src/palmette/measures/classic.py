@@ -134,7 +134,12 @@ def negative_log(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
 
     Hurley and Rickard 2009, Table I.
     """
-    return measured(w, dim, kept, lambda c, _: -c.square().log1p().sum(1))
+
+    def core(c: Tensor, _: Tensor) -> Tensor:
+        # Beside the square of what is large, 1 is nothing; and the square may be beyond all floats.
+        return -torch.where(c > 1e9, 2 * c.log(), c.square().log1p()).sum(1)
+
+    return measured(w, dim, kept, core)
 
 
 def kappa4(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
@@ -173,7 +178,7 @@ def u_theta(w: Any, *, theta: float = 0.5, dim: int | None = None, kept: Any = N
     def core(c: Tensor, mask: Tensor) -> Tensor:
         d = mask.sum(1, keepdim=True)
         # theta * d may come out just above a whole number: 0.07 * 100 = 7.000000000000001.
-        m = torch.ceil(share * d - 1e-9).to(torch.int64)
+        m = torch.ceil(share * d * (1 - 1e-12)).to(torch.int64)
         ordered = c.masked_fill(~mask, math.inf).sort(dim=1).values
         first = torch.arange(c.shape[1], device=c.device).expand_as(c)
         last = (first + m - 1).clamp(0, c.shape[1] - 1)
@@ -219,7 +224,7 @@ def hoyer(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
         root = mask.sum(1).to(c.dtype).sqrt()
         x = scaled(c)
         sparseness = (root - x.sum(1) / x.square().sum(1).sqrt()) / (root - 1)
-        return sparseness.masked_fill(root == 1, math.nan)
+        return sparseness.clamp_min(0.0).masked_fill(root == 1, math.nan)
 
     return measured(w, dim, kept, core)
 

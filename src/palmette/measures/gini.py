@@ -72,15 +72,11 @@ def _sorted_magnitudes(rows: Rows) -> Tensor:
     parts = []
     for segment, kept in zip(rows.segments, rows.kept, strict=True):
         # abs of the smallest integer overflows, and narrow floats are not sortable everywhere.
-        wide = segment.to(torch.float64 if not segment.is_floating_point() else _sortable(segment))
-        part = wide.abs()
+        narrow = segment.is_floating_point() and segment.element_size() <= 4
+        part = segment.to(torch.float32 if narrow else torch.float64).abs()
         parts.append(part if kept is None else part.masked_fill_(~kept, 0))
     matrix = parts[0] if len(parts) == 1 else torch.cat([p.to(rows.device) for p in parts], 1)
     if matrix.device.type == "cpu" and rows.n == 1:
         matrix.numpy().sort(axis=1)  # in place and without the indices that torch.sort would make
         return matrix
     return matrix.sort(dim=1).values
-
-
-def _sortable(segment: Tensor) -> torch.dtype:
-    return torch.float64 if segment.dtype == torch.float64 else torch.float32

@@ -83,16 +83,15 @@ class Spectrum:
             self.zeros += int(counts[0]) - before
             return
         wide = torch.float32 if flat.is_floating_point() and flat.element_size() <= 4 else torch.float64
-        flat = flat if flat.is_floating_point() else flat.to(wide)
+        flat = flat.to(wide)
         self.zeros += flat.numel() - int(flat.count_nonzero())
         self._wide += flat.numel()
         if self._wide <= EXACT:
-            # A copy: the caller may use its memory again.
-            self._few.append(flat.to(wide, copy=True).abs_().numpy())
+            self._few.append(flat.abs().numpy())
             return
         self._fold()
         for start in range(0, flat.numel(), _BLOCK):
-            self._count(flat[start : start + _BLOCK].to(wide).numpy())
+            self._count(flat[start : start + _BLOCK].numpy())
 
     def merge(self, other: Spectrum) -> None:
         """Add what another spectrum has counted."""
@@ -172,10 +171,10 @@ class Spectrum:
         low, high = edges.view(_REALS[bits])
         return float(low), float(high), below
 
-    def power_sum(self, power: float, scale: float = 1.0) -> float:
-        r"""The sum of all :math:`(|w_i| / scale)^{power}`."""
+    def power_sum(self, power: float) -> float:
+        r"""The sum of all :math:`|w_i|^{power}`."""
         values, counts = self.points()
-        return float(np.sum((values / scale) ** power * counts))
+        return float(np.sum(values**power * counts))
 
     def gini(self) -> float:
         """Gini Index, as `palmette.gini_index` defines it; NaN without a non-zero entry."""
@@ -197,7 +196,7 @@ class Spectrum:
             return math.nan
         x = values / values[-1]
         root = math.sqrt(self.d)
-        return float((root - np.sum(x * counts) / math.sqrt(np.sum(x * x * counts))) / (root - 1))
+        return max(0.0, float(root - np.sum(x * counts) / math.sqrt(np.sum(x * x * counts))) / (root - 1))
 
     def tail_share(self, cut: int, *, p: float) -> float:
         r"""What the `cut` smallest weigh as a share of the others: :math:`\eta_r` with :math:`r = d - cut`.
