@@ -1,5 +1,6 @@
 import copy
 import re
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -271,6 +272,34 @@ def test_equal_chunks_lose_the_same(inplace):
     model.a.weight.data[[1, 3]], model.a.bias.data[[1, 3]] = 0, 0  # the value of the second, the gate of the first
     _, layers = compacted(model, torch.randn(2, 4))
     assert layers == {"a.weight": (4, 4), "b.weight": (2, 2)}
+
+
+class Branched(nn.Module):
+    """Half of the channels go on as they are, as in a ShuffleNet."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = nn.Linear(4, 6), nn.Linear(3, 3), nn.Linear(6, 2)
+
+    def forward(self, x):
+        one, two = self.a(x).relu().chunk(2, 1)
+        return self.c(torch.cat([one, self.b(two).relu()], 1))
+
+
+def test_equal_chunks_lose_as_many_each_and_the_rest_is_named():
+    model = Branched()
+    model.a.weight.data[[0, 2, 4]] = 0  # two of one half, one of the other, in another place
+    note = "1 dead channel stays: it reaches chunk (chunk)"
+    _, layers = compacted(model, torch.randn(2, 4), notes=(note,))
+    assert layers == {"a.weight": (4, 4), "b.weight": (3, 2), "c.weight": (2, 5)}
+
+
+def test_layers_without_channels_are_left_as_they_are():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of PyTorch: nothing to initialise
+        model = nn.Sequential(nn.Linear(4, 0), nn.Linear(0, 3), nn.ReLU(), nn.Linear(3, 2))
+    _, layers = compacted(model, torch.randn(2, 4), notes=("2 dead channels stay: they reach the output",))
+    assert layers == {"1.weight": (1, 0), "3.weight": (2, 1)}
 
 
 @pytest.mark.parametrize("multiplier", [1, 2])

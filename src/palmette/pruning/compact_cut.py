@@ -23,7 +23,7 @@ def cut(model: nn.Module, plan: Plan, gone: Tensor, untold: Tensor) -> nn.Module
         taken = gone[x.atoms] & x.known & (x.value != 0)
         if read.folds and bool((taken & read.linked[~gone[read.weight.axes[read.out_axis]]].any(0)).any()):
             weight = read.weight.tensor.double().cpu().movedim(read.in_axis, 1)[:, taken]
-            amount = weight.reshape(*weight.shape[:2], -1).sum(2) @ x.value[taken]
+            amount = weight.unsqueeze(2).flatten(2).sum(2) @ x.value[taken]
             if read.bias is not None:
                 added[id(read.bias)] = amount
             else:

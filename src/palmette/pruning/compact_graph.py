@@ -80,6 +80,7 @@ class Walk:
         self.groups: list[
             tuple[Stored, Tensor]
         ] = []  # weight of a grouped convolution, the first atom of each group
+        self.equal: list[tuple[list[Tensor], str]] = []  # atoms of parts that lose as many each, and of which node
         self.pins: dict[int, str] = {}  # atom -> the node that keeps it
         self.alive: set[int] = set()  # atoms that are kept and carry something
         self._parents: list[int] = []
@@ -204,17 +205,41 @@ class Plan:
 def planned(walk: Walk) -> Plan:
     """Decide which atoms go."""
     roots = walk.roots()
-    pinned, alive = (torch.zeros(len(roots), dtype=torch.bool) for _ in range(2))
-    pinned[roots[list(walk.pins)]] = True
-    alive[roots[list(walk.alive)]] = True
-    gone = _leave_one(walk, roots, _removable(walk, roots, pinned=pinned))
-    dead = _removable(walk, roots, pinned=alive) & pinned[roots]
+    gone, pinned = _going(walk, roots)
+    while surplus := _surplus(walk, gone):
+        for atoms, why in surplus:
+            walk.keep(atoms, why)
+        gone, pinned = _going(walk, roots)
+    dead = _removable(walk, roots, pinned=_marked(roots, walk.alive)) & pinned[roots]
     reasons = {int(roots[atom]): why for atom, why in reversed(walk.pins.items())}
     kept = Counter(reasons[root] for root in roots[dead].unique().tolist())
     for stored in walk.stored:
         if stored.pinned and not stored.axes:
             kept += Counter({stored.pinned: _unseen_rows(walk, stored)})
     return Plan(walk, gone, kept)
+
+
+def _going(walk: Walk, roots: Tensor) -> tuple[Tensor, Tensor]:
+    """Per atom whether it goes, and per root whether it is pinned."""
+    pinned = _marked(roots, walk.pins)
+    return _leave_one(walk, roots, _removable(walk, roots, pinned=pinned)), pinned
+
+
+def _marked(roots: Tensor, atoms: Iterable[int]) -> Tensor:
+    """Which roots are those of `atoms`."""
+    marked = torch.zeros(len(roots), dtype=torch.bool)
+    marked[roots[list(atoms)]] = True
+    return marked
+
+
+def _surplus(walk: Walk, gone: Tensor) -> list[tuple[Tensor, str]]:
+    """What parts that should lose as many each lose more than the one that loses the fewest."""
+    found = []
+    for parts, why in walk.equal:
+        going = [atoms[gone[atoms]] for atoms in parts]
+        least = min(map(len, going))
+        found += [(atoms[least:], why) for atoms in going if len(atoms) > least]
+    return found
 
 
 def _unseen_rows(walk: Walk, stored: Stored) -> int:

@@ -46,7 +46,7 @@ def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis
     if bias is not None:
         walk.join(walk.axis(bias, 0), out)
     kernels = weight.tensor.movedim(in_axis, 1)
-    kernels = kernels.reshape(*kernels.shape[:2], -1).cpu()
+    kernels = kernels.unsqueeze(2).flatten(2).cpu()
     linked = kernels.ne(0).any(2)
     usable = inputs.known & (uniform | (inputs.value == 0))
     known = ~linked[:, ~usable].any(1)
@@ -257,7 +257,7 @@ def _slice(walk: Walk, node: Node) -> Value:
 
 
 def _chunks(walk: Walk, node: Node) -> Value:
-    """Equal parts: what goes from one goes from all, whether code says how many there are or how long each is."""
+    """Equal parts, which lose as many channels each."""
     x, parts = walk.value(node.args[0]), node.meta["val"]
     if not isinstance(x, Channels) or len(node.all_input_nodes) > 1:
         return walk.stop(node)
@@ -265,10 +265,9 @@ def _chunks(walk: Walk, node: Node) -> Value:
         return tuple(x for _ in parts)
     if len({part.shape for part in parts}) > 1:
         return walk.stop(node)
-    places = torch.arange(len(x.atoms)).chunk(len(parts))
-    for own in places[1:]:
-        walk.join(x.atoms[places[0]], x.atoms[own])
-    return tuple(x.at(x.axis, own) for own in places)
+    found = tuple(x.at(x.axis, places) for places in torch.arange(len(x.atoms)).chunk(len(parts)))
+    walk.equal.append(([part.atoms for part in found], told(node)))
+    return found
 
 
 def _pool(walk: Walk, node: Node) -> Value:
