@@ -102,8 +102,10 @@ def test_what_a_model_raises_while_it_is_trained_is_said_with_its_kind():
         "def net(*, shape, classes): return Net(64, classes)\n"
     )
     Path("two.toml").write_text('[base]\nrounds = 1\nepochs = 1\n[axes]\nmodel = ["fragile:net", "linear"]\n')
-    last = json.loads(sweep("two.toml", code=1).stdout.splitlines()[-1])
+    result = sweep("two.toml", code=1)
+    last = json.loads(result.stdout.splitlines()[-1])
     assert list(last["problems"].values()) == ["KeyError: 'gate'"]
+    assert f"palmette: {next(iter(last['problems']))}: KeyError: 'gate'\n" in result.stderr
     assert last["finished"] == 1
     told = json.loads(palmette("sweep", "--status", "two.toml").stdout)
     assert [(run["state"], run["why"]) for run in told["runs"]] == [

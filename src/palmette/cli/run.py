@@ -27,7 +27,6 @@ from palmette.cli.flags import (
 )
 from palmette.cli.live import Display, Lines, Live
 from palmette.cli.plan import show_plan
-from palmette.errors import PalmetteError
 from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
@@ -266,6 +265,7 @@ class Command:
 
     def _conclude(self, console: Console, live: bool) -> None:
         """What came out, on disk and on the screen, and what is not finished."""
+        from palmette.cli.watch import why_not
         from palmette.errors import RunBusy
         from palmette.reports.tables import NOTES, as_table, summary, why_stopped
         from palmette.studies.rundir import RunDir
@@ -277,7 +277,7 @@ class Command:
         files = self.files(rows, runs)
         kept = sum(RunDir(self.out / e.id).size() for e, _ in runs)
         if not live:
-            problems = {name: _said(name, why) for name, why in self.problems.items()}
+            problems = {name: why_not(name, why) for name, why in self.problems.items()}
             last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
             last |= {name: file and str(file) for name, file in files.items()}
             click.echo(json.dumps(last | {"summary": rows}, allow_nan=False))
@@ -296,7 +296,7 @@ class Command:
         if failed:
             click.echo(f"not finished: {len(failed)} of {counted(len(self.planned), 'run')}", err=True)
         for name, why in failed.items():
-            click.echo(f"  {name}: {_said(name, why)}", err=True)
+            click.echo(f"  {name}: {why_not(name, why)}", err=True)
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
         """Write what is made of all finished runs, and say where."""
@@ -352,9 +352,3 @@ class Command:
         console.print("What next?", style="bold")
         for command, why in ideas:
             console.print(f"  {command:{width}}  {why}" if beside else f"  {command}\n      {why}", soft_wrap=True)
-
-
-def _said(name: str, why: Exception) -> str:
-    """Why a run is not finished; what is not said for people, such as a KeyError, by its kind too."""
-    text = str(why).removeprefix(name).lstrip(" :")
-    return text if isinstance(why, PalmetteError) else f"{type(why).__name__}: {text}"

@@ -11,6 +11,7 @@ from palmette.errors import RunBusy, RunDamaged
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer, Progress
 from palmette.studies.rundir import RunDir
+from palmette.studies.sweep import in_words
 
 if TYPE_CHECKING:
     from palmette.cli.live import Display
@@ -42,15 +43,15 @@ class Watch(Observer):
 
     def ended(self, experiment: Experiment, outcome: str | Exception) -> None:
         """The run is over, and why; or it could not go on, and why."""
-        said = str(outcome).strip().split("\n")[0] or type(outcome).__name__
         if isinstance(outcome, RunBusy):  # as all of another command are
             self.busy.append(experiment)
             said = f"in use by {self._owner(experiment)}"
         elif isinstance(outcome, Exception):
-            said = said.removeprefix(experiment.id).lstrip(" :")
+            said = why_not(experiment.id, outcome)
             click.echo(f"palmette: {experiment.id}: {said}", err=True)
             said = f"damaged: {said}" if isinstance(outcome, RunDamaged) else said
         else:
+            said = outcome
             self._events_of(experiment)
         if experiment.id in self.events:
             self.events.pop(experiment.id).close()
@@ -87,3 +88,8 @@ class Watch(Observer):
     def say(self, text: str) -> None:
         """On stderr."""
         click.echo(f"palmette: {text}", err=True)
+
+
+def why_not(name: str, error: Exception) -> str:
+    """Why the run of this name is not finished, in a line that need not say the name once more."""
+    return in_words(error).removeprefix(name).lstrip(" :")
