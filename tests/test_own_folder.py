@@ -2,7 +2,9 @@
 
 import copy
 import json
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -101,6 +103,23 @@ def test_killed_while_it_writes_it_ends_the_same(whole, tmp_path, monkeypatch, n
     monkeypatch.undo()
     model = pm.prune_and_retrain(network(1), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
     assert states_are_equal(model, whole[0])
+    assert same(whole[1], tmp_path)
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_killed_while_it_claims_the_folder_it_begins_again(whole, tmp_path, monkeypatch, call):
+    after, write = iter(range(9)), RunDir.write_text
+
+    def dies(self, *arguments):
+        if next(after) == call:
+            raise KeyboardInterrupt
+        return write(self, *arguments)
+
+    monkeypatch.setattr(RunDir, "write_text", dies)
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
+    monkeypatch.undo()
+    pm.prune_and_retrain(network(), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
     assert same(whole[1], tmp_path)
 
 
@@ -253,6 +272,14 @@ def test_damage_in_a_folder_is_named(tmp_path):
     (run / "settings.json").unlink()
     with pytest.raises(RunDamaged, match="another kind of run"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+
+
+def test_a_setting_may_be_any_kind_of_number(tmp_path):
+    rules = [pm.AtDensity(Fraction(1, 2)), pm.SmallCut(np.float32(0.25)), pm.AfterSteps(np.int64(1))]
+    options = {"rounds": np.int64(3), "tolerance": np.float32(0.5), "stop": rules, "folder": tmp_path}
+    pm.prune_and_retrain(network(), train, evaluate, **OPTIONS | options)
+    found = pm.Experiment.from_toml(tmp_path / "experiment.toml")
+    assert (found.rounds, found.stop) == (1, "density:0.5,small-cut:0.25,accuracy-drops:0.5")
 
 
 def test_a_folder_in_use_is_refused(tmp_path):

@@ -95,24 +95,30 @@ def _rule(rule: StopRule) -> str | None:
     if isinstance(rule, IndexTurnsUp):
         return f"index-turns-up:{rule.patience}"
     if isinstance(rule, SmallCut):
-        return f"small-cut:{rule.below}"
-    return f"density:{rule.density}" if isinstance(rule, AtDensity) else None
+        return f"small-cut:{float(rule.below)}"
+    return f"density:{float(rule.density)}" if isinstance(rule, AtDensity) else None
 
 
 def claim(rundir: RunDir, pruner: Pruner, wanted: Wanted) -> None:
     """Write down what is run here, or check that it is the same model and the same settings."""
-    file, where = rundir.path / SETTINGS, repr(str(rundir.path))
     state = uncompiled(pruner.model).state_dict()
     tensors = {name: list(v.shape) for name, v in state.items() if isinstance(v, Tensor)}
-    settings, weights = wanted.settings(pruner), list(pruner.weights)
-    if not file.exists():
-        if rundir.experiment.exists() or rundir.records_file.exists():
-            raise RunDamaged(f"{where} holds another kind of run; give another folder")
-        if (experiment := wanted.experiment(pruner)) is not None:
-            rundir.write_text(rundir.experiment.name, experiment.to_toml())
+    settings, weights, experiment = wanted.settings(pruner), list(pruner.weights), wanted.experiment(pruner)
+    if (rundir.path / SETTINGS).exists():
+        _check_same(rundir, settings, tensors, weights)
+    elif rundir.experiment.exists() or rundir.records_file.exists():
+        raise RunDamaged(f"{str(rundir.path)!r} holds another kind of run; give another folder")
+    else:
         now = {"settings": settings, "tensors": tensors, "weights": weights}
         rundir.write_text(SETTINGS, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
-        return
+    if experiment is not None and not rundir.experiment.exists():
+        rundir.write_text(rundir.experiment.name, experiment.to_toml())
+
+
+def _check_same(
+    rundir: RunDir, settings: Mapping[str, Any], tensors: Mapping[str, list[int]], weights: Sequence[str]
+) -> None:
+    file, where = rundir.path / SETTINGS, repr(str(rundir.path))
     try:
         there = json.loads(file.read_text(encoding="utf-8"))
         shapes = {name: torch.empty(shape, device="meta") for name, shape in there["tensors"].items()}

@@ -116,8 +116,9 @@ def prune_and_retrain(
     rules = pruner.rules
     # These are about networks that are trained, and `Pruner` knows of cuts only.
     pruner.rules = tuple(rule for rule in rules if not isinstance(rule, AtDensity | AfterSteps))
-    most = min([rounds, *(rule.steps for rule in rules if isinstance(rule, AfterSteps))])
-    wanted = Wanted(train, evaluate, test, rewinding, rules, most, tolerance, trained)
+    most = int(min([rounds, *(rule.steps for rule in rules if isinstance(rule, AfterSteps))]))
+    tolerance = None if tolerance is None else float(tolerance)
+    wanted = Wanted(train, evaluate, test, rewinding, rules, most, tolerance, bool(trained))
     with ExitStack() as stack:
         rundir = None if folder is None else stack.enter_context(RunDir(folder).lock())
         OwnRounds(pruner, wanted, rundir, say or (lambda _: None)).run()

@@ -157,9 +157,9 @@ def _taken(
     except (RunBusy, RunDamaged) as error:
         end(experiment, rundir, error)
         return None
-    if records and records[-1]["stopped"] is not None:
+    if records and (stopped := records[-1].get("stopped")) is not None:
         rundir.finish()
-        end(experiment, rundir, records[-1]["stopped"])
+        end(experiment, rundir, stopped)
         return None
     return rundir
 

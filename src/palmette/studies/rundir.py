@@ -72,8 +72,9 @@ class RunDir:
                 file.truncate(0)
                 file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
                 file.flush()
-                for partial in self.path.rglob("*.partial"):
-                    partial.unlink()
+                for folder in (self.path, self.mask(0).parent, self.checkpoints):
+                    for partial in folder.glob("*.partial"):
+                        partial.unlink()
             self._cut_torn_line(self.records_file)
             self._cut_torn_line(self.timings_file)
             try:
@@ -134,7 +135,7 @@ class RunDir:
         for known in self.records():
             if _line(known) == line:
                 return False
-            if known.get("round") == record["round"]:
+            if known["round"] == record["round"]:
                 differ = [k for k in {**known, **record} if _line({k: known.get(k)}) != _line({k: record.get(k)})]
                 raise RunDamaged(
                     f"{str(self.records_file)!r} has another record of round {record['round']}, which differs in "
@@ -196,13 +197,12 @@ class RunDir:
             )
         return None
 
-    def finish(self) -> int:
-        """Remove the checkpoints; the bytes that the finished run keeps."""
+    def finish(self) -> None:
+        """Remove the checkpoints."""
         for number in self.checkpoint_numbers():  # the newest last, so that an interruption loses nothing
             self.checkpoint(number).unlink()
         with suppress(OSError):  # absent, or someone put a file of their own there
             self.checkpoints.rmdir()
-        return self.size()
 
     def size(self) -> int:
         """How many bytes the files of the run take."""
@@ -321,8 +321,10 @@ def _lines(file: Path) -> list[dict[str, Any]]:
     found = []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(dict(json.loads(line)))
-        except (ValueError, TypeError) as error:
+            found.append(json.loads(line))
+            if not isinstance(found[-1], dict) or "round" not in found[-1]:
+                raise ValueError("it is not of a round")
+        except ValueError as error:
             raise RunDamaged(f"line {number} of {str(file)!r} is damaged: {error}") from error
     return found
 
