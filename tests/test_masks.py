@@ -62,6 +62,8 @@ def test_masks_are_equal_when_all_their_entries_are():
 def test_only_a_boolean_tensor_is_a_mask(mask):
     with pytest.raises(TypeError, match=r"boolean tensor, got .* for 'layer.weight'"):
         pm.Masks({"layer.weight": mask})
+    with pytest.raises(TypeError, match=r"boolean tensor, got .* for 'layer.weight'"):
+        pm.Masks({"layer.weight": torch.tensor([True, False])}) & {"layer.weight": mask}
 
 
 def test_masks_set_pruned_weights_to_zero_and_leave_the_rest():

@@ -118,7 +118,7 @@ def test_zeros_with_a_sign_are_told_of(path):
 
 
 def test_odd_shapes_and_views_come_back(path):
-    base = sparse(40, 60, zeros=0.9)
+    base, turning = sparse(40, 60, zeros=0.9), torch.randn(300, dtype=torch.complex64)
     state = {
         "number": torch.tensor(3.5),
         "zero": torch.tensor(0),
@@ -130,8 +130,10 @@ def test_odd_shapes_and_views_come_back(path):
         "spread": torch.zeros(1).expand(500),
         "images": sparse(8, 3, 16, 16, zeros=0.9).to(memory_format=torch.channels_last),
         "steps": torch.arange(9),
-        "conjugate": torch.randn(300, dtype=torch.complex64).conj(),
-        "imaginary": torch.randn(300, dtype=torch.complex64).conj().imag,
+        "turning": turning,
+        "conjugate": turning.conj(),  # in the same place, with a mark that says so
+        "imaginary": turning.imag,
+        "negative": turning.conj().imag,
     }
     pm.save(path, state)
     loaded = pm.load(path)

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn.utils import prune
 
 import palmette as pm
-from palmette.errors import MaskMismatch
+from palmette.errors import MaskMismatch, NothingToPrune
 
 
 def torch_pruned():
@@ -31,6 +31,14 @@ def test_the_weights_are_plain_and_the_outputs_the_same():
     assert torch.equal(forward(model, x), before)
     zeros = model[0].weight[~masks["0.weight"]]
     assert torch.equal(zeros.view(torch.int32), torch.zeros(36, dtype=torch.int32))  # none of them is -0.0
+
+
+def test_a_pruner_that_is_refused_leaves_the_model_as_it_was():
+    model = torch_pruned()
+    names = list(model.state_dict())
+    with pytest.raises(NothingToPrune):
+        pm.Pruner(model, include=["encoder.*"])
+    assert list(model.state_dict()) == names
 
 
 def test_a_model_that_was_never_pruned_has_no_masks():

@@ -54,7 +54,6 @@ class Stored:
 class Read:
     """A layer that mixes channels: which of its inputs each output has weights for, and if its bias takes more."""
 
-    node: str
     inputs: Channels
     weight: Stored
     in_axis: int

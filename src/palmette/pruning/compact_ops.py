@@ -53,11 +53,8 @@ def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis
     value = kernels.sum(2, dtype=torch.float64) @ inputs.value.where(usable, 0)
     if bias is not None:
         value = value + bias.tensor.double().cpu()
-    walk.reads.append(
-        Read(
-            told(node), inputs, weight, in_axis, 1 - in_axis, bias, linked, uniform and _takes(walk, weight, bias)
-        )
-    )
+    folds = uniform and _takes(walk, weight, bias)
+    walk.reads.append(Read(inputs, weight, in_axis, 1 - in_axis, bias, linked, folds))
     return Channels(axis, out, known, value.where(known, 0))
 
 

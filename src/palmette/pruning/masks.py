@@ -61,6 +61,7 @@ class Masks(Mapping[str, Tensor]):
 
     def __and__(self, other: Mapping[str, Tensor]) -> Masks:
         """What both keep."""
+        other = Masks(other)
         check_match(other, {n: m.shape for n, m in self.items()}, "the masks to narrow with")
         return Masks({n: m & beside(other[n], m, n) for n, m in self.items()})
 

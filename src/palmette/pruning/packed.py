@@ -165,7 +165,8 @@ def _place(tensor: Tensor, name: str) -> tuple[object, ...]:
     """The same for two names of one tensor; for tensors without entries a place of their own."""
     if not tensor.numel():
         return (name,)
-    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+    marks = tensor.is_conj(), tensor.is_neg()
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), marks)
 
 
 def _packed(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -184,8 +184,8 @@ class Pruner:
             raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
         self.rules: tuple[StopRule, ...] = tuple(rules)
         self.decisions: list[Decision] = []
+        chosen = prunable(model, include=include, exclude=exclude)  # which may refuse, before anything is changed
         found = from_torch_prune(model)
-        chosen = prunable(model, include=include, exclude=exclude)
         self._layouts = {n: (w.transposed, w.groups) for n, w in chosen.items()}
         self._masks = Masks.ones_like(self._tensors())
         if found:
