@@ -282,7 +282,13 @@ def test_the_page_is_light_or_dark_as_the_reader_wants(opened, scheme, dark):
     opened("Emulation.setEmulatedMedia", features=[])
 
 
-def test_it_can_be_printed(opened):
+def test_it_is_printed_on_white_and_nothing_that_belongs_together_is_cut_in_two(opened):
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    opened("Emulation.setEmulatedMedia", media="print", features=dark)
+    assert opened.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    for part in ("figure", ".card", ".verdict", ".controls", ".scroll", "dl", "tr"):
+        assert opened.js(f"getComputedStyle(document.querySelector('{part}')).breakInside") == "avoid", part
+    opened("Emulation.setEmulatedMedia", media="", features=[])
     paper = base64.b64decode(opened("Page.printToPDF", printBackground=True)["data"])
     assert paper.startswith(b"%PDF")
     assert len(paper) > 20_000

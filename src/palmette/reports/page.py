@@ -197,14 +197,14 @@ def _outcomes(study: Study) -> str:
         ]
         cells += [number(row["round"]), _some(row["turned_up"], row["n"]), _some(row["collapsed"], row["n"])]
         cells.append(f"{percent(row['last'])} at {percent(row['last_density'])}")
-        rows.append("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>")
+        rows.append("<tr>" + "".join(f"<td>{_prose(cell)}</td>" for cell in cells) + "</tr>")
     return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
 
 
 def _some(rounds: Sequence[float], n: int) -> str:
     if not rounds:
         return "never"
-    return number(rounds) + (f" ({len(rounds)} of {n})" if len(rounds) < n else "")
+    return number(rounds) + (f" ({len(rounds)}\u00a0of\u00a0{n})" if len(rounds) < n else "")
 
 
 def _settings(study: Study) -> str:
