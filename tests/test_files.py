@@ -314,13 +314,19 @@ def test_patterns_decide_and_errors_name_what_is_there(tmp_path):
         assert [w.name for w in found.weights] == list(pm.prunable(model, include=include, exclude=exclude))
     with pytest.raises(ValueError, match=r"nothing is left of .* include=\['x'\].*embedding.weight"):
         open_checkpoint(tmp_path / "a.pt", include=["x"])
-    with pytest.raises(TypeError, match="include must be a list of patterns"):
-        open_checkpoint(tmp_path / "a.pt", include="head.*")
+    for wrong in ("head.*", 5):
+        with pytest.raises(TypeError, match="include must be a list of patterns"):
+            open_checkpoint(tmp_path / "a.pt", include=wrong)
     torch.save(nn.Embedding(4, 4).state_dict() | {"embed_tokens.weight": torch.ones(2, 2)}, tmp_path / "b.pt")
     assert [w.name for w in open_checkpoint(tmp_path / "b.pt").weights] == ["weight"]
     torch.save({"embed_tokens.weight": torch.ones(2, 2)}, tmp_path / "b.pt")
     with pytest.raises(ValueError, match=r"no weight of a layer; name others with --include.*\(embedding\)"):
         open_checkpoint(tmp_path / "b.pt")
+
+
+def test_a_number_with_the_name_of_a_weight_is_left_out(tmp_path):
+    torch.save({"c_attn.weight": torch.tensor(1.0), "c_fc.weight": torch.ones(2, 3)}, tmp_path / "a.pt")
+    assert [w.name for w in open_checkpoint(tmp_path / "a.pt").weights] == ["c_fc.weight"]
 
 
 def test_every_array_of_an_npz_is_one_vector_or_matrix(tmp_path):

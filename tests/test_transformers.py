@@ -306,6 +306,7 @@ WRONG = {
     "none": ({"steps": []}, ValueError, r"steps must be whole numbers of at least 1"),
     "scope": ({"steps": [1], "scope": "heads"}, ValueError, r"scope must be one of"),
     "budget": ({"steps": [1], "budget": 0.5}, TypeError, r"budget must be one such as"),
+    "include": ({"steps": [1], "include": "*.weight"}, TypeError, r"include must be a list of patterns"),
     "stop": ({"steps": [1], "stop": 0.1}, TypeError, r"stop must be a rule such as"),
 }
 

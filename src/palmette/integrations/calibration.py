@@ -25,7 +25,7 @@ from palmette.pruning.packed import save
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.scopes import Scope
-from palmette.pruning.weights import prunable, tensors_of
+from palmette.pruning.weights import as_patterns, prunable, tensors_of, uncompiled
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
 
@@ -37,20 +37,38 @@ def input_norms(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> di
 
     over all tokens (of a convolution: over all pixels) of all `batches`, which are keyword arguments of the model.
     A layer that no batch reaches is not among them.
+
+    >>> input_norms(nn.Linear(2, 1), [{"input": torch.tensor([[3.0, 0.0], [4.0, 1.0]])}])
+    {'weight': tensor([5., 1.], dtype=torch.float64)}
+
+    Sun et al. 2024, Section 3.
     """
     squares: dict[str, Tensor] = {}
-    with _watched(model, squares), torch.no_grad():
-        was_training = model.training
-        model.eval()
-        for batch in batches:
-            model(**batch)
-        model.train(was_training)
+    model = uncompiled(model)
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        with _watched(model, squares), torch.no_grad():
+            model.eval()
+            for batch in batches:
+                model(**batch)
+    finally:
+        for module, training in modes:
+            module.training = training
     return {name: total.sqrt() for name, total in squares.items()}
 
 
 def weighted_by_inputs(norms: Mapping[str, Tensor], model: nn.Module) -> Saliency:
-    """Scores for `Pruner(model, saliency=…)`: magnitude times the norm of the input, where that is known."""
-    axes = {f"{n}.weight" if n else "weight": _input_axis(m) for n, m in model.named_modules()}
+    r"""Scores for `Pruner(model, saliency=…)`: :math:`|W_{ij}| \cdot \|X_j\|_2` where the norm is known, else W.
+
+    Args:
+        norms: as `input_norms` gives them.
+        model: the one that is pruned.
+
+    >>> saliency = weighted_by_inputs({"weight": torch.tensor([5.0, 1.0])}, nn.Linear(2, 1))
+    >>> saliency("weight", torch.tensor([[1.0, -2.0]]))
+    tensor([[ 5., -2.]])
+    """
+    axes = {f"{n}.weight" if n else "weight": _input_axis(m) for n, m in uncompiled(model).named_modules()}
 
     def saliency(name: str, weight: Tensor) -> Tensor:
         norm, axis = norms.get(name), axes.get(name)
@@ -79,6 +97,7 @@ def prune_calibrated(
     Arguments are those of `prune_checkpoint`; the model is loaded, in memory, with the tokenizer beside it.
     """
     source, out, text = Path(source), Path(out), Path(text)
+    include, exclude = as_patterns(include, exclude)
     if not (source / "config.json").is_file():
         raise ValueError(f"--calibrate needs a folder of Transformers with a config.json, got {str(source)!r}")
     if not text.is_file():
@@ -197,17 +216,18 @@ def _watched(model: nn.Module, squares: dict[str, Tensor]) -> Iterator[None]:
         for name, module in model.named_modules():
             if _input_axis(module) is not None:
                 key = f"{name}.weight" if name else "weight"
-                hooks.append(module.register_forward_pre_hook(partial(_add_squares, squares, key)))
+                add = partial(_add_squares, squares, key)
+                hooks.append(module.register_forward_pre_hook(add, with_kwargs=True))
         yield
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _add_squares(squares: dict[str, Tensor], key: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    if not inputs:
-        return
-    x = inputs[0].detach().double()
+def _add_squares(
+    squares: dict[str, Tensor], key: str, module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
+) -> None:
+    x = next(iter((*args, *kwargs.values()))).detach().double()
     feature = x.dim() - 1 if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) else _channel(module, x)
     total = x.square().sum([d for d in range(x.dim()) if d != feature])
     squares[key] = squares[key] + total if key in squares else total

@@ -16,6 +16,7 @@ from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope
 from palmette.pruning.stopping import StopRule
+from palmette.pruning.weights import as_patterns
 
 
 class Cutting:
@@ -53,12 +54,13 @@ class Cutting:
             )
         self._steps = frozenset() if steps is None else _numbers("steps", steps)
         self._epochs = frozenset() if epochs is None else _numbers("epochs", epochs)
+        patterns, unwanted = as_patterns(include, exclude)
         self._settings: dict[str, Any] = {
             "budget": budget,
             "scope": scope,
             "saliency": saliency,
-            "include": include if include is None or isinstance(include, str) else list(include),
-            "exclude": exclude if isinstance(exclude, str) else list(exclude),
+            "include": patterns,
+            "exclude": unwanted,
             "stop": stop,
         }
         # What is wrong with them is better known now than when training begins.

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from palmette.errors import NothingToPrune
 from palmette.pruning.compressible import NO_FLOATS, LeftOut
 from palmette.pruning.stored import Stored
+from palmette.pruning.weights import as_patterns
 
 # What PyTorch's layers call the weights that are pruned; parameters of another name belong to no such layer.
 _WEIGHTS = ("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -49,10 +50,7 @@ def sort_out(
         vectors: they are plain numbers, of which all count.
         what: what holds the tensors, for the error message.
     """
-    for argument, given in (("include", include), ("exclude", exclude)):
-        if isinstance(given, str):
-            raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
-    patterns, unwanted = None if include is None else list(include), list(exclude)
+    patterns, unwanted = as_patterns(include, exclude)
     aliases = aliases or {}
     known = dict.fromkeys(layers, "") | dict.fromkeys(embedded, "embedding")
     from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in tensors)
@@ -62,7 +60,9 @@ def sort_out(
         # A weight that is also an embedding is none to prune under either name.
         if "embedding" in (why[alias], why[name]):
             why[name] = why[name] or "embedding"
-    gpt2 = any(_CONV1D.search(t.name) and "c_attn" in t.name and t.shape[-1] == 3 * t.shape[0] for t in tensors)
+    # The Conv1D of GPT-2 has its inputs first: three times as wide as it is tall, it shows.
+    conv1d = {t.name: t.shape for t in tensors if len(t.shape) == 2 and _CONV1D.search(t.name)}
+    is_gpt2 = any("c_attn" in name and wide == 3 * tall for name, (tall, wide) in conv1d.items())
     weights, left_out = [], []
     for tensor in tensors:
         reason = why[tensor.name]
@@ -76,9 +76,7 @@ def sort_out(
         if reason:
             left_out.append(LeftOut(tensor.name, tensor.shape, reason, tensor.nbytes))
         else:
-            # The Conv1D of GPT-2 has its inputs first: three times as wide as it is tall, it shows.
-            is_conv1d = gpt2 and _CONV1D.search(tensor.name) is not None and len(tensor.shape) == 2
-            weights.append(replace(tensor, transposed=True) if is_conv1d else tensor)
+            weights.append(replace(tensor, transposed=True) if is_gpt2 and tensor.name in conv1d else tensor)
     if not weights:
         raise NothingToPrune(_nothing(what, left_out, patterns, unwanted))
     return weights, left_out

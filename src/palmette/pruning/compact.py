@@ -27,7 +27,6 @@ from palmette.pruning.shards import check_whole
 from palmette.pruning.weights import is_torch_pruned, uncompiled
 
 _Model = TypeVar("_Model", bound=nn.Module)
-_TOLERANCE = 1e-5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,7 +197,7 @@ def _cut_and_checked(
         except Exception as error:  # such as a view to a fixed number of channels
             return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         same = all(
-            _close(a, b) for one, two in zip(wanted, found, strict=True) for a, b in zip(one, two, strict=True)
+            close(a, b) for one, two in zip(wanted, found, strict=True) for a, b in zip(one, two, strict=True)
         )
         return "" if same else "the outputs are not the same"
 
@@ -246,16 +245,15 @@ def copied(inputs: Any) -> Any:
     return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
 
 
-def _close(wanted: Tensor, found: Tensor) -> bool:
+def close(wanted: Tensor, found: Tensor, tolerance: float = 1e-5) -> bool:
+    """Whether the entries of two outputs differ by no more than `tolerance` of the largest."""
     if wanted.shape != found.shape:
         return False
-    if not wanted.is_floating_point():
+    if not (wanted.is_floating_point() and wanted.numel()):
         return torch.equal(wanted, found)
     coarse = torch.finfo(wanted.dtype).eps * 8  # 16-bit numbers do not reach 1e-5
-    largest = float(wanted.nan_to_num(0, 0, 0).abs().max()) if wanted.numel() else 0.0
-    return torch.allclose(
-        wanted.double(), found.double(), rtol=0, atol=max(_TOLERANCE, coarse) * max(1.0, largest), equal_nan=True
-    )
+    most = max(tolerance, coarse) * float(wanted.nan_to_num(0, 0, 0).abs().max())
+    return torch.allclose(wanted.double(), found.double(), rtol=0, atol=most, equal_nan=True)
 
 
 def _report(

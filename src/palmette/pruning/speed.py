@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from palmette.pruning.compact import compact, copied, exact, outputs
+from palmette.pruning.compact import close, compact, copied, exact, outputs
 from palmette.pruning.weights import uncompiled
 
 Quartiles: TypeAlias = tuple[float, float, float]
@@ -186,9 +186,7 @@ def _trouble(model: nn.Module, inputs: Any, wanted: Sequence[Tensor]) -> str:
     except Exception as error:  # whatever kernels of sparse matrices may raise
         return f"PyTorch cannot: {_first(error)}"
     for a, b in zip(wanted, found, strict=True):
-        largest = float(a.abs().max()) if a.numel() and a.is_floating_point() else 1.0
-        near = 1e-3 if a.dtype in (torch.float32, torch.float64) else 0.05
-        if not torch.allclose(a.double(), b.double(), rtol=0, atol=near * max(largest, 1e-6), equal_nan=True):
+        if not close(a, b, 1e-3 if a.dtype in (torch.float32, torch.float64) else 0.05):
             return "its outputs are not those of the model"
     return ""
 

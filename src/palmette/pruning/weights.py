@@ -78,11 +78,7 @@ def prunable(
     >>> list(prunable(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))))
     ['0.weight', '2.weight']
     """
-    for argument, given in (("include", include), ("exclude", exclude)):
-        if given is None and argument == "include":
-            continue
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
+    patterns, left_out = as_patterns(include, exclude)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
@@ -91,8 +87,6 @@ def prunable(
         )
     parameters_by_name(model)
     model = uncompiled(model)
-    patterns = None if include is None else [str(pattern) for pattern in include]
-    left_out = [str(pattern) for pattern in exclude]
     layouts = _layouts(model)
     names: dict[nn.Parameter, list[str]] = {}
     buffers = {name for name, _ in model.named_buffers()}
@@ -110,6 +104,14 @@ def prunable(
     if not chosen:
         raise NothingToPrune(_nothing(model, patterns, left_out))
     return chosen
+
+
+def as_patterns(include: Iterable[str] | None, exclude: Iterable[str]) -> tuple[list[str] | None, list[str]]:
+    """Both as lists; raise, naming the argument, unless they are patterns of names."""
+    for argument, given in (("include", () if include is None else include), ("exclude", exclude)):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
+    return None if include is None else [str(p) for p in include], [str(p) for p in exclude]
 
 
 def tensors_of(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:

@@ -1,0 +1,39 @@
+import pytest
+import torch
+from torch import nn
+
+import palmette as pm
+from palmette.integrations.calibration import input_norms, weighted_by_inputs
+
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.norm, self.unused = nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 3)
+
+    def forward(self, x):
+        return self.norm(self.layer(x))
+
+
+BATCHES = [{"x": torch.tensor([[3.0, 0.0]])}, {"x": torch.tensor([[4.0, 0.0], [0.0, 1.0]])}]
+
+
+@pytest.mark.parametrize("wrapped", [lambda m: m, nn.DataParallel])
+def test_weights_count_by_the_norms_of_their_inputs(wrapped):
+    model = wrapped(Network())
+    norms = input_norms(model, BATCHES)
+    assert {name: norm.tolist() for name, norm in norms.items()} == {"layer.weight": [5.0, 1.0]}
+    saliency = weighted_by_inputs(norms, model)
+    assert saliency("layer.weight", torch.tensor([[1.0, -2.0]])).tolist() == [[5.0, -2.0]]
+    pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="global", saliency=saliency).step()
+
+
+def test_each_module_has_its_mode_again_even_if_a_batch_fails():
+    model = Network()
+    model.norm.eval()
+    with pytest.raises(TypeError):
+        input_norms(model, [{"y": torch.ones(1, 2)}])
+    assert (model.training, model.layer.training, model.norm.training) == (True, True, False)
+    input_norms(model, BATCHES)
+    assert (model.training, model.layer.training, model.norm.training) == (True, True, False)
+    assert not model.layer._forward_pre_hooks
