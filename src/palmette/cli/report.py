@@ -72,16 +72,14 @@ def _alike(own: Mapping[Path, Experiment]) -> list[str]:
 
 def _read(found: Sequence[RunDir]) -> tuple[dict[Path, Run], list[str]]:
     """What can be read, and sentences about what cannot."""
-    from palmette.studies.records import flattened, flattened_layers
+    from palmette.reports.tables import records_of
     from palmette.studies.standing import experiment_of
 
     runs: dict[Path, Run] = {}
     damage = []
     for rundir in found:
         try:
-            records = rundir.records()
-            for record in records:
-                flattened(record), flattened_layers(record), record["index_map"]["pq_index"]
+            records = records_of(rundir)
             if any(record["test"]["accuracy"] is None for record in records):
                 name = repr(str(rundir.path))
                 damage.append(f"left out: {name} has no test accuracy; prune_and_retrain takes a function `test`")
@@ -89,6 +87,4 @@ def _read(found: Sequence[RunDir]) -> tuple[dict[Path, Run], list[str]]:
                 runs[rundir.path] = (experiment_of(rundir), records)
         except RunDamaged as error:
             damage.append(f"left out: {error}")
-        except (KeyError, TypeError, AttributeError) as error:
-            damage.append(f"left out: {str(rundir.records_file)!r} has a line that is no record: {error!r}")
     return runs, damage

@@ -73,15 +73,12 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 def _read(run: RunDir) -> dict[str, Any]:
     """All that is shown, as plain values."""
+    from palmette.reports.tables import records_of
     from palmette.studies.records import flattened
     from palmette.studies.standing import standing
 
     now = standing(run)
     experiment = now.experiment
-    try:
-        records = [flattened(record) for record in run.records()]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunDamaged(f"{str(run.records_file)!r} has a line that is no record: {error}") from error
     return {
         "run": experiment.id,
         "folder": str(run.path),
@@ -98,7 +95,7 @@ def _read(run: RunDir) -> dict[str, Any]:
         "seconds": sum(timing["seconds"] for timing in run.timings()),
         "bytes": run.size(),
         "go_on": None if now.stopped is not None else _how_to_go_on(run, experiment),
-        "records": records,
+        "records": [flattened(record) for record in records_of(run)],
     }
 
 

@@ -61,28 +61,32 @@ class Panel:
     falling: bool = False
 
 
-def _round(record: Record) -> float:
+def round_of(record: Record) -> float:
+    """Its number."""
     return float(record["round"])
 
 
-def _accuracy(record: Record) -> float:
+def accuracy_of(record: Record) -> float:
+    """On the test set, in percent."""
     return 100 * float(record["test"]["accuracy"])
 
 
-def _density(record: Record) -> float:
+def density_of(record: Record) -> float:
+    """Of the retrained network, in percent."""
     return 100 * float(record["retrained"]["density"])
 
 
-def _pq_index(record: Record) -> float | None:
+def index_of(record: Record) -> float | None:
+    """The PQ Index of the retrained network."""
     index = record["retrained"]["pq_index"]
     return None if index is None else float(index)
 
 
 PANELS = (
-    Panel("Test accuracy by round, %", _round, _accuracy, "round of pruning"),
-    Panel("PQ Index of the weights that remain", _round, _pq_index, "round of pruning", log_y=True),
-    Panel("Density: weights that remain, %", _round, _density, "round of pruning", log_y=True),
-    Panel("Test accuracy by density, %", _density, _accuracy, "density, %", log_x=True, falling=True),
+    Panel("Test accuracy by round, %", round_of, accuracy_of, "round of pruning"),
+    Panel("PQ Index of the weights that remain", round_of, index_of, "round of pruning", log_y=True),
+    Panel("Density: weights that remain, %", round_of, density_of, "round of pruning", log_y=True),
+    Panel("Test accuracy by density, %", density_of, accuracy_of, "density, %", log_x=True, falling=True),
 )
 
 

@@ -11,7 +11,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.figures import LINES, STYLE, Panel, check_matplotlib, furnish
+from palmette.reports.figures import (
+    LINES,
+    STYLE,
+    Panel,
+    accuracy_of,
+    check_matplotlib,
+    density_of,
+    furnish,
+    index_of,
+    round_of,
+)
 from palmette.reports.page_looks import PHASE_COLOURS
 from palmette.reports.paper_page import INK, WIDTH, Curve, Row, draw_curve, furnish_page, page
 from palmette.reports.paper_published import Published, name_in_file
@@ -26,7 +36,6 @@ if TYPE_CHECKING:
 
 ROUND = "round $t$"
 FAINT = {"color": "#c4c4c4", "linestyle": "-", "linewidth": 0.8, "zorder": 1.2}
-_SIGNS = {"η_r": r"$\eta_r$", "γ": r"$\gamma$", "p and q": "$p$ and $q$"}
 SCOPES = {"neuron": "Neuron-wise pruning", "layer": "Layer-wise pruning", "global": "Global pruning"}
 
 
@@ -43,9 +52,8 @@ def draw(picture: Picture, *, beside: Published | None = None, log: bool = False
 
     if not picture.runs:
         raise ValueError(f"{picture.figure.name} cannot be drawn: there is no run with a finished round")
-    title = f"{picture.figure.number}.  {picture.figure.title}".replace("η_r", r"$\eta_r$").replace(
-        "γ", r"$\gamma$"
-    )
+    title = f"{picture.figure.number}.  {picture.figure.title}"
+    title = title.replace("η_r", r"$\eta_r$").replace("γ", r"$\gamma$")
     with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "axes.labelsize": 10}):
         if picture.figure.kind == "hypothesis":
             return _hypothesis(picture, title)
@@ -61,10 +69,10 @@ def draw(picture: Picture, *, beside: Published | None = None, log: bool = False
 
 def _logarithmic(row: Row) -> Row:
     """Remaining weights on logarithmic axes."""
-    cells = [
-        (replace(panel, log_x=panel.x is _density, falling=panel.x is _density, log_y=panel.y is _density), curves)
-        for panel, curves in row.cells
-    ]
+    cells = []
+    for panel, curves in row.cells:
+        right, up = panel.x is density_of, panel.y is density_of
+        cells.append((replace(panel, log_x=right, falling=right, log_y=up), curves))
     return replace(row, cells=cells)
 
 
@@ -98,41 +106,28 @@ def _of_layer(layer: str, name: str, scale: float) -> Callable[[Record], float |
     return read
 
 
-def _round(record: Record) -> float:
-    return float(record["round"])
-
-
-def _density(record: Record) -> float:
-    return 100 * float(record["retrained"]["density"])
-
-
-def _accuracy(record: Record) -> float:
-    return 100 * float(record["test"]["accuracy"])
-
-
 def _pruned_accuracy(record: Record) -> float:
     return 100 * float(record["pruned"]["test"]["accuracy"])
 
 
-_index = _reader("retrained", "pq_index")
 RETRAINED = {
-    "retrained/accuracy": Panel("Accuracy, %", _round, _accuracy, ROUND),
-    "retrained/remaining": Panel("Remaining weights, %", _round, _density, ROUND),
-    "retrained/pq_index": Panel("PQ Index", _round, _index, ROUND),
-    "retrained/gini_index": Panel("Gini Index", _round, _reader("retrained", "gini_index"), ROUND),
+    "retrained/accuracy": Panel("Accuracy, %", round_of, accuracy_of, ROUND),
+    "retrained/remaining": Panel("Remaining weights, %", round_of, density_of, ROUND),
+    "retrained/pq_index": Panel("PQ Index", round_of, index_of, ROUND),
+    "retrained/gini_index": Panel("Gini Index", round_of, _reader("retrained", "gini_index"), ROUND),
 }
 # Differences are retrained less pruned, as the paper has them; a record has pruned less retrained.
 PRUNED = {
-    "pruned/accuracy": Panel("Accuracy, %", _round, _pruned_accuracy, ROUND),
+    "pruned/accuracy": Panel("Accuracy, %", round_of, _pruned_accuracy, ROUND),
     "pruned/accuracy_difference": Panel(
-        "Accuracy difference, points", _round, _reader("pruned", "accuracy_difference", scale=-100), ROUND
+        "Accuracy difference, points", round_of, _reader("pruned", "accuracy_difference", scale=-100), ROUND
     ),
-    "pruned/pq_index": Panel("PQ Index", _round, _reader("pruned", "pq_index"), ROUND),
+    "pruned/pq_index": Panel("PQ Index", round_of, _reader("pruned", "pq_index"), ROUND),
     "pruned/pq_index_difference": Panel(
-        "PQ Index difference", _round, _reader("pruned", "pq_index_difference", scale=-1), ROUND
+        "PQ Index difference", round_of, _reader("pruned", "pq_index_difference", scale=-1), ROUND
     ),
 }
-TRADE_OFF = Panel("", _density, _accuracy, "remaining weights, %")
+TRADE_OFF = Panel("", density_of, accuracy_of, "remaining weights, %")
 
 
 def _rounds(picture: Picture, beside: Published | None) -> list[Row]:
@@ -167,7 +162,7 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
     sap = Experiment()
 
     def of_layers(heading: str, name: str, scale: float, *, legend: bool) -> Row:
-        of_whole, cells = _density if name == "density" else _index, []
+        of_whole, cells = density_of if name == "density" else index_of, []
         for scope, title in SCOPES.items():
             many = [records for _, records in picture.only(scope=scope, method="sap", p=sap.p, q=sap.q).runs]
             marked = {f"{place} ({_short(layers[i])})": layers[i] for i, place in places.items()}
@@ -176,7 +171,7 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
                 Curve(said, look, many, _of_layer(layer, name, scale))
                 for (said, layer), look in zip(marked.items(), LINES[4:], strict=False)
             ]
-            cells.append((Panel(title, _round, of_whole, ROUND), curves))
+            cells.append((Panel(title, round_of, of_whole, ROUND), curves))
         return Row(f"{heading}, {label(sap)}", cells, alike=True, legend=legend)
 
     trade = [

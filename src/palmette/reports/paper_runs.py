@@ -10,11 +10,10 @@ from typing import Any
 
 from palmette.errors import RunDamaged
 from palmette.reports.comparison import name_of
-from palmette.reports.tables import Run
+from palmette.reports.tables import Run, records_of
 from palmette.reports.words import counted
 from palmette.studies.config import Experiment, slug
 from palmette.studies.paper import FIGURES, MODEL_NAMES, SEEDS, PaperFigure, rounds_of
-from palmette.studies.records import flattened, flattened_layers
 from palmette.studies.rundir import RunDir, find_runs
 from palmette.studies.standing import experiment_of
 
@@ -145,7 +144,7 @@ def in_folder(figure: PaperFigure, planned: Sequence[Experiment], folder: Path) 
     runs: list[Run] = []
     for experiment in planned:
         with suppress(RunDamaged):  # which whoever ran it has been told
-            if records := _records(RunDir(folder / experiment.id)):
+            if records := records_of(RunDir(folder / experiment.id)):
                 runs.append((experiment, records))
     return Picture(figure, tuple(runs), tuple(planned))
 
@@ -196,7 +195,7 @@ class Shelf:
         best: dict[Any, Run] = {}
         for path, e in fits.items():
             try:
-                records = _records(RunDir(path))[: None if rounds is None else rounds + 1]
+                records = records_of(RunDir(path))[: None if rounds is None else rounds + 1]
             except RunDamaged as error:
                 self.say(f"left out: {error}")
                 continue
@@ -225,14 +224,3 @@ def _check_alike(figure: PaperFigure, experiments: Sequence[Experiment]) -> None
                 f"the runs for {figure.name} differ in {name} ({', '.join(values)}) and do not belong into one "
                 f"picture; {how}"
             )
-
-
-def _records(rundir: RunDir) -> list[dict[str, Any]]:
-    """The records of a run, or an error that says which is none."""
-    records = rundir.records()
-    try:
-        for record in records:
-            flattened(record), flattened_layers(record), record["index_map"]["pq_index"]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunDamaged(f"{str(rundir.records_file)!r} has a line that is no record: {error!r}") from error
-    return records

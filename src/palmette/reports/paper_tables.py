@@ -146,14 +146,14 @@ def _architecture(model: str, title: str) -> Table:
             rows += [(data, "none", None, None, text) for text in theirs[first:last] if kind != "equal"]
         parameters, flops = sum(count or 0 for _, count, _ in ours), sum(count or 0 for _, _, count in ours)
         rows.append((data, "together", parameters, flops, None))
-    notes = ["Parameters of a convolution include those of its batch norm."] if model == "cnn" else []
-    notes += ["A max-pool before a global mean is not in the authors' code either."] if model == "cnn" else []
-    notes += [
-        "A ReLU follows each layer but the last."
-        if model == "mlp"
-        else "Batch norm and ReLU follow a convolution.",
-        "FLOPs are of one image, forward: two for each multiplication with an addition.",
-    ]
+    notes = ["A ReLU follows each layer but the last."]
+    if model == "cnn":
+        notes = [
+            "Parameters of a convolution include those of its batch norm.",
+            "A max-pool before a global mean is not in the authors' code either.",
+            "Batch norm and ReLU follow a convolution.",
+        ]
+    notes.append("FLOPs are of one image, forward: two for each multiplication with an addition.")
     columns: tuple[str, ...] = ("data set", "layer", "parameters", "FLOPs", PAPER)
     if all(row[-1] is None for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
