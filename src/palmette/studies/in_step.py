@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.pruning.masks import Masks
@@ -19,6 +20,7 @@ from palmette.studies.records import index_maps, measured
 from palmette.studies.run_state import RunState, plain
 from palmette.studies.rundir import RunDir
 from palmette.training.data import Images
+from palmette.training.data.augment import Preparation
 from palmette.training.fleet import Fleet
 from palmette.training.loop import Score
 from palmette.training.models import MODELS
@@ -64,7 +66,7 @@ class InStep:
     def __init__(
         self,
         images: Images,
-        held_out: Sequence[torch.Tensor] | None,
+        held_out: Sequence[Tensor] | None,
         data: str,
         save_every: int | None,
         save_seconds: float,
@@ -74,6 +76,7 @@ class InStep:
         team: Team | None = None,
     ) -> None:
         self.images, self.held_out, self.data = images, held_out, data
+        self.prepare = Preparation(images, device=images.train_images.device)
         self.save_every, self.save_seconds, self.company = save_every, save_seconds, company
         self.watch, self._end, self.team = watch, end, team
         self.saved, self.told, self.over = time.monotonic(), set[str](), set[Path]()
@@ -173,17 +176,16 @@ class InStep:
                 state.follow(of_seed.setdefault(state.experiment.seed, state))
         members = list(dict.fromkeys(state.trained for state in runs))
         fleet = self._fleet(members)
-        diverged: set[RunState] = set()
         for epoch in epochs:
             found = fleet.epoch(epoch, learning_rate=runs[0].learning_rate_at(epoch))
             scores = dict(zip(members, found, strict=True))
             for state in runs:
                 state.after_epoch(scores[state.trained])
-                if not math.isfinite(state.train.loss) and state not in diverged:
-                    diverged.add(state)
-                    self._diverged(state)
             self._tell_of(fleet)
-            sound = [state for state in runs if state not in diverged]
+            for state in self._left(runs):
+                if not math.isfinite(state.train.loss):
+                    self._diverged(state)
+            sound = self._left(runs)
             if not sound:
                 return []
             self._save_if_due(sound, epoch + 1)
@@ -198,12 +200,13 @@ class InStep:
             for state in runs:
                 state.part()
             fleet = self._fleet(runs)  # from here on they differ
-        for state in runs:
-            if state not in diverged and not state.is_finite:
-                diverged.add(state)
+        for state in self._left(runs):
+            if not state.is_finite:
                 self._diverged(state)
-        self._end_round(runs, fleet, diverged)
-        sound = [state for state in runs if state not in diverged]
+        sound = self._left(runs)
+        if not sound:
+            return []
+        self._end_round(runs, sound, fleet)
         # Only when all are saved is a record appended: whoever resumes finds the same runs in step as before.
         self._save(sound)
         images, seconds = len(members) * len(epochs) * len(self.images.train_images), time.monotonic() - began
@@ -222,9 +225,13 @@ class InStep:
                 self.watch.recorded(state.experiment, state.record)
             except RunDamaged as error:
                 self.end(state.experiment, state.rundir, error)
-        sound = [state for state in sound if state.rundir.path not in self.over]
+        sound = self._left(sound)
         self._end_if_asked([state for state in sound if state.stopped is None])
         return sound
+
+    def _left(self, runs: Sequence[RunState]) -> list[RunState]:
+        """Those that are not over."""
+        return [state for state in runs if state.rundir.path not in self.over]
 
     def _fleet(self, runs: Sequence[RunState]) -> Fleet:
         fleet = Fleet(
@@ -240,41 +247,29 @@ class InStep:
             self.stack, self.checked = fleet.stacked, True
         return fleet
 
-    def _end_round(self, runs: list[RunState], fleet: Fleet, diverged: set[RunState]) -> None:
-        """Measure w_t ⊙ m_t, cut, and measure w_t ⊙ m_{t+1}; all networks at once."""
-        sound = [state for state in runs if state not in diverged]
-        if not sound:
-            return
-        tests, held_out = self._scores(runs, fleet), self._held_out_scores(runs, fleet)
-        measures, maps = self._measures(sound), index_maps(*_weights_and_masks(sound))
+    def _end_round(self, runs: list[RunState], sound: list[RunState], fleet: Fleet) -> None:
+        """Measure w_t ⊙ m_t, cut, and measure w_t ⊙ m_{t+1}; all networks of the `fleet` at once."""
+
+        def scores(images: Tensor, labels: Tensor) -> dict[RunState, Score]:
+            return dict(zip(runs, fleet.evaluate(images, labels, self.prepare), strict=True))
+
+        test = (self.images.test_images, self.images.test_labels)
+        tests, held_out = scores(*test), scores(*self.held_out) if self.held_out else None
+        measures, maps = measured(*_weights_and_masks(sound)), index_maps(*_weights_and_masks(sound))
         for state, retrained, spectrum in zip(sound, measures, maps, strict=True):
-            number = runs.index(state)
             state.cut(
                 {
                     "round": state.round,
                     "train": plain(state.train),
-                    "test": plain(tests[number]),
-                    "validation": None if held_out is None else plain(held_out[number]),
+                    "test": plain(tests[state]),
+                    "validation": None if held_out is None else plain(held_out[state]),
                     "retrained": retrained,
                     "index_map": spectrum,
                 }
             )
-        tests = self._scores(runs, fleet)
-        for state, pruned in zip(sound, self._measures(sound), strict=True):
-            state.end_round(tests[runs.index(state)], pruned)
-
-    def _scores(self, runs: list[RunState], fleet: Fleet) -> list[Score]:
-        test = (self.images.test_images, self.images.test_labels)
-        return fleet.evaluate(*test, runs[0].prepare, precision=runs[0].recipe.precision)
-
-    def _held_out_scores(self, runs: list[RunState], fleet: Fleet) -> list[Score] | None:
-        if self.held_out is None:
-            return None
-        images, labels = self.held_out
-        return fleet.evaluate(images, labels, runs[0].prepare, precision=runs[0].recipe.precision)
-
-    def _measures(self, runs: list[RunState]) -> list[dict[str, Any]]:
-        return measured(*_weights_and_masks(runs))
+        tests = scores(*test)
+        for state, pruned in zip(sound, measured(*_weights_and_masks(sound)), strict=True):
+            state.end_round(tests[state], pruned)
 
     def _diverged(self, state: RunState) -> None:
         weights = "" if state.is_finite else ", and not all weights are finite"

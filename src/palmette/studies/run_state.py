@@ -17,7 +17,6 @@ from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import epochs_of, number_of
 from palmette.training.data import Images
-from palmette.training.data.augment import Preparation
 from palmette.training.loop import Score
 from palmette.training.members import Member
 from palmette.training.models import build
@@ -34,12 +33,10 @@ class RunState:
     """
 
     def __init__(self, experiment: Experiment, rundir: RunDir, images: Images, data: str) -> None:
-        self.experiment, self.rundir, self.images, self.data = experiment, rundir, images, data
+        self.experiment, self.rundir, self.data = experiment, rundir, data
         self.recipe, self.rewind = experiment.recipe, experiment.rewinding
-        device = images.train_images.device
-        self.prepare = Preparation(images, device=device)
         model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
-        self.model = model.to(device)
+        self.model = model.to(images.train_images.device)
         self._followed: RunState | None = None  # whose network is trained in the place of this one
         self.weights = prunable(self.model)
         # The others are about networks that are trained; see `_why_stop`.

@@ -15,7 +15,7 @@ from palmette.training.data.images import Images
 from palmette.training.loop import Score, Training, evaluate, evaluate_all, training_mode
 from palmette.training.members import Member, stackable
 from palmette.training.models import flops_per_image
-from palmette.training.recipe import Precision, Recipe
+from palmette.training.recipe import Recipe
 from palmette.training.team import SharedTraining, Team
 
 SIDE_BY_SIDE = 4  # streams; more gain little on an H200, and take memory
@@ -100,14 +100,12 @@ class Fleet:
     def _stream(self, place: int) -> contextlib.AbstractContextManager[object]:
         return torch.cuda.stream(self._streams[place]) if self._streams else contextlib.nullcontext()
 
-    def evaluate(
-        self, images: Tensor, labels: Tensor, prepare: Preparation, *, precision: Precision = "float32"
-    ) -> list[Score]:
-        """The score of each member, as `palmette.training.loop.evaluate` gives it."""
+    def evaluate(self, images: Tensor, labels: Tensor, prepare: Preparation) -> list[Score]:
+        """The score of each member in the recipe's precision, as `palmette.training.loop.evaluate` gives it."""
         return [
             score
             for training in self.trainings
-            for score in evaluate_all(training.network, images, labels, prepare, precision=precision)
+            for score in evaluate_all(training.network, images, labels, prepare, precision=self.recipe.precision)
         ]
 
 
