@@ -51,3 +51,12 @@ class NotWritten(PalmetteError, OSError):
 
 class PackedDamaged(PalmetteError, ValueError):
     """A file that `pm.load` cannot read: it is not whole, or something else wrote it."""
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without the paragraphs that libraries add; its kind where it says nothing.
+
+    >>> first_line(RuntimeError("shapes differ\\nSee the manual")), first_line(KeyError())
+    ('shapes differ', 'KeyError')
+    """
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from palmette.errors import first_line
 from palmette.integrations.checkpoints import CheckpointCut, LayerCut, place_for
 from palmette.integrations.files import readable
 from palmette.integrations.shards import masks_file, read
@@ -114,7 +115,7 @@ def prune_calibrated(
         except Exception as error:  # whatever a model says that is made for images, or for two texts at once
             raise ValueError(
                 f"the model in {str(source)!r} does not read sentences alone, as --calibrate needs it "
-                f"({_first(error)}); prune it without --calibrate"
+                f"({first_line(error)}); prune it without --calibrate"
             ) from error
         weights = prunable(model, include=include, exclude=exclude)
         before = Masks({n: earlier.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
@@ -185,12 +186,8 @@ def _loaded(source: Path) -> tuple[Any, Any]:
         return kind.from_pretrained(source), tokenizer
     except Exception as error:  # whatever a library says about a folder that is not complete
         raise ValueError(
-            f"the model in {str(source)!r} could not be loaded to calibrate it: {_first(error)}"
+            f"the model in {str(source)!r} could not be loaded to calibrate it: {first_line(error)}"
         ) from error
-
-
-def _first(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
 
 
 def _text(file: Path) -> str:

@@ -17,7 +17,16 @@ from typing import Any
 
 import torch
 
-from palmette.errors import NotFinite, NotWritten, PalmetteError, RunBusy, RunDamaged, RunFailed, RunInterrupted
+from palmette.errors import (
+    NotFinite,
+    NotWritten,
+    PalmetteError,
+    RunBusy,
+    RunDamaged,
+    RunFailed,
+    RunInterrupted,
+    first_line,
+)
 from palmette.integrations.ray_worker import Desk, News, Place, Report, answer, train
 from palmette.studies.config import Experiment
 from palmette.studies.crews import TRIES, Crew, Schedule, kind
@@ -78,7 +87,7 @@ class OnRay:
             ray.init(**options)
         except (RuntimeError, ValueError, OSError) as error:
             where = "Ray" if self.address is None else f"the Ray cluster at {self.address!r}"
-            why = str(error).strip().split("\n")[0].rstrip(".")
+            why = first_line(error).rstrip(".")
             raise PalmetteError(
                 f"{where} cannot be used: {why}. `ray start --head` starts one, and "
                 "`ray start --address HOST:PORT` adds a machine to it; this command must run on one of them."

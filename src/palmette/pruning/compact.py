@@ -21,6 +21,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
+from palmette.errors import first_line
+from palmette.pruning.columns import aligned
 from palmette.pruning.compact_cut import cut
 from palmette.pruning.compact_graph import Plan, Walk, planned
 from palmette.pruning.shards import check_whole
@@ -49,10 +51,8 @@ class Compaction:
         rows = [(name, *("×".join(map(str, shape)) for shape in pair)) for name, pair in self.layers.items()]
         rows = [("", "before", "after"), *rows]
         rows += [(w, *(f"{n:,}" for n in c)) for w, c in (("parameters", self.parameters), ("FLOPs", self.flops))]
-        widths = [max(len(row[i]) for row in rows) for i in range(3)]
-        table = [f"{n:<{widths[0]}}  {b:>{widths[1]}}  {a:>{widths[2]}}" for n, b, a in rows]
         more = [f"… and {len(self.notes) - 6} more notes"] if len(self.notes) > 6 else []
-        return "\n".join([*table, *self.notes[:6], *more])
+        return "\n".join([*aligned(rows), *self.notes[:6], *more])
 
 
 def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
@@ -142,7 +142,7 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
             if any(_changes_inputs(node.target) for node in program.graph.nodes):
                 program = program.run_decompositions({})  # which puts other nodes in their place
     except Exception as error:  # whatever a model may do that cannot be traced
-        said = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
+        said = f"{type(error).__name__}: {first_line(error)[:200]}"
         return None, f"Nothing was taken out: torch.export cannot trace the model{_line(error)}: {said}"
     return Walk(program, model), ""
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from palmette.pruning.budgets import OF_SAP, Sap
+from palmette.pruning.columns import aligned
 from palmette.pruning.scopes import SCOPES
 
 
@@ -116,13 +117,8 @@ class Compressibility:
             )
             for m in (*self.layers, *([self.whole] if len(self.layers) > 1 else []))
         ]
-        widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-            for row in (head, *rows)
-        ]
         said = [*self.verdict, *(f"Warning: {text}" for text in self.warnings)]
-        return "\n".join([line.rstrip() for line in lines] + [""] + said)
+        return "\n".join([*aligned([head, *rows]), "", *said])
 
 
 def _digits(value: float | None) -> str:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from palmette.pruning.columns import aligned
+
 
 @dataclass(frozen=True, eq=False)
 class UnitDecisions:
@@ -94,30 +96,12 @@ class Decision:
     def __repr__(self) -> str:
         """A table: one line per group, with the middle unit (and the range) where a group has many."""
         head = ("", "units", "kept", "PQ Index", "to keep", "cut", "density")
-        lines = [_line(g) for g in self.groups]
+        rows = [head, *map(_line, self.groups)]
         if len(self.groups) > 1 or len(self.groups[0].d) > 1:
-            before, after = f"{self.density_before:.4f}", f"{self.density_after:.4f}"
             units = str(sum(len(g.d) for g in self.groups))
-            lines.append(
-                (
-                    "all",
-                    units,
-                    f"{self.kept_before:,}",
-                    f"{self.index:.4f}",
-                    "",
-                    f"{self.cut:,}",
-                    f"{before} -> {after}",
-                )
-            )
-        widths = [max(len(line[i]) for line in (head, *lines)) for i in range(len(head))]
-        text = [f"{self.budget}, scope {self.scope}"]
-        for line in (head, *lines):
-            cells = [
-                line[0].ljust(widths[0]),
-                *(c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True)),
-            ]
-            text.append("  ".join(cells).rstrip())
-        return "\n".join(text)
+            density = f"{self.density_before:.4f} -> {self.density_after:.4f}"
+            rows.append(("all", units, f"{self.kept_before:,}", f"{self.index:.4f}", "", f"{self.cut:,}", density))
+        return "\n".join([f"{self.budget}, scope {self.scope}", *aligned(rows)])
 
 
 def _line(group: UnitDecisions) -> tuple[str, ...]:

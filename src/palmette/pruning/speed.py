@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from palmette.errors import first_line
 from palmette.pruning.compact import close, compact, copied, exact, outputs
 from palmette.pruning.weights import uncompiled
 
@@ -192,7 +193,7 @@ def _trouble(model: nn.Module, inputs: Any, wanted: Sequence[Tensor]) -> str:
 
 
 def _first(error: Exception) -> str:
-    return str(error).strip().split("\n")[0].split(". ")[0][:120]
+    return first_line(error).split(". ")[0][:120]
 
 
 def _timed(

@@ -1,0 +1,15 @@
+"""Tables as text, as reports print them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """A line for each row: the first column begins at the left, the others end at the right.
+
+    >>> aligned([("", "before", "after"), ("fc.weight", "100", "10")])
+    ['           before  after', 'fc.weight     100     10']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
