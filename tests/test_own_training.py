@@ -291,6 +291,16 @@ def test_modules_are_in_the_mode_that_they_came_in_whenever_train_is_called():
     assert [m.training for m in model] == [True, False, True, True, True]
 
 
+def test_an_error_in_evaluate_leaves_the_model_in_the_mode_that_it_came_in():
+    def fails(model):
+        raise KeyError("no data")
+
+    model = network()
+    with pytest.raises(KeyError, match="no data"):
+        pm.prune_and_retrain(model, quick, fails, **OPTIONS)
+    assert all(m.training for m in model.modules())
+
+
 def test_the_readme_adds_two_lines_to_a_training_loop():
     text = (Path(__file__).parent.parent / "README.md").read_text()
     (block,) = re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

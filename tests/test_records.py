@@ -19,14 +19,14 @@ def test_the_numbers_are_those_of_the_kept_weights():
     weights = pm.prunable(network())
     masks = {"0.weight": torch.ones(2, 4, dtype=torch.bool), "1.weight": torch.ones(2, 2, dtype=torch.bool)}
     masks["0.weight"][1] = False
-    (record,) = measured([weights], [masks], p=1, q=2)
+    (record,) = measured([weights], [masks])
     first, second = record["layers"]["0.weight"], record["layers"]["1.weight"]
     assert (first["total"], first["kept"], first["density"], first["dead_neurons"]) == (8, 4, 0.5, 1)
-    assert first["pq_index"] == 0.3
+    assert first["pq_index"] == pytest.approx(3 / 4 - 3**0.5 / 7, rel=1e-14)  # 1 - (2 + √3)² / (4 · 7)
     assert (second["kept"], second["dead_neurons"]) == (4, 1)
     assert (record["total"], record["kept"], record["dead_neurons"]) == (12, 8, 2)
     together = [3.0, 4.0, 0.0, 0.0, 0.0, 0.0, 2.0, 2.0]
-    assert record["pq_index"] == pytest.approx(pm.pq_index(together, p=1, q=2), rel=1e-14)
+    assert record["pq_index"] == pytest.approx(pm.pq_index(together), rel=1e-14)
     assert record["gini_index"] == pytest.approx(pm.gini_index(together), rel=1e-14)
 
 

@@ -41,7 +41,7 @@ class Crew:
     @property
     def least(self) -> int:
         """Runs that a part of it must have."""
-        return len(self.runs) if self.fixed else TOGETHER.get(next(iter(self.runs.values())).model, 1)
+        return len(self.runs) if self.fixed else _fewest(self.runs)
 
 
 @dataclass
@@ -86,7 +86,7 @@ class Schedule:
         work = [(-self.work(fleet), i) for i, fleet in enumerate(fleets)]
         heapq.heapify(work)
         for _ in range(self.workers - len(fleets)):
-            while work and parts[work[0][1]] >= len(fleets[work[0][1]]) // self._crew(fleets[work[0][1]]).least:
+            while work and parts[work[0][1]] >= len(fleets[work[0][1]]) // _fewest(fleets[work[0][1]]):
                 heapq.heappop(work)
             if not work:
                 break
@@ -155,8 +155,7 @@ class Schedule:
         self._landed(crew)
         if not left:
             return
-        parts = max(1, min(1 + idle, len(left) // max(1, crew.least)))
-        for part in [left] if crew.fixed else divided(left, parts):
+        for part in divided(left, max(1, min(1 + idle, len(left) // crew.least))):
             self._wait(self._crew(part, at))
 
     def failed(self, crew: Crew, left: Mapping[Path, Experiment]) -> list[Path]:
@@ -198,6 +197,11 @@ class Schedule:
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._later or self.training)
+
+
+def _fewest(runs: Mapping[Path, Experiment]) -> int:
+    """Runs of this kind that a part of them must have."""
+    return TOGETHER.get(next(iter(runs.values())).model, 1)
 
 
 @functools.cache

@@ -19,8 +19,9 @@ from palmette.pruning.stopping import AtDensity, IndexTurnsUp
 from palmette.pruning.weights import tensors_of, uncompiled
 from palmette.studies.own_folder import Score, Wanted, claim, read_good, write_good
 from palmette.studies.randomness import random_state, set_random_state
-from palmette.studies.records import index_maps, measured
+from palmette.studies.records import after_cut, index_maps, measured
 from palmette.studies.rundir import RunDir
+from palmette.training.models.building import evaluating
 
 
 class OwnRounds:
@@ -103,12 +104,8 @@ class OwnRounds:
         """What is known of the network that was just cut, beside the accuracy and the index before."""
         (numbers,) = measured([self.pruner.weights], [self.pruner.masks])
         now = self._score(self.wanted.test, "test")
-        return {
-            "test": _as_score(now),
-            **{name: numbers[name] for name in ("kept", "density", "pq_index", "gini_index")},
-            "accuracy_difference": _difference(now, tested),
-            "pq_index_difference": _difference(numbers["pq_index"], index),
-        }
+        difference = None if now is None or tested is None else now - tested
+        return after_cut(numbers, _as_score(now), index=index, difference=difference)
 
     def _write(self, record: dict[str, Any], masks: Masks, seconds: float) -> None:
         """All of a round to the disk, and on to the beginning of the next."""
@@ -181,9 +178,8 @@ class OwnRounds:
     def _score(self, function: Score | None, name: str) -> float | None:
         if function is None:
             return None
-        self.model.eval()
-        value: Any = function(self.model)
-        self._set_modes()
+        with evaluating(self.model):
+            value: Any = function(self.model)
         try:
             return float(value.detach() if isinstance(value, Tensor) else value)
         except (TypeError, ValueError, RuntimeError):
@@ -311,7 +307,3 @@ def _copy(value: Any) -> Any:
 def _as_score(score: float | None) -> dict[str, float | None]:
     accuracy = score if score is not None and 0 <= score <= 1 else None
     return {"loss": None, "accuracy": accuracy, "score": score}
-
-
-def _difference(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other

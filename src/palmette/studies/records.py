@@ -26,11 +26,7 @@ if TYPE_CHECKING:
 
 
 def measured(
-    weights: Sequence[Mapping[str, Weight]],
-    masks: Sequence[Mapping[str, Tensor]],
-    *,
-    p: float = 0.5,
-    q: float = 1.0,
+    weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]
 ) -> list[dict[str, Any]]:
     """Density, PQ Index, Gini Index and dead neurons of the kept weights of networks that are built alike.
 
@@ -40,14 +36,13 @@ def measured(
     Args:
         weights: of each network, as `prunable(model)` gives them, in the state of :math:`w_t`.
         masks: which of them count: :math:`m_t` for the retrained record, :math:`m_{t+1}` for the pruned one.
-        p, q: the norms of the index; the paper reports it at (0.5, 1) whatever the method.
 
-    Diao et al. 2023, Section 4.2.
+    Diao et al. 2023, Section 4.2. The index is that at p = 0.5 and q = 1, whatever the method, as in the paper.
     """
     rows = _rows(weights, masks)
-    found = _of(rows, p, q)
+    found = _of(rows)
     for number, name in enumerate(weights[0]):
-        layer = _of(Rows(rows.segments[number : number + 1], rows.kept[number : number + 1]), p, q)
+        layer = _of(Rows(rows.segments[number : number + 1], rows.kept[number : number + 1]))
         alive = [
             weight[name].rows((weight[name].tensor.detach() != 0) & mask[name]).any(1)
             for weight, mask in zip(weights, masks, strict=True)
@@ -67,6 +62,26 @@ def index_maps(
         {"p": P_GRID, "q": Q_GRID, "pq_index": [[_plain(value) for value in row] for row in values]}
         for values in map_of_rows(_rows(weights, masks)).tolist()
     ]
+
+
+def after_cut(
+    numbers: Mapping[str, Any], test: Mapping[str, Any], *, index: float | None, difference: float | None
+) -> dict[str, Any]:
+    """What a record says of a network that was just cut.
+
+    Args:
+        numbers: of it, as `measured` gives them.
+        test: its score.
+        index: the PQ Index before the cut.
+        difference: by how much the accuracy has risen.
+    """
+    now = numbers["pq_index"]
+    return {
+        "test": test,
+        **{name: numbers[name] for name in ("kept", "density", "pq_index", "gini_index")},
+        "accuracy_difference": difference,
+        "pq_index_difference": None if now is None or index is None else now - index,
+    }
 
 
 def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
@@ -156,10 +171,9 @@ def _rows(weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, 
     )
 
 
-def _of(rows: Rows, p: float, q: float) -> list[dict[str, Any]]:
-    numbers = zip(
-        rows.counts().tolist(), index_of_rows(rows, p=p, q=q).tolist(), gini_of_rows(rows).tolist(), strict=True
-    )
+def _of(rows: Rows) -> list[dict[str, Any]]:
+    index = index_of_rows(rows, p=0.5, q=1.0)
+    numbers = zip(rows.counts().tolist(), index.tolist(), gini_of_rows(rows).tolist(), strict=True)
     return [
         {
             "total": rows.width,

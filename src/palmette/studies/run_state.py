@@ -14,6 +14,7 @@ from palmette.pruning.saliency import magnitude_of
 from palmette.pruning.stopping import AccuracyDrops, AtDensity
 from palmette.pruning.weights import prunable
 from palmette.studies.config import Experiment
+from palmette.studies.records import after_cut
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import epochs_of, number_of
 from palmette.training.data import Images
@@ -123,12 +124,7 @@ class RunState:
         accuracy, index = self._half["test"]["accuracy"], self._half["retrained"]["pq_index"]
         if self.experiment.method == "one-shot" and self.record is not None:  # w_0 before this cut, not w_t
             accuracy, index = self.record["pruned"]["test"]["accuracy"], self.record["pruned"]["pq_index"]
-        after = {
-            "test": plain(test),
-            **{name: pruned[name] for name in ("kept", "density", "pq_index", "gini_index")},
-            "accuracy_difference": test.accuracy - accuracy,
-            "pq_index_difference": _difference(pruned["pq_index"], index),
-        }
+        after = after_cut(pruned, plain(test), index=index, difference=test.accuracy - accuracy)
         half, stopped = dict(self._half), self._why_stop()
         last = {name: half.pop(name) for name in ("cut", "index_map")}
         self.record = {**half, "pruned": after, **last, "stopped": stopped}
@@ -232,7 +228,3 @@ def _own(values: Any) -> Any:
 def plain(score: Score) -> dict[str, float]:
     """As it stands in a record."""
     return {"loss": score.loss, "accuracy": score.accuracy}
-
-
-def _difference(one: float | None, other: float | None) -> float | None:
-    return None if one is None or other is None else one - other

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from palmette.training.recipe import Recipe
 
@@ -33,12 +33,8 @@ class Rewind:
     @staticmethod
     def parse(text: str) -> Rewind:
         """From "init", "epoch:k", "learning-rate" or "fine-tune"."""
-        if text == "init":
-            return Rewind("init")
-        if text == "learning-rate":
-            return Rewind("learning-rate")
-        if text == "fine-tune":
-            return Rewind("fine-tune")
+        if text in get_args(Kind) and text != "epoch":
+            return Rewind(cast(Kind, text))
         kind, _, number = text.partition(":")
         if kind == "epoch" and number.isdecimal():
             return Rewind("epoch", int(number))
