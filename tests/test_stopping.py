@@ -34,7 +34,7 @@ def indices(*values):
             indices(0.3, 0.2, 0.25, 0.3),
             "the PQ Index has risen 2 times in a row, to 0.3000",
         ),
-        (pm.IndexTurnsUp(1), indices(0.2, 0.3), "the PQ Index has risen 1 times in a row, to 0.3000"),
+        (pm.IndexTurnsUp(1), indices(0.2, 0.3), "the PQ Index has risen once, to 0.3000"),
         (pm.IndexTurnsUp(1), indices(math.nan, 0.3), None),
         (pm.IndexTurnsUp(1), indices(0.3, math.nan), None),
         (pm.SmallCut(), [], None),

@@ -52,6 +52,11 @@ class Decision:
         budget: that decided, in words.
         index: PQ Index of all kept weights together, before the cut, at the budget's p and q.
         groups: the units, group by group.
+
+    >>> import palmette as pm
+    >>> _, decision = pm.prune({"w": torch.tensor([[0.0, 0.0, -7.0, 0.0]])}, scope="layer", budget=pm.Sap())
+    >>> decision.index, decision.cut, decision.density_after
+    (0.75, 3, 0.25)
     """
 
     scope: str

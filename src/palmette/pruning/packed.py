@@ -88,6 +88,12 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
 
     Nothing in the file is executed. Every tensor is checked against its checksum, and names and shapes against
     those of `model` before it is changed. What was one tensor under two names is one again.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/small.safetensors", nn.Linear(3, 2))
+    ...     load(f"{folder}/small.safetensors", nn.Linear(3, 2))
+    Linear(in_features=3, out_features=2, bias=True)
     """
     path = Path(path)
     if not (model is None or isinstance(model, nn.Module)):

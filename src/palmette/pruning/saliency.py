@@ -14,7 +14,12 @@ Saliency = Callable[[str, Tensor], Tensor]
 
 
 def magnitude(name: str, weight: Tensor) -> Tensor:
-    """The magnitude of the weight as it is now: Lottery Ticket, SAP."""
+    """The magnitude of the weight as it is now: Lottery Ticket, SAP.
+
+    >>> import torch
+    >>> magnitude("w", torch.tensor([3.0, -1.0]))
+    tensor([ 3., -1.])
+    """
     return weight
 
 

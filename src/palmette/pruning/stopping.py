@@ -15,10 +15,17 @@ StopRule = Callable[[Sequence[Decision]], str | None]
 
 @dataclass(frozen=True)
 class IndexTurnsUp:
-    """Stop when the index of the whole network has risen for `patience` steps in a row.
+    r"""Stop when the index of the whole network has risen for `patience` steps in a row.
 
-    By the paper's hypothesis it falls while pruning regularises, and rises when the limit of
-    compressibility is reached (Diao et al. 2023, Figure 1 and Appendix A).
+    .. math:: I_{t-k} < I_{t-k+1} < \dots < I_t, \qquad k = \text{patience}
+
+    By the paper's hypothesis it falls while pruning regularises, and rises when the limit of compressibility is
+    reached. A `Decision` has it as it was before the cut.
+
+    >>> IndexTurnsUp(patience=1)([Decision("layer", "", index, ()) for index in (0.3, 0.2, 0.4)])
+    'the PQ Index has risen once, to 0.4000'
+
+    Diao et al. 2023, Figure 1 and Appendix A.
     """
 
     patience: int = 2
@@ -31,13 +38,22 @@ class IndexTurnsUp:
         """The reason to stop, or None."""
         last = [d.index for d in decisions[-self.patience - 1 :]]
         if len(last) == self.patience + 1 and all(a < b for a, b in itertools.pairwise(last)):
-            return f"the PQ Index has risen {self.patience} times in a row, to {last[-1]:.4f}"
+            times = f"{self.patience} times in a row" if self.patience > 1 else "once"
+            return f"the PQ Index has risen {times}, to {last[-1]:.4f}"
         return None
 
 
 @dataclass(frozen=True)
 class SmallCut:
-    """Stop when a step cut less than the fraction `below` of what was kept (Appendix A)."""
+    """Stop when a step cut less than the fraction `below` of what was kept.
+
+    >>> import palmette as pm, torch
+    >>> _, decision = pm.prune({"w": torch.ones(1, 100)}, scope="layer", budget=pm.FixedRatio(0.05))
+    >>> SmallCut(below=0.1)([decision])
+    'the last cut took 5.00% of what was kept'
+
+    Diao et al. 2023, Appendix A.
+    """
 
     below: float = 0.01
 
@@ -54,7 +70,15 @@ class SmallCut:
 
 @dataclass(frozen=True)
 class AtDensity:
-    """Stop when no more than the fraction `density` remains."""
+    """Stop when no more than the fraction `density` remains.
+
+    >>> import palmette as pm, torch
+    >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=AtDensity(0.25))
+    >>> while not pruner.stopped:
+    ...     _ = pruner.step()
+    >>> pruner.stopped
+    'density 0.2500 has reached 0.25'
+    """
 
     density: float
 
@@ -96,7 +120,15 @@ class AccuracyDrops:
 
 @dataclass(frozen=True)
 class AfterSteps:
-    """Stop after so many steps."""
+    """Stop after so many steps.
+
+    >>> import palmette as pm, torch
+    >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=AfterSteps(2))
+    >>> while not pruner.stopped:
+    ...     _ = pruner.step()
+    >>> pruner.stopped
+    '2 steps are done'
+    """
 
     steps: int
 
@@ -106,7 +138,9 @@ class AfterSteps:
 
     def __call__(self, decisions: Sequence[Decision]) -> str | None:
         """The reason to stop, or None."""
-        return f"{len(decisions)} steps are done" if len(decisions) >= self.steps else None
+        if len(decisions) >= self.steps:
+            return "1 step is done" if len(decisions) == 1 else f"{len(decisions)} steps are done"
+        return None
 
 
 DEFAULT_RULES: tuple[StopRule, ...] = (IndexTurnsUp(), SmallCut())
