@@ -65,6 +65,7 @@ def test_steps_and_warm_up():
         {"learning_rate": 0.0},
         {"momentum": 1.0},
         {"weight_decay": -1.0},
+        {"weight_decay": math.nan},
         {"clip": 0.0},
         {"label_smoothing": 1.0},
     ],

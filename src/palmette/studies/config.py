@@ -196,7 +196,7 @@ class Experiment:
                 raise ValueError(f"there is no setting {name!r}, {nearest_setting(name)}")
             return cls(**given)
         except (TypeError, ValueError) as error:  # also of text that is no TOML, or no text
-            raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{place}{error}") from error
+            raise placed(place, error) from error
 
     def flags(self) -> list[str]:
         """The differences as arguments of `palmette run`.
@@ -210,6 +210,15 @@ class Experiment:
             on_or_off, text = f"--{'' if value else 'no-'}{flag}", "none" if value is None else str(value)
             flags += [on_or_off] if isinstance(value, bool) else [f"--{flag}", text]
         return flags
+
+
+def placed(place: str, error: Exception) -> Exception:
+    """An error of the same kind that says first where it was found.
+
+    >>> placed("grid.toml: ", ValueError("p is missing"))
+    ValueError('grid.toml: p is missing')
+    """
+    return (TypeError if isinstance(error, TypeError) else ValueError)(f"{place}{error}")
 
 
 def nearest_setting(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import torch
 
 from palmette.errors import NotWritten, PalmetteError, RunDamaged, RunInterrupted
-from palmette.studies.config import BELONGS_TO, Experiment, nearest_setting, seeds
+from palmette.studies.config import BELONGS_TO, Experiment, nearest_setting, placed, seeds
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes, fleets, run_together
 from palmette.studies.rundir import RunDir
@@ -44,7 +44,7 @@ def read(file: str | Path) -> list[Experiment]:
     try:
         return experiments(tomllib.loads(path.read_text(encoding="utf-8-sig")))
     except (TypeError, ValueError) as error:  # also of text that is no TOML, or no text
-        raise (TypeError if isinstance(error, TypeError) else ValueError)(f"{path}: {error}") from error
+        raise placed(f"{path}: ", error) from error
 
 
 def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
@@ -69,8 +69,7 @@ def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
         try:
             made[Experiment(**own)] = None
         except (TypeError, ValueError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"{_words(varied) or 'base'}: {error}") from error
+            raise placed(f"{_words(varied) or 'base'}: ", error) from error
     for name in sorted(given - used):
         other, allowed = BELONGS_TO[name]
         raise ValueError(f"{name} belongs to {other} {' or '.join(allowed)}, which no combination has")

@@ -68,8 +68,8 @@ class Recipe:
             raise ValueError(f"learning_rate must be above 0 and finite, got {self.learning_rate}")
         if not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
-        if self.weight_decay < 0:
-            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
+        if not 0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay must be at least 0 and finite, got {self.weight_decay}")
         if self.clip is not None and not self.clip > 0:
             raise ValueError(f"clip must be above 0, or None for no clipping, got {self.clip}")
         if not 0 <= self.label_smoothing < 1:

@@ -30,10 +30,6 @@ class Shifts:
         side = 2 * padding + 1
         return Shifts((bits & 1).bool(), (bits >> 1 & 2**31 - 1) % side, (bits >> 32) % side)
 
-    def of(self, where: Tensor) -> Shifts:
-        """Those of some of the images."""
-        return Shifts(self.flip[where], self.top[where], self.left[where])
-
 
 def shifted(images: Tensor, shifts: Shifts, *, padding: int = PADDING) -> Tensor:
     """Each image B×C×H×W flipped left to right where drawn, then reflect-padded and cropped to its size.
@@ -60,25 +56,21 @@ def _reflected(start: Tensor, size: int) -> Tensor:
 
 
 class Preparation:
-    """uint8 images B×C×H×W to floats: (pixel / 255 - mean) / sd, and before it the flips and crops that are given.
+    """uint8 images B×C×H×W to float32: (pixel / 255 - mean) / sd, before it the flips and crops that are given.
 
     Mean and sd are brought to the device once, so that a batch costs no transfer.
 
     Args:
         images: the data set, for its mean and sd.
         device: where the batches lie.
-        dtype: of what comes out; the arithmetic is float32.
     """
 
-    def __init__(
-        self, images: Images, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
-    ) -> None:
+    def __init__(self, images: Images, *, device: torch.device | str = "cpu") -> None:
         self.mean = torch.tensor(images.mean, device=device).view(-1, 1, 1)
         self.sd = torch.tensor(images.sd, device=device).view(-1, 1, 1)
-        self.dtype = dtype
 
     def __call__(self, images: Tensor, shifts: Shifts | None = None) -> Tensor:
         """The batch as floats, after `shifts` if there are any."""
         if shifts is not None:
             images = shifted(images, shifts)
-        return normalised(images, self.mean, self.sd).to(self.dtype)
+        return normalised(images, self.mean, self.sd)
