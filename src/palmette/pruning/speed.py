@@ -119,7 +119,7 @@ def _shrunk(flops: tuple[int, int]) -> str:
 
 
 def _why_not(notes: Sequence[str]) -> str:
-    return notes[0] if notes else "no neuron or channel is dead"
+    return notes[0] if notes else "no neuron or channel can be taken out"
 
 
 class _Sparse(nn.Module):
