@@ -176,6 +176,15 @@ def test_a_folder_of_runs_fits_eighty_columns_and_a_line_each(folder):
     assert all(e.id in "\n".join(printed(140, shown(folder))) for e in (*same, longer, mlp))
 
 
+def test_runs_whose_folders_are_not_called_by_their_ids_are_told_apart_by_folder(folder):
+    for name in ("a", "b"):
+        run(TICKET, folder / name)
+    assert [row.split()[:3] for row in printed(140, shown(folder))[1:3]] == [[TICKET.id, "in", n] for n in "ab"]
+    narrow = printed(80, shown(folder))
+    assert narrow[0].split()[:5] == ["method", "seed", "folder", "round", "accuracy"]
+    assert [row.split()[3] for row in narrow[1:3]] == ["a", "b"]
+
+
 def test_the_rounds_of_a_large_network_fit_eighty_columns(folder):
     run(TICKET, folder / TICKET.id)
     found = shown(folder / TICKET.id)

@@ -305,7 +305,7 @@ def test_own_runs_of_one_network_are_seeds_and_a_copy_is_refused(tmp_path):
     assert compare(found)["n"].tolist() == [2, 2]
     assert compare(found, at=[0.95])["accuracy"].tolist() == [0.5]
     models = comparison.read([tmp_path])[["model", "seed", "round"]].values.tolist()
-    runs = [("own:Linear in a", 0), ("own:Linear in a", 1), ("own:Linear in c", 0)]
+    runs = [("own:Linear as in a", 0), ("own:Linear as in a", 1), ("own:Linear as in c", 0)]
     assert models == [[*run, t] for run in runs for t in (0, 1)]
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
     with pytest.raises(ValueError, match=r"/a' and in '.*/copy'; give one of them"):
@@ -316,7 +316,7 @@ def test_own_networks_are_told_apart_although_their_methods_differ_and_their_fol
     own_run(tmp_path / "x:1" / "run", 8, test=lambda model: 0.5)
     own_run(tmp_path / "y" / "run", 9, test=lambda model: 0.5, budget=pm.FixedRatio(0.2))
     found = comparison.read([tmp_path])
-    assert found["model"].unique().tolist() == ["own:Linear in x-1/run", "own:Linear in y/run"]
+    assert found["model"].unique().tolist() == ["own:Linear as in x-1/run", "own:Linear as in y/run"]
     assert compare(found, baseline="lottery-ticket")["pairs"].tolist() == [0] * 4
 
 

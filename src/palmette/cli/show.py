@@ -157,7 +157,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
 
 
 def _print_many(console: Console, found: list[dict[str, Any]]) -> None:
-    names = {"run": [one["run"] for one in found]}
+    names = {"run": [one["run"] + (f" in {_folder(one)}" if _folder(one) else "") for one in found]}
     if _width(names, found) > console.width:
         names = _names_in_columns(found)
     table = _table(*_NUMBERS, first=list(names))
@@ -188,6 +188,12 @@ def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
     return rounds, accuracy, density, index, size(one["bytes"])
 
 
+def _folder(one: Mapping[str, Any]) -> str:
+    """The name of its folder where that is not its id, as with runs of `prune_and_retrain`."""
+    name = Path(one["folder"]).resolve().name
+    return "" if name == one["run"] else name
+
+
 def _state(one: Mapping[str, Any]) -> str:
     if one["failure"]:
         return "failed"
@@ -210,9 +216,7 @@ def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
         if len({*names[name]} - {""}) <= 1:
             del names[name]
     if len({*zip(*names.values(), strict=True)}) < len(found):
-        names["id ends in"] = [
-            one["run"].rpartition("-")[2] if e else "" for e, one in zip(them, found, strict=True)
-        ]
+        names["folder"] = [_folder(one) or f"…{one['run'][-9:]}" for one in found]
     return names
 
 

@@ -147,8 +147,9 @@ class Sweep(Command):
             click.echo(f"{s.state:12} seed {s.experiment.seed:<3} {name}")
         click.echo()
         for plan in plans:
+            together = " together" if plan["runs"] > 1 else ""
             click.echo(
-                f"{plan['model']} on {plan['data']}: {counted(plan['runs'], 'run')} together, "
+                f"{plan['model']} on {plan['data']}: {counted(plan['runs'], 'run')}{together}, "
                 f"{counted(plan['model_epochs'], 'model-epoch')}, about {duration(plan['seconds'])}"
             )
         wait = f"to wait: about {duration(whole['seconds'])} on {self._where()}"

@@ -26,7 +26,7 @@ from palmette.pruning.packed import save
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.scopes import Scope
-from palmette.pruning.weights import as_patterns, prunable, tensors_of, uncompiled
+from palmette.pruning.weights import LAYERS, as_patterns, prunable, tensors_of, uncompiled
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
 
@@ -222,22 +222,17 @@ def _watched(model: nn.Module, squares: dict[str, Tensor]) -> Iterator[None]:
 
 
 def _add_squares(
-    squares: dict[str, Tensor], key: str, module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
+    squares: dict[str, Tensor], key: str, module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
 ) -> None:
     x = next(iter((*args, *kwargs.values()))).detach().double()
-    feature = x.dim() - 1 if not isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d) else _channel(module, x)
+    # Of a Linear layer the last axis, of a convolution that before the pixels, with or without a batch in front.
+    feature = x.dim() + 1 - module.weight.dim()
     total = x.square().sum([d for d in range(x.dim()) if d != feature])
     squares[key] = squares[key] + total if key in squares else total
 
 
-def _channel(module: nn.Module, x: Tensor) -> int:
-    """The channels come before the pixels, with or without a batch in front of them."""
-    pixels = {nn.Conv1d: 1, nn.Conv2d: 2, nn.Conv3d: 3}
-    return x.dim() - 1 - next(n for kind, n in pixels.items() if isinstance(module, kind))
-
-
 def _input_axis(module: nn.Module) -> int | None:
     """The axis of the module's weight that counts its inputs; None for what is no such layer."""
-    if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
+    if isinstance(module, LAYERS):
         return 1
     return 0 if type(module).__name__ == "Conv1D" else None

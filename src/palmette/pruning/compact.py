@@ -286,9 +286,8 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
-        torch.backends.mha.set_fastpath_enabled(
-            False
-        )  # its kernel is one node that nothing can be followed through
+        # The fast path is one node, that nothing can be followed through.
+        torch.backends.mha.set_fastpath_enabled(False)
         model.eval()
         yield
     finally:

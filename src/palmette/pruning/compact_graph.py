@@ -20,6 +20,8 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 from torch.fx import Node
 
+from palmette.pruning.weights import LAYERS
+
 
 @dataclass(frozen=True)
 class Channels:
@@ -63,8 +65,6 @@ class Read:
     folds: bool
 
 
-LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Modules that have their outputs along the first axis of a weight, and may have a bias."""
 Value: TypeAlias = Any  # Channels | Stored | None (nothing is followed) | a number or list of the graph | a tuple
 
 
@@ -76,9 +76,8 @@ class Walk:
 
         self.model = model
         self.reads: list[Read] = []
-        self.groups: list[
-            tuple[Stored, Tensor]
-        ] = []  # weight of a grouped convolution, the first atom of each group
+        # The weight of each convolution in groups, and the first atom of each of these.
+        self.groups: list[tuple[Stored, Tensor]] = []
         self.equal: list[tuple[list[Tensor], str]] = []  # atoms of parts that lose as many each, and of which node
         self.pins: dict[int, str] = {}  # atom -> the node that keeps it
         self.alive: set[int] = set()  # atoms that are kept and carry something

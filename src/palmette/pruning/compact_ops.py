@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from palmette.pruning.compact_graph import LAYERS, Channels, Read, Stored, Value, Walk, told
+from palmette.pruning.compact_graph import Channels, Read, Stored, Value, Walk, told
+from palmette.pruning.weights import LAYERS
 
 Handler = Callable[[Walk, Node], Value]
 

@@ -72,8 +72,10 @@ class Met:
                     if rates and name in rates:
                         set_aside.append((group, rate))
                         group["lr"] = _like(rate, rates[name])
-                    # A copy: a schedule may change it in place. No number yet: nobody waits for a GPU here.
-                    self._last[name] = rate.detach().clone() if isinstance(rate, Tensor) else rate
+                    if (
+                        note
+                    ):  # a copy: a schedule may change it in place. No number yet: nobody waits for a GPU here
+                        self._last[name] = rate.detach().clone() if isinstance(rate, Tensor) else rate
 
         def after(optimizer: Optimizer, *_: Any) -> None:
             while set_aside:  # a schedule may compute the next from it

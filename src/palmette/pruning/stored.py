@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -129,7 +129,15 @@ class Part:
 
 def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None = None) -> list[Stored]:
     """The weights of a model, as `prunable` gives them, to be read like those of a file."""
-    return [_of_tensor(name, w, None if masks is None else masks[name]) for name, w in weights.items()]
+    return [
+        replace(
+            in_memory(name, weight.tensor.detach()),
+            transposed=weight.transposed,
+            groups=weight.groups,
+            kept=None if masks is None else in_memory(name, masks[name]).read,
+        )
+        for name, weight in weights.items()
+    ]
 
 
 def in_memory(name: str, tensor: Tensor) -> Stored:
@@ -150,25 +158,6 @@ def unreadable(name: str, shape: tuple[int, ...], nbytes: int, why: str) -> Stor
         raise ValueError(f"{name!r} {why}")
 
     return Stored(name, shape, torch.bool, read, nbytes)
-
-
-def _of_tensor(name: str, weight: Weight, mask: Tensor | None) -> Stored:
-    tensor = weight.tensor.detach()
-
-    def kept(first: int, last: int) -> Tensor:
-        assert mask is not None
-        return mask[first:last]
-
-    return Stored(
-        name,
-        tuple(tensor.shape),
-        tensor.dtype,
-        lambda first, last: tensor[first:last],
-        tensor.numel() * tensor.element_size(),
-        weight.transposed,
-        weight.groups,
-        None if mask is None else kept,
-    )
 
 
 def _check_finite(stored: Stored, values: Tensor) -> None:

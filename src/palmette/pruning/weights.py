@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from palmette.errors import NotFinite, NothingToPrune
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_OUT_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+"""Modules that have their outputs along the first axis of a weight, and may have a bias."""
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes -> the integers that a float of so many can be read as."""
@@ -155,7 +156,7 @@ def _layouts(model: nn.Module) -> Mapping[Tensor, tuple[bool, int]]:
             found |= {w: (False, 1) for w in (_own(module, a) for a in _ATTENTION) if w is not None}
         elif not isinstance(weight, nn.Parameter):
             continue
-        elif isinstance(module, _OUT_FIRST):
+        elif isinstance(module, LAYERS):
             found[weight] = (False, 1)
         elif isinstance(module, _TRANSPOSED):
             found[weight] = (True, module.groups)

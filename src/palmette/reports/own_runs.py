@@ -27,7 +27,7 @@ def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:
         alike = networks[experiment.model]
         if len(alike) > 1:
             folder = _short(alike[_network(records)], list(alike.values()))
-            experiment = replace(experiment, model=f"{experiment.model} in {folder}")
+            experiment = replace(experiment, model=f"{experiment.model} as in {folder}")
         numbered = seeds.setdefault(experiment.id, [])
         if records not in numbered:
             numbered.append(records)
