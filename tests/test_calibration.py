@@ -37,3 +37,21 @@ def test_each_module_has_its_mode_again_even_if_a_batch_fails():
     input_norms(model, BATCHES)
     assert (model.training, model.layer.training, model.norm.training) == (True, True, False)
     assert not model.layer._forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(2, 3), (4, 5, 2)),
+        (nn.Conv1d(2, 3, 1), (4, 2, 5)),
+        (nn.Conv1d(2, 3, 1), (2, 5)),  # without a batch
+        (nn.Conv2d(2, 3, 1), (4, 2, 5, 5)),
+        (nn.Conv3d(2, 3, 1), (4, 2, 3, 3, 3)),
+    ],
+    ids=repr,
+)
+def test_the_inputs_of_a_layer_are_where_it_has_them(layer, shape):
+    x = torch.zeros(shape)
+    x.select(shape.index(2), 1).fill_(2.0)
+    (norm,) = input_norms(layer, [{"input": x}]).values()
+    assert norm.tolist() == [0.0, (4 * x.numel() / 2) ** 0.5]
