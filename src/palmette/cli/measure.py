@@ -122,7 +122,7 @@ def measure(
     if out is not None and (out.suffix != ".json" or out.name.endswith(".index.json")):
         raise ValueError(f"-o must name a .json file, so that it is known for a part later, got {str(out)!r}")
     if all(f.suffix == ".json" and not f.name.endswith(".index.json") for f in (file, *others)):
-        given = [n for n in (*OF_SAP, "include", "exclude", "part") if _was_given(n)]
+        given = [n for n in (*OF_SAP, "include", "exclude", "part") if was_given(n)]
         if given:
             raise ValueError(f"parts were measured already; leave out --{given[0]}")
         report = merge_parts([file, *others], memory=_bytes(memory))
@@ -154,7 +154,8 @@ def measure(
         _show(report)
 
 
-def _was_given(name: str) -> bool:
+def was_given(name: str) -> bool:
+    """Whether the flag is on the command line of the command that runs."""
     source = click.get_current_context().get_parameter_source(name)
     return source is click.core.ParameterSource.COMMANDLINE
 

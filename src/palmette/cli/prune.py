@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.measure import EXAMPLE, broken, printable, sap_options
+from palmette.cli.measure import EXAMPLE, broken, printable, sap_options, was_given
 from palmette.reports.words import size
 
 if TYPE_CHECKING:
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Rank by |weight| × norm of its input on these sentences, a line each. For a folder of Transformers.",
 )
-@click.pass_context
 def prune(
-    ctx: click.Context,
     path: str,
     out: Path,
     scope: Scope,
@@ -77,7 +75,7 @@ def prune(
     from palmette.integrations.checkpoints import prune_checkpoint
     from palmette.pruning.budgets import OF_SAP, Sap
 
-    given = [name for name in OF_SAP if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE]
+    given = [name for name in OF_SAP if was_given(name)]
     if density is not None and (given or budget):
         raise ValueError(
             f"--density decides in place of SAP; leave out {f'--{given[0]}' if given else '--budget'}"
