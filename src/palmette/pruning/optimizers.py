@@ -72,9 +72,8 @@ class Met:
                     if rates and name in rates:
                         set_aside.append((group, rate))
                         group["lr"] = _like(rate, rates[name])
-                    if (
-                        note
-                    ):  # a copy: a schedule may change it in place. No number yet: nobody waits for a GPU here
+                    if note:
+                        # A copy: a schedule may change it in place. No number yet: nobody waits for a GPU here.
                         self._last[name] = rate.detach().clone() if isinstance(rate, Tensor) else rate
 
         def after(optimizer: Optimizer, *_: Any) -> None:
