@@ -58,6 +58,17 @@ def test_what_is_wrong_with_an_npz_is_said(tmp_path, change, said):
         load(save_npz(tmp_path / "own.npz", **change))
 
 
+@pytest.mark.parametrize("shape", [(6, 4, 5), (6, 1, 4, 5), (6, 4, 5, 1)])
+def test_images_lie_row_by_row_in_memory_whatever_the_order_in_the_file(tmp_path, shape):
+    x = np.arange(120, dtype=np.uint8).reshape(shape)
+    labels = np.arange(6) % 2
+    data = load(
+        save_npz(tmp_path / "own.npz", x_train=np.asfortranarray(x), y_train=labels, x_test=x, y_test=labels)
+    )
+    assert data.train_images.is_contiguous()  # as the kernels for a GPU take them
+    assert np.array_equal(data.train_images.numpy(), data.test_images.numpy())
+
+
 def test_damage_anywhere_in_an_npz_is_one_kind_of_error(tmp_path):
     body = save_npz(tmp_path / "own.npz").read_bytes()
     for length in range(0, len(body), 97):

@@ -93,12 +93,12 @@ def _images(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str,
         raise ValueError(f"{rule}, got {array.dtype} {array.shape}")
     images = torch.from_numpy(array)
     if images.dim() == 3:
-        return images.unsqueeze(1)
+        return images.unsqueeze(1).contiguous()
     first, last = array.shape[1] in (1, 3), array.shape[3] in (1, 3)
     if first == last:
         why = "both ends could be the channels" if first else "neither end can be the channels"
         raise ValueError(f"{rule}, got {array.shape}: {why}")
-    return images if first else images.permute(0, 3, 1, 2).contiguous()
+    return (images if first else images.permute(0, 3, 1, 2)).contiguous()
 
 
 def _labels(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, path: Path) -> Tensor:
