@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from results import readings
-from results.answers import SAP, SHORT, Spread, between, column, last_round, present
+from results.answers import ONE_SHOT, SAP, SHORT, Spread, between, column, last_round, present
 from results.readings import Reading, Shapes
 from results.study import EPOCHS, Study, difference, listed, percent, prose, ranged, spread, table
 from results.tables import largest_drop, mean_density
@@ -125,7 +125,9 @@ def _index(f: pd.DataFrame) -> str:
 def _cost(f: pd.DataFrame) -> str:
     """Accuracy after a cut, and after training again."""
     drop = {SHORT.get(name, name): largest_drop(f, name) for name in present(f)}
-    at_once = listed([f"{100 * lost:.2f} ({name}, T = {t})" for name, (t, lost) in drop.items()])
+    at_once = listed(
+        [f"{100 * lost:.2f} ({name}, T = {t})" if lost else f"none ({name})" for name, (t, lost) in drop.items()]
+    )
     text = f"**What it costs:** a cut network that is not trained again has lost at most {at_once} points."
     last = {name: last_round(f, name) for name in present(f)}
     changes = [
@@ -150,7 +152,9 @@ def every_round(f: pd.DataFrame) -> list[str]:
     return [
         table(titles, rows, words=2),
         prose(
-            "Weights that remain; test accuracy in percent and index of the trained network; the share of what "
-            "is left that is cut; accuracy and index after that, before it is trained again."
+            "Weights that remain; test accuracy in percent and index (p = 0.5, q = 1) of the trained network; the "
+            "share of what is left that is cut; accuracy and index after that, before it is trained again.",
+            "One Shot cuts the weights of the first training, so these two are of them."
+            * (ONE_SHOT in present(f)),
         ),
     ]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from palmette.reports.figures import draw as draw_overview
 from palmette.reports.paper import draw
 from palmette.reports.paper_published import Published, published
-from palmette.reports.tables import Run
 from palmette.studies.paper import FIGURES, PaperFigure
 from palmette.studies.rundir import write_whole
 from results import epochs, few_rounds, readings, readings_cifar10
@@ -41,7 +40,7 @@ FEW_UNSAID = 2
 def write(study: Study) -> None:
     """Figures and page."""
     for figure in (rounds_figure(study), *(FIGURES[name] for name in MORE_FIGURES.get(study, ()))):
-        picture = shelf([study]).picture(figure)
+        picture = shelf([study]).picture(figure, rounds=study.about.get("until"))
         assert picture is not None
         save(draw(picture, beside=_beside(study, figure)), study.folder / f"{figure.name}.png")
     epochs.write(study)
@@ -49,7 +48,8 @@ def write(study: Study) -> None:
     mean = f"{seeds} seeds: mean and a band of one standard deviation, as far as all runs of a method go"
     caption = f"{mean if seeds > 1 else 'one seed'}; {first['epochs']} epochs a round, {first['precision']}"
     if not few_rounds.few(study):
-        save(draw_overview(runs_in_common(study), caption=caption), study.folder / "overview.png")
+        runs = [run for name in present(study.frame) for run in study.of(name)]
+        save(draw_overview(runs, caption=caption), study.folder / "overview.png")
     written = text(study)
     write_whole(study.folder / "README.md", written)
     for old in study.folder.glob("*.png"):
@@ -65,17 +65,6 @@ def _beside(study: Study, figure: PaperFigure) -> Published | None:
     last = int(study.frame["round"].max())
     first = {key: [(t, value) for t, value in line if t <= last] for key, line in values.values.items()}
     return replace(values, values=first)
-
-
-def runs_in_common(study: Study) -> list[Run]:
-    """Those of each method, down to the last round that all of them have: later means would jump."""
-    runs = []
-    for name in present(study.frame):
-        ids = set(study.frame.loc[study.frame["name"] == name, "id"])
-        of_method = [run for run in study.runs if run[0].id in ids]
-        reached = min(len(records) for _, records in of_method)
-        runs += [(experiment, records[:reached]) for experiment, records in of_method]
-    return runs
 
 
 def text(study: Study) -> bytes:

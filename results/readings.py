@@ -51,7 +51,7 @@ def unread(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
     at_end = [_at_end(f, name) for name in names]
     protocol = "the paper's" if epochs == EPOCHS else f"in place of {EPOCHS}"
     usual = rounds_of(first["model"])
-    shape_only = "**This shows the shape of the curves and not the published numbers.** "
+    shape_only = "**This shows the shape of the curves at most, and not the published numbers.** "
     span = f"rounds 0 to {most}" if most else "round 0"
     return Reading(
         f"{{figure}} of the paper with {epochs} epochs a round ({protocol}), {span}"

@@ -74,28 +74,40 @@ class Study:
         return read_grid(self.folder / "grid.toml")
 
     @functools.cached_property
+    def rounds(self) -> int:
+        """How far its runs are to go: as its grid says, unless they were ended before."""
+        return int(self.about.get("until", self.planned[0].rounds))
+
+    def of(self, name: str) -> list[Run]:
+        """The runs of a method, as far as all of them go: means over fewer would jump."""
+        ids = set(self.frame.loc[self.frame["name"] == name, "id"])
+        runs = [run for run in self.runs if run[0].id in ids]
+        reached = min(len(records) for _, records in runs)
+        return [(experiment, records[:reached]) for experiment, records in runs]
+
+    @functools.cached_property
     def so_far(self) -> str:
         """What of the grid is there, in words; empty where all of it is."""
         there = {_variant(experiment): (experiment, records) for experiment, records in self.runs}
-        planned = self.planned
-        varied = [len({getattr(e, name) for e in planned}) > 1 for name in ("scope", "seed")]
+        varied = [len({getattr(e, name) for e in self.planned}) > 1 for name in ("scope", "seed")]
         waiting, under_way, places = [], [], []
-        for e in planned:
+        for e in self.planned:
             words = name_of(e) + f", {e.scope} scope" * varied[0] + f", seed {e.seed}" * varied[1]
             if _variant(e) not in there:
                 waiting.append(words)
-            elif (records := there[_variant(e)][1])[-1]["stopped"] is None and len(records) <= e.rounds:
+            elif (records := there[_variant(e)][1])[-1]["stopped"] is None and len(records) <= self.rounds:
                 places.append(len(records) - 1)
-                under_way.append(f"{words}: T = {places[-1]} of {e.rounds}")
+                under_way.append(f"{words}: T = {places[-1]} of {self.rounds}")
         if not waiting and not under_way:
             return ""
-        done = len(planned) - len(waiting) - len(under_way)
+        count = len(self.planned)
+        done = count - len(waiting) - len(under_way)
         if len(under_way) > MANY:
-            under_way = [f"{len(under_way)} runs, at T = {ranged(places, digits=0)} of {planned[0].rounds}"]
+            under_way = [f"{len(under_way)} runs, at T = {ranged(places, digits=0)} of {self.rounds}"]
         if len(waiting) > MANY:
             waiting = [f"{len(waiting)} runs"]
         return prose(
-            f"**This study is not complete:** {done} of its {len(planned)} runs {'is' if done == 1 else 'are'}.",
+            f"**This study is not complete:** {done} of its {count} runs {'is' if done == 1 else 'are'}.",
             *([f"Under way, in what follows as far as they go: {'; '.join(under_way)}."] if under_way else []),
             *([f"Not begun: {'; '.join(waiting)}."] if waiting else []),
             "No verdict here is the last one.",
@@ -140,7 +152,7 @@ def _variant(experiment: Experiment) -> tuple[object, ...]:
 
 
 def _time(part: dict[str, Any]) -> str:
-    return f"{part['what']}: {part['seconds']} s" if "seconds" in part else str(part["what"])
+    return f"{part['what']}: {part['seconds']:,} s" if "seconds" in part else str(part["what"])
 
 
 def shelf(studies: Iterable[Study]) -> Shelf:
@@ -174,7 +186,7 @@ def page(*parts: str) -> bytes:
 
 def prose(*sentences: str) -> str:
     """A paragraph."""
-    text = " ".join(sentences).replace(" %", "\u00a0%")  # a line that begins with % would be a comment on the site
+    text = _joined(" ".join(sentences))  # a line that begins with % would be a comment on the site
     return textwrap.fill(text, WIDTH, break_long_words=False, break_on_hyphens=False)
 
 
@@ -186,7 +198,12 @@ def points(*paragraphs: str) -> str:
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 1) -> str:
     """Markdown, the first columns `words`, the others numbers."""
     marks = ["---" if i < words else "---:" for i in range(len(titles))]
-    return "\n".join("| " + " | ".join(line) + " |" for line in [titles, marks, *rows])
+    return _joined("\n".join("| " + " | ".join(line) + " |" for line in [titles, marks, *rows]))
+
+
+def _joined(text: str) -> str:
+    """With every % on the line of its number."""
+    return text.replace(" %", "\u00a0%")
 
 
 def ranged(values: Iterable[float], *, digits: int = 2) -> str:
