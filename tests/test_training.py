@@ -103,6 +103,11 @@ def test_it_learns_digits(digits, change):
     assert model.training
 
 
+def test_a_batch_larger_than_the_data_is_all_of_it(digits):
+    whole, largest = (trained(digits, Recipe(epochs=1, batch=size))[0].head.weight for size in (1500, 2**62))
+    assert torch.equal(whole, largest)
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(digits):
     recipe = Recipe(epochs=2)
     first, again, other = (trained(digits, recipe, seed=s)[0].head.weight for s in (3, 3, 4))

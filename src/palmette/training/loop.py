@@ -73,7 +73,7 @@ class Training:
         self._order = self._labels.new_zeros(len(members), len(self._labels))
         self._bits = torch.zeros_like(self._order) if images.augment else None
         self._place = torch.zeros((), dtype=torch.int64, device=self.device)
-        self._ahead = torch.arange(recipe.batch, device=self.device)
+        self._ahead = torch.arange(min(recipe.batch, len(self._labels)), device=self.device)
         self._totals = torch.zeros(2, len(members), dtype=torch.float64, device=self.device)
         self._fused = self.device.type == "cuda" and triton_is_there()
         pixels = torch.arange(256, dtype=torch.uint8, device=self.device).view(256, 1, 1, 1)
