@@ -352,6 +352,8 @@ def test_own_runs_with_the_same_settings_are_all_counted(tmp_path):
     own_run(tmp_path / "wide", 16)
     for name in ("seed0", "wide"):
         shutil.copytree(tmp_path / name, tmp_path / f"{name}-again")
+    early = tmp_path / "wide-again" / "records.jsonl"
+    early.write_text(early.read_text().splitlines(keepends=True)[0])
     result = CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
     assert "a.html: 3 runs, " in result.output
     text = (tmp_path / "a.html").read_text()

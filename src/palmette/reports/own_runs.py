@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import count
+from operator import eq
 from pathlib import Path
 
 from palmette.reports.tables import Record, Run
@@ -29,9 +30,12 @@ def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:
             folder = _short(alike[_network(records)], list(alike.values()))
             experiment = replace(experiment, model=f"{experiment.model} as in {folder}")
         numbered = seeds.setdefault(experiment.id, [])
-        if records not in numbered:
+        # A copy may be an early one, with the first rounds only.
+        copied = (number for number, other in enumerate(numbered) if all(map(eq, records, other)))
+        seed = next(copied, len(numbered))
+        if seed == len(numbered):
             numbered.append(records)
-        found[path] = replace(experiment, seed=numbered.index(records))
+        found[path] = replace(experiment, seed=seed)
     return found
 
 

@@ -60,8 +60,11 @@ class Study:
 
 
 def studies(runs: Iterable[Run]) -> list[Study]:
-    """The runs that left records, by data and model; a run that is there twice counts once."""
-    known = {experiment.id: (experiment, records) for experiment, records in runs if records}
+    """The runs that left records, by data and model; of one that is there twice that with more rounds counts."""
+    known: dict[str, Run] = {}
+    for experiment, records in runs:
+        if len(records) > len(known.get(experiment.id, (experiment, ()))[1]):
+            known[experiment.id] = (experiment, records)
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in sorted(known.values(), key=lambda run: _order(run[0])):
         groups.setdefault((run[0].data, run[0].model), []).append(run)
