@@ -24,8 +24,8 @@ def read_npy(file: Path) -> list[Stored]:
     with file.open("rb") as handle:
         shape, by_columns, dtype = _header(handle)
         start = handle.tell()
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects, which are not loaded")
+    if other := _no_numbers(dtype):
+        raise ValueError(f"it holds {other}")
     if by_columns:  # any row is all over the file
         return [_whole(file.name, np.lib.format.open_memmap(file, mode="r"))]
     return [
@@ -55,14 +55,19 @@ def read_npz(file: Path) -> tuple[list[Stored], list[LeftOut]]:
                 shape, by_columns, dtype = _header(handle)
                 start = handle.tell()
             name = member.removesuffix(".npy")
-            if dtype.kind not in "fiu":
-                kind = "Python objects" if dtype.hasobject else f"dtype {dtype}"
-                left_out.append(LeftOut(name, shape, f"{kind}, no real numbers"))
+            if other := _no_numbers(dtype):
+                left_out.append(LeftOut(name, shape, other))
             elif by_columns:
                 found.append(_stored(name, shape, dtype, partial(_rows_of, partial(load, member))))
             else:
                 found.append(_in_parts(name, shape, dtype, partial(numbers, member, start, dtype)))
     return found, left_out
+
+
+def _no_numbers(dtype: np.dtype[Any]) -> str:
+    """What an array of anything but real numbers holds; empty for one of these."""
+    kind = "Python objects" if dtype.hasobject else f"dtype {dtype}"
+    return "" if dtype.kind in "fiu" else f"{kind}, no real numbers"
 
 
 def _member(file: Path, member: str) -> _Array:
