@@ -6,17 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
-from scipy import stats
-
 from palmette.reports.paper import draw
 from palmette.studies.paper import FIGURES
 from palmette.studies.rundir import write_whole
 from results import readings_ablations
 from results.ablation_runs import FASHION, SCOPES, Ablation, settings_of
-from results.answers import DENSITIES, LEVEL, LT, METHODS, SAP, SAP2, SHORT, Difference, Spread, holm
+from results.answers import DENSITIES, LEVEL, LT, METHODS, SAP, SAP2, SHORT, Difference, Spread, adjusted
 from results.pictures import floor, trade_offs
 from results.readings_ablations import SAPS
-from results.study import difference, page, percent, points, prose, ranged, save, shelf, spread, table
+from results.study import bold, difference, page, percent, points, prose, ranged, save, shelf, spread, table
 
 Pair = tuple[tuple[str, str], tuple[str, str]]
 
@@ -53,18 +51,17 @@ def gap_table(a: Ablation, columns: Mapping[str, Pair]) -> tuple[str, dict[tuple
             values = (a.accuracy(*one, d) - a.accuracy(*other, d)).dropna().tolist()
             if len(values) >= enough:
                 pairs[title, d] = values
-    tests = [float(stats.ttest_1samp(values, 0.0).pvalue) for values in pairs.values()] if enough > 2 else []
-    sure = {key: p < LEVEL for key, p in zip(pairs, holm(tests), strict=False)}
+    sure = {key for key, p in adjusted(pairs).items() if p < LEVEL}
     found = {key: Difference.of(values) for key, values in pairs.items()}
     rows = []
     for d in DENSITIES:
         cells = []
         for title in columns:
-            mark = "**" if sure.get((title, d)) else ""
-            cells.append(f"{mark}{difference(found[title, d])}{mark}" if (title, d) in found else "")
+            shown = difference(found[title, d]) if (title, d) in found else ""
+            cells.append(bold(shown, (title, d) in sure))
         if any(cells):
             rows.append((percent(d), *cells))
-    verdicts = {key: (1 if found[key].mean > 0 else -1) if sure.get(key) else 0 for key in found}
+    verdicts = {key: (1 if found[key].mean > 0 else -1) if key in sure else 0 for key in found}
     return table(("weights", *columns), rows, words=0) if rows else "", verdicts
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -16,6 +16,7 @@ from palmette.reports.phases import phases, turns
 if TYPE_CHECKING:
     import pandas as pd
 
+Key = TypeVar("Key", bound=Hashable)
 DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
 """Where methods are compared, on every page the same."""
 LEVEL = 0.05
@@ -41,6 +42,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def adjusted(pairs: Mapping[Key, Sequence[float]]) -> dict[Key, float]:
+    """The p-values of t-tests of paired differences, by `holm` over all; none of fewer than three pairs."""
+    tests = {key: float(stats.ttest_1samp(values, 0.0).pvalue) for key, values in pairs.items() if len(values) > 2}
+    return dict(zip(tests, holm(list(tests.values())), strict=True))
+
+
 def equal_density(frame: pd.DataFrame, baseline: str, at: Sequence[float] = DENSITIES) -> pd.DataFrame:
     """The frame of `compare`, and `adjusted`: the p-value of a paired t-test, by `holm` over all of the table.
 
@@ -52,14 +59,10 @@ def equal_density(frame: pd.DataFrame, baseline: str, at: Sequence[float] = DENS
     found = compare(frame, at=at, baseline=baseline)
     points = at_densities(frame, list(at))
     points = points.assign(difference=differences(points, baseline))
-    tests = {}
-    for key, group in points.groupby(["scope", "density", "name"], sort=False):
-        pairs = group["difference"].dropna().tolist()
-        if len(pairs) > 2:
-            tests[key] = float(stats.ttest_1samp(pairs, 0.0).pvalue)
-    adjusted = dict(zip(tests, holm(list(tests.values())), strict=True))
+    groups = points.groupby(["scope", "density", "name"], sort=False)
+    tests = adjusted({key: group["difference"].dropna().tolist() for key, group in groups})
     keys = list(zip(found["scope"], found["density"], found["method"], strict=True))
-    return found.assign(adjusted=[adjusted.get(key, math.nan) for key in keys])
+    return found.assign(adjusted=[tests.get(key, math.nan) for key in keys])
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from palmette.reports.paper_published import Published, name_in_file, published
 from palmette.studies.paper import FIGURES, PaperFigure
 from results.answers import LT, METHODS, Spread, column, last_round, present
 from results.pictures import in_one
-from results.study import Study, listed, percent, prose, save, signed, spread, table
+from results.study import Study, bold, listed, percent, prose, save, signed, spread, table
 from results.tables import mean_density, shown_rounds
 
 if TYPE_CHECKING:
@@ -171,8 +171,7 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
                 theirs, mark = _value(values, panel, in_file, t)
                 off = abs(here - theirs) / (2 * sure if "*" in mark else sure)
                 shown = "" if math.isnan(theirs) else f" ({theirs:.{digits}f}{mark})"
-                bold = "**" * (off > 1)
-                cells.append(f"{bold}{here:.{digits}f}{bold}{shown}")
+                cells.append(bold(f"{here:.{digits}f}", off > 1) + shown)
                 # Dense networks are the same for all methods, and what Lottery Ticket keeps is no finding.
                 again = not t and panel.startswith("retrained/") and name != present(f)[0]
                 if shown and not again and not (value == "density" and (not t or name == LT)):

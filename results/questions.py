@@ -26,7 +26,7 @@ from results.answers import (
     turned,
 )
 from results.four_methods import CIFAR_CNN_20, CIFAR_MLP, LINEAR, MLP
-from results.study import Study, difference, listed, paragraphs, percent, prose, ranged, spread, table, true
+from results.study import Study, bold, difference, listed, paragraphs, percent, prose, ranged, spread, table, true
 from results.tables import OTHERS, gap, holds, mean_density, rounds
 
 if TYPE_CHECKING:
@@ -290,9 +290,7 @@ def fifth() -> str:
         for d in (0.1, 0.02, 0.005):
             cells = []
             for name in OTHERS:
-                mark = "**" if holds(equal(study), name, d) else ""
-                shown = gap(equal(study), name, d)
-                cells.append(f"{mark}{shown}{mark}")
+                cells.append(bold(gap(equal(study), name, d), holds(equal(study), name, d)))
             rows.append((study.network, percent(d), *cells))
     return paragraphs(
         "### 5. Which method wins at equal density, and is that more than the noise?",

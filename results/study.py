@@ -206,6 +206,11 @@ def _joined(text: str) -> str:
     return text.replace(" %", "\u00a0%")
 
 
+def bold(text: str, sure: object) -> str:
+    """In bold letters where that is sure."""
+    return f"**{text}**" if sure and text else text
+
+
 def ranged(values: Iterable[float], *, digits: int = 2) -> str:
     """From the least to the largest.
 

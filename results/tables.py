@@ -23,7 +23,7 @@ from results.answers import (
     rebounds,
     turned,
 )
-from results.study import difference, listed, percent, prose, ranged, signed, spread, table
+from results.study import bold, difference, listed, percent, prose, ranged, signed, spread, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,8 +138,7 @@ def density_tables(equal: pd.DataFrame) -> list[str]:
         )
         shown = []
         for name in others:
-            mark = "**" if holds(equal, name, d) else ""
-            shown.append(f"{mark}{gap(equal, name, d)}{mark}" if cells[name]["pairs"] else "")
+            shown.append(bold(gap(equal, name, d), holds(equal, name, d)))
         if any(shown):
             gaps.append((percent(d), *shown))
     if not accuracies:
