@@ -47,7 +47,7 @@ def _network(records: Sequence[Record]) -> str:
 def _short(path: Path, paths: Sequence[Path]) -> str:
     """As much of the end of `path` as tells it from the others; the name of a model has no second colon."""
     for parts in count(1):
-        names = ["/".join(other.parts[-parts:]).replace(":", "-") for other in paths]
+        names = ["/".join(other.resolve().parts[-parts:]).replace(":", "-") for other in paths]
         if len(set(names)) == len(paths) or parts > len(path.parts):
             break
     return names[paths.index(path)]
