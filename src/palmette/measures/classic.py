@@ -309,3 +309,4 @@ MEASURES: Mapping[str, Measure] = _table(
     Measure("pq-mean", "pq-mean", pq_mean, "-1 to below 0", _PQ, source="Hurley and Rickard 2009"),
     Measure("pq", "PQ Index", pq_index, "0 to 1 - d^(1/q - 1/p)", _PQ, source="Diao et al. 2023, Definition 1"),
 )
+"""All measures by name: those of Hurley and Rickard's Table I, then the ratio of power means and the PQ Index."""

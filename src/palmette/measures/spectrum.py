@@ -190,7 +190,7 @@ class Spectrum:
         return max(0.0, spread / self.d / float(np.sum(x * n)))
 
     def hoyer(self) -> float:
-        """Hoyer's sparseness, as `MEASURES` has it; NaN without a non-zero entry, or with a single one."""
+        """Hoyer's sparseness, as `MEASURES` has it; NaN for zeros alone, and for a single entry."""
         values, counts = self.points()
         if self.d < 2 or values[-1] == 0:
             return math.nan

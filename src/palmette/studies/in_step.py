@@ -61,19 +61,29 @@ class Observer:
 
 
 class InStep:
-    """Runs in step: epoch by epoch, round by round."""
+    """Runs in step: epoch by epoch, round by round.
+
+    Args:
+        images: the data set, where the networks are to be.
+        held_out: images and labels for validation, if there are any.
+        data: a hash of the data set.
+        save_every, save_seconds, company, team: as for `run_together`.
+        watch: is told what happens.
+        end: is told which run is over, and why.
+    """
 
     def __init__(
         self,
         images: Images,
         held_out: Sequence[Tensor] | None,
         data: str,
+        *,
         save_every: int | None,
         save_seconds: float,
         company: bool,
         watch: Observer,
         end: Callable[[Experiment, RunDir, str | Exception], None],
-        team: Team | None = None,
+        team: Team | None,
     ) -> None:
         self.images, self.held_out, self.data = images, held_out, data
         self.prepare = Preparation(images, device=images.train_images.device)
@@ -178,22 +188,10 @@ class InStep:
         fleet = self._fleet(members)
         for epoch in epochs:
             found = fleet.epoch(epoch, learning_rate=runs[0].learning_rate_at(epoch))
-            scores = dict(zip(members, found, strict=True))
-            for state in runs:
-                state.after_epoch(scores[state.trained])
             self._tell_of(fleet)
-            for state in self._left(runs):
-                if not math.isfinite(state.train.loss):
-                    self._diverged(state)
-            sound = self._left(runs)
-            if not sound:
+            self._after_epoch(runs, dict(zip(members, found, strict=True)))
+            if not self._left(runs):
                 return []
-            self._save_if_due(sound, epoch + 1)
-            for state in sound:
-                density = state.pruner.density
-                progress = Progress(state.round, state.epoch, state.recipe.epochs, state.train, density)
-                self.watch.epoch(state.experiment, progress)
-            self._end_if_asked(sound)
         trained = time.monotonic() - began
         if len(members) < len(runs):
             del fleet
@@ -210,24 +208,39 @@ class InStep:
         # Only when all are saved is a record appended: whoever resumes finds the same runs in step as before.
         self._save(sound)
         images, seconds = len(members) * len(epochs) * len(self.images.train_images), time.monotonic() - began
+        timing = {
+            "seconds": seconds / len(runs),  # the share of each
+            "epochs": len(epochs),
+            "images_per_second": images / max(trained, 1e-9),  # of all members together
+            "members": len(runs),
+        }
         for state in sound:
-            assert state.record is not None
-            timing = {
-                "round": state.record["round"],
-                "seconds": seconds / len(runs),  # its share
-                "epochs": len(epochs),
-                "images_per_second": images / max(trained, 1e-9),  # of all members together
-                "members": len(runs),
-            }
-            try:
-                if state.rundir.append_record(state.record):
-                    state.rundir.append_timing(timing)
-                self.watch.recorded(state.experiment, state.record)
-            except RunDamaged as error:
-                self.end(state.experiment, state.rundir, error)
-        sound = self._left(sound)
-        self._end_if_asked([state for state in sound if state.stopped is None])
-        return sound
+            self._record(state, timing)
+        self._end_if_asked([state for state in self._left(sound) if state.stopped is None])
+        return self._left(sound)
+
+    def _after_epoch(self, runs: list[RunState], scores: Mapping[RunState, Score]) -> None:
+        for state in runs:
+            state.after_epoch(scores[state.trained])
+        for state in self._left(runs):
+            if not math.isfinite(state.train.loss):
+                self._diverged(state)
+        sound = self._left(runs)
+        self._save_if_due(sound)
+        for state in sound:
+            density = state.pruner.density
+            progress = Progress(state.round, state.epoch, state.recipe.epochs, state.train, density)
+            self.watch.epoch(state.experiment, progress)
+        self._end_if_asked(sound)
+
+    def _record(self, state: RunState, timing: Mapping[str, Any]) -> None:
+        assert state.record is not None
+        try:
+            if state.rundir.append_record(state.record):
+                state.rundir.append_timing({"round": state.record["round"], **timing})
+            self.watch.recorded(state.experiment, state.record)
+        except RunDamaged as error:
+            self.end(state.experiment, state.rundir, error)
 
     def _left(self, runs: Sequence[RunState]) -> list[RunState]:
         """Those that are not over."""
@@ -286,9 +299,9 @@ class InStep:
                 self.told.add(note)
                 self.watch.say(note)
 
-    def _save_if_due(self, runs: list[RunState], epoch: int) -> None:
+    def _save_if_due(self, runs: list[RunState]) -> None:
         due = time.monotonic() - self.saved > self.save_seconds
-        if epoch % self.save_every == 0 if self.save_every else due:
+        if runs and (runs[0].epoch % self.save_every == 0 if self.save_every else due):
             self._save(runs)
 
     def _save(self, runs: list[RunState]) -> None:

@@ -47,6 +47,13 @@ def run(
         save_every: epochs between two states within a round, in place of the half minute.
         observer: is told what happens.
 
+    >>> from tempfile import TemporaryDirectory
+    >>> experiment = Experiment(method="lottery-ticket", model="linear", rounds=2, epochs=1)
+    >>> with TemporaryDirectory() as folder:
+    ...     records = run(experiment, folder).records()
+    >>> [record["retrained"]["kept"] for record in records]
+    [640, 512, 410]
+
     Diao et al. 2023, Algorithm 1; Lottery Ticket and One Shot as in Section 4.1.
     """
     outcomes = run_together(
@@ -122,8 +129,17 @@ def run_together(
         if count := first.validation_images(len(images.train_images)):
             images, *held_out = validation_split(images, seed=first.seed, count=count)
         company = min(size, len(everyone)) > 1 if company is None else company
-        how = (save_every, save_seconds, company)
-        together = InStep(_on(images, torch.device(device)), held_out, _hash(images), *how, watch, end, team)
+        together = InStep(
+            _on(images, torch.device(device)),
+            held_out,
+            _hash(images),
+            save_every=save_every,
+            save_seconds=save_seconds,
+            company=company,
+            watch=watch,
+            end=end,
+            team=team,
+        )
         # Whether some are done already makes no difference to who is trained with whom.
         for start in range(0, len(everyone), size):
             together.run([pending[folder] for folder, _ in everyone[start : start + size] if folder in pending])
