@@ -226,13 +226,14 @@ class Sliced(nn.Module):
         (slice(None, -3), 5, 2, "3 dead channels stay: they reach"),
         (slice(2, 5), 5, 3, "3 dead channels stay: they reach"),
         (slice(1, -1), 4, 2, "2 dead channels stay: they reach"),
+        (slice(-9, 9), 4, 4, None),
         (slice(None, None, 2), 6, 3, "2 dead channels stay: they reach"),
     ],
 )
 def test_of_a_slice_goes_what_its_borders_do_not_count(part, left, read, stay):
     model = Sliced(part)
     model.a.weight.data[[1, 4]] = 0
-    small, _ = compacted(model, torch.randn(2, 4), notes=(f"{stay} slice_1 (slice)",))
+    small, _ = compacted(model, torch.randn(2, 4), notes=(f"{stay} slice_1 (slice)",) if stay else ())
     assert (small.a.out_features, small.b.in_features) == (left, read)
 
 
@@ -556,6 +557,53 @@ def test_channels_go_through_a_change_of_dtype():
     model.a.weight.data[:3] = 0
     _, layers = compacted(model, torch.randn(2, 4))
     assert layers == {"a.weight": (2, 4), "b.weight": (2, 2)}
+
+
+class Rounding(TwoLayers):
+    def forward(self, x):
+        return self.b(self.a(x).bfloat16().float())
+
+
+def test_constants_are_rounded_with_their_dtype():
+    model = Rounding()
+    model.a.weight.data[:3], model.a.bias.data[:3] = 0, 0.1  # which is 0.10009765625
+    _, layers = compacted(model, torch.randn(2, 4))
+    assert layers == {"a.weight": (2, 4), "b.weight": (2, 2)}
+
+
+class Bits(TwoLayers):
+    def forward(self, x):
+        return self.b(self.a(x).view(torch.int32).view(torch.float32))
+
+
+class ComputedBias(TwoLayers):
+    def forward(self, x):
+        return self.b(F.linear(x, self.a.weight, self.a.bias * 2).relu())
+
+
+@pytest.mark.parametrize(("kind", "node"), [(Bits, "view (view)"), (ComputedBias, "linear (linear)")])
+def test_what_makes_other_numbers_of_channels_keeps_them(kind, node):
+    model = kind()
+    model.a.weight.data[:3] = 0
+    _, layers = compacted(model, torch.randn(2, 4), notes=(f"3 dead channels stay: they reach {node}",))
+    assert layers == {}
+
+
+class Summing(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(4, 5, 3), nn.Conv2d(5, 2, 1)
+
+    def forward(self, x):
+        return self.b(F.avg_pool2d(self.a(x), 2, divisor_override=1))
+
+
+def test_through_a_pool_that_sums_zeros_go_and_other_constants_stay():
+    model = Summing()
+    model.a.weight.data[:2] = 0
+    model.a.bias.data[:2] = torch.tensor([0.0, 5.0])
+    _, layers = compacted(model, X)
+    assert layers == {"a.weight": (4, 4, 3, 3), "b.weight": (2, 4, 1, 1)}
 
 
 class Scaled(TwoLayers):

@@ -36,7 +36,7 @@ def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis
     outputs that are; not where zeros are padded.
     """
     inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
-    if not isinstance(weight, Stored) or not (bias is None or isinstance(bias, Stored)):
+    if not isinstance(weight, Stored) or not (b is None or isinstance(bias, Stored)):
         return walk.stop(node)
     size = weight.tensor.shape[in_axis]
     if not isinstance(inputs, Channels) or inputs.axis != axis:
@@ -108,6 +108,8 @@ def _grouped(walk: Walk, node: Node, x: Any, w: Any, b: Any, groups: int, unifor
         return walk.stop(node)
     if not isinstance(walk.owner(weight), nn.modules.conv._ConvNd):  # whose number of groups can be changed
         return walk.stop(node)
+    if not (b is None or isinstance(bias, Stored)):
+        return walk.stop(node)
     out = walk.axis(weight, 0)
     by_group = inputs.atoms.reshape(groups, -1)
     for atoms in (by_group, out.reshape(groups, -1)):
@@ -167,10 +169,13 @@ def _prelu(walk: Walk, node: Node) -> Value:
 
 
 def _same(walk: Walk, node: Node) -> Value:
-    """Nothing happens to the values."""
-    x = walk.value(node.args[0])
-    real = node.meta["val"].dtype.is_floating_point
-    return x if isinstance(x, Channels) and real else walk.stop(node)
+    """Nothing happens to the values, but that they may be rounded to another dtype."""
+    x, dtype = walk.value(node.args[0]), node.meta["val"].dtype
+    if not isinstance(x, Channels) or not dtype.is_floating_point:
+        return walk.stop(node)
+    value = x.value.to(dtype).double()
+    known = x.known & value.isfinite()
+    return Channels(x.axis, x.atoms, known, value.where(known, 0))
 
 
 def _binary(walk: Walk, node: Node) -> Value:
@@ -230,7 +235,7 @@ def _layout(walk: Walk, node: Node) -> Value:
     shape = _shape(node.args[0])
     count = torch.arange(shape[x.axis]).reshape([-1 if a == x.axis else 1 for a in range(len(shape))])
     moved = node.target(count.expand(shape).contiguous(), *node.args[1:], **node.kwargs)  # type: ignore[operator]
-    if not isinstance(moved, Tensor):
+    if not isinstance(moved, Tensor) or moved.dtype != count.dtype:
         return walk.stop(node)
     for axis in range(moved.dim()):
         line = moved[tuple(slice(None) if a == axis else 0 for a in range(moved.dim()))]
@@ -249,7 +254,7 @@ def _slice(walk: Walk, node: Node) -> Value:
     if step != 1:
         return walk.stop(node)
     for border in borders:
-        if border is not None and border < len(x.atoms):
+        if border is not None and abs(border) < len(x.atoms):
             walk.keep(x.atoms[:border] if border >= 0 else x.atoms[border:], told(node))
     return x.at(x.axis, torch.arange(len(x.atoms))[slice(*borders)])
 
@@ -269,14 +274,13 @@ def _chunks(walk: Walk, node: Node) -> Value:
 
 
 def _pool(walk: Walk, node: Node) -> Value:
-    """Spatial places are put together: a channel that is the same everywhere stays so, unless zeros come in."""
+    """Places are averaged: a channel that is the same everywhere stays so, unless zeros come in or it is a sum."""
     x = walk.value(node.args[0])
     if not isinstance(x, Channels) or x.axis != 1:
         return walk.stop(node)
-    padding, counted = _arguments(node, "padding", "count_include_pad")
-    if counted and any(padding or []):
-        return x.only(x.value == 0)
-    return x
+    padding, counted, divisor = _arguments(node, "padding", "count_include_pad", "divisor_override")
+    changes = divisor is not None or (counted and any(padding or []))
+    return x.only(x.value == 0) if changes else x
 
 
 def _reduced(walk: Walk, node: Node) -> Value:
