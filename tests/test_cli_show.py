@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -109,6 +110,13 @@ def test_a_folder_of_runs_is_a_line_for_each(folder):
     assert [found["state"] for found in shown(folder)] == ["interrupted", "finished"]
 
 
+def test_of_runs_in_an_archive_no_place_is_named_that_will_be_gone():
+    study = Path(__file__).parents[1] / "results" / "cifar100-wresnet28x8"
+    *_, hint, command = show(study).splitlines()
+    assert hint.endswith("All of them round by round:")
+    assert command.strip() == f"palmette table {study}"
+
+
 def test_a_run_that_failed_is_counted_as_such(folder):
     run(TICKET, folder / TICKET.id)
     sick = Experiment(model="linear", epochs=1, rounds=1, learning_rate=1e30)
@@ -146,7 +154,10 @@ def test_a_damaged_run_is_named_among_the_others_and_refused_by_itself(folder, f
 
 def printed(width, found):
     console = Console(file=io.StringIO(), width=width, color_system=None, highlight=False, markup=False)
-    (_print_one if isinstance(found, dict) else _print_many)(console, found)
+    if isinstance(found, dict):
+        _print_one(console, found)
+    else:
+        _print_many(console, found, Path())
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
@@ -217,6 +228,7 @@ def test_epochs_are_counted_as_the_rewind_has_them():
     assert Standing(late, rounds=1, epoch=0).epochs_done == 10
     assert Standing(late, rounds=1, epoch=5).epochs_left == 12
     assert Standing(late, rounds=1, stopped="enough").epochs_left == 0
+    assert Standing(Experiment(rounds=10**15, epochs=2), rounds=1).epochs_left == 2 * 10**15  # at once
 
 
 def test_a_folder_that_is_not_there_is_a_new_run(tmp_path):

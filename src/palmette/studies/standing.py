@@ -77,8 +77,12 @@ def epochs_of(experiment: Experiment, round: int) -> range:
 
 
 def epochs_before(experiment: Experiment, rounds: int) -> int:
-    """How many epochs the first `rounds` rounds train together."""
-    return sum(len(epochs_of(experiment, round)) for round in range(rounds))
+    """How many epochs the first `rounds` rounds train together.
+
+    >>> epochs_before(Experiment(epochs=15, rewind="epoch:5"), 3)
+    35
+    """
+    return experiment.epochs + (rounds - 1) * len(epochs_of(experiment, 1)) if rounds else 0
 
 
 def number_of(experiment: Experiment, round: int, epoch: int) -> int:
