@@ -143,7 +143,11 @@ def test_a_figure_is_drawn_from_runs_anywhere_below_a_folder():
     assert Path("pictures", name).read_bytes() == Path("deep/down/runs", name).read_bytes()
     said = paper("fig2", "--from", "deep", code=2).stderr
     assert "no run below 'deep' is one for fig2 (mlp on FashionMNIST)" in said
-    assert "fig1 (linear on" in paper("fig1", *LINEAR, "--from", "deep", "--epochs", 2, code=2).stderr
+    said = paper("fig1", *LINEAR, "--from", "deep", "--epochs", 2, "--seeds", 0, code=2).stderr
+    assert re.search(r"is one for fig1 \(linear on \w+\) with the --seeds, --epochs asked for", said)
+    before = files()
+    assert "leave one of them out" in paper("fig1", *LINEAR, "--from", "deep", "--dry-run", code=2).stderr
+    assert files() == before
 
 
 @pytest.mark.slow

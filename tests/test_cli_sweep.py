@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -200,6 +201,18 @@ def test_the_table_is_markdown_by_default(runs):
     lines = palmette("table", runs).stdout.splitlines()
     assert lines[0] == "| model | round | density % | method | n | accuracy % |"
     assert len(lines) == 2 + 2 * 3 * 3 + 2
+
+
+def test_runs_without_a_round_are_named(runs, tmp_path):
+    copy = Path(shutil.copytree(runs, tmp_path / "runs"))
+    whole = palmette("table", copy)
+    assert whole.stderr == ""
+    for folder in (first := sorted(copy.glob("*/records.jsonl"))[:5]):
+        folder.write_text("")
+    result = palmette("table", copy)
+    names = ", ".join(file.parent.name for file in first[:3])
+    assert result.stderr == f"palmette: left out, as no round is finished: {names} and 2 more\n"
+    assert len(result.stdout.splitlines()) < len(whole.stdout.splitlines())
 
 
 @pytest.mark.parametrize("end", ["csv", "parquet"])

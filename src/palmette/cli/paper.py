@@ -94,6 +94,8 @@ def paper(
     if sources:
         if not names:
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
+        if dry_run:
+            raise ValueError("--from runs nothing, so --dry-run has nothing to tell: leave one of them out")
         _draw_from(sources, figures, asked, (published, log), Path(out), everything="all" in names)
         return
     where = device_named(device)
@@ -235,8 +237,12 @@ def _draw_from(
             click.echo(f"{write_table(figure.name, out)}, .csv, .tex")
     if absent and (not everything or len(absent) == len(list(asked.variants(figures)))):
         where = ", ".join(repr(source) for source in sources)
-        wanted = "a figure of the paper, scaled as asked" if everything else ", ".join(absent)
-        raise ValueError(f"no run below {where} is one for {wanted}")
+        wanted = "a figure of the paper" if everything else ", ".join(absent)
+        asked_for = {"--seeds": asked.seeds, "--epochs": asked.epochs, "--precision": asked.precision}
+        given = ", ".join(flag for flag, value in asked_for.items() if value is not None)
+        raise ValueError(
+            f"no run below {where} is one for {wanted}" + (f" with the {given} asked for" if given else "")
+        )
     if troubles:  # after all that could be drawn
         raise ValueError("\n".join(troubles))
 

@@ -52,7 +52,7 @@ def show(folder: Path, as_json: bool) -> None:
     if alone:
         _print_one(console, found[0])
     else:
-        _print_many(console, found)
+        _print_many(console, found, folder)
 
 
 def _read_or_damage(run: RunDir) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     console.print(table)
 
 
-def _print_many(console: Console, found: list[dict[str, Any]]) -> None:
+def _print_many(console: Console, found: list[dict[str, Any]], folder: Path) -> None:
     names = {"run": [one["run"] + (f" in {_folder(one)}" if _folder(one) else "") for one in found]}
     if _width(names, found) > console.width:
         names = _names_in_columns(found)
@@ -171,10 +171,11 @@ def _print_many(console: Console, found: list[dict[str, Any]]) -> None:
     states = ["failed" if one["failure"] else one["state"] for one in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     total = size(sum(one["bytes"] for one in found))
-    example = next((one for one in found if not one["damage"]), found[0])["folder"]
-    console.print(
-        f"\n{counts}; {total}. One of them round by round:\n  palmette show {shlex.quote(example)}", soft_wrap=True
-    )
+    lying = [one for one in found if Path(one["folder"]).is_relative_to(folder)]  # the others are in an archive
+    example = next((one for one in lying if not one["damage"]), lying[0] if lying else None)
+    hint, place = ("One of them", example["folder"]) if example else ("All of them", str(folder))
+    command = f"palmette {'show' if example else 'table'} {shlex.quote(place)}"
+    console.print(f"\n{counts}; {total}. {hint} round by round:\n  {command}", soft_wrap=True)
 
 
 def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:

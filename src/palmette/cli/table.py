@@ -53,7 +53,8 @@ def table(
     kind = kind or next((k for k, end in FORMATS.items() if output and output.suffix == end), "markdown")
     if kind == "parquet" and output is None:
         raise ValueError("--format parquet is no text: say with -o FILE where it goes")
-    frame = compare(read(runs), at=None if at is None else densities(at), baseline=baseline)
+    found = read(runs, say=lambda text: click.echo(f"palmette: {text}", err=True))
+    frame = compare(found, at=None if at is None else densities(at), baseline=baseline)
     content = written(frame, kind)
     if output is None:
         click.echo(content.decode(), nl=False)

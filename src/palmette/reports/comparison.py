@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,8 @@ SEED = 0
 """Of the bootstrap, so that a table is the same each time it is made."""
 ENOUGH = 16
 """Pairs for a bootstrap, which is too narrow for fewer: they have Student's interval."""
+_NAMED = 3
+"""Runs that are named; more are counted."""
 
 _OF_METHOD = tuple(name for name, (other, _) in BELONGS_TO.items() if other == "method")
 _OF_LABEL = ("p", "q")  # which `label` says
@@ -36,12 +38,12 @@ _ALWAYS = ("data", "model", "scope")
 _SHARED_BY_PAIRS = ("seed", *(n for n in _SETTINGS if n not in ("rounds", "stop", "validation")), "held_out")
 
 
-def read(folders: Iterable[str | Path]) -> pd.DataFrame:
+def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = lambda _: None) -> pd.DataFrame:
     """The runs in all of `folders`, at any depth, as one table like that of `read_runs`.
 
     A folder that is given twice, or that lies in another one, counts once. One run in two folders is refused: it
     would count as two seeds. Runs of `prune_and_retrain` are told apart first, see `told_apart`. A run that is
-    under way is there with the rounds it has.
+    under way is there with the rounds it has; those without any are named to `say`.
     """
     given = list(folders)
     paths = dict.fromkeys(run.path.resolve() for folder in given for run in find_runs(folder))
@@ -57,6 +59,9 @@ def read(folders: Iterable[str | Path]) -> pd.DataFrame:
     rows = [row for rows in found.values() for row in rows]
     if not rows:
         raise FileNotFoundError(f"no run with a finished round in {', '.join(repr(str(f)) for f in given)}")
+    if empty := [path.name for path in paths if path not in found]:
+        names = ", ".join(empty[:_NAMED]) + (f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else "")
+        say(f"left out, as no round is finished: {names}")
     import pandas as pd  # `read_runs` has said what to install
 
     return pd.DataFrame(rows)
