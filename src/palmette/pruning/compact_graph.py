@@ -133,6 +133,10 @@ class Walk:
         self._parents.extend(range(first, first + count))
         return torch.arange(first, first + count)
 
+    def unknown(self, axis: int, size: int) -> Channels:
+        """New channels of which no number is known."""
+        return Channels(axis, self.fresh(size), torch.zeros(size, dtype=torch.bool), torch.zeros(size).double())
+
     def axis(self, stored: Stored, axis: int) -> Tensor:
         """The atoms along an axis of a parameter."""
         if axis not in stored.axes:

@@ -2,150 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.fx import Node
 
-from palmette.pruning.compact_graph import Channels, Read, Stored, Value, Walk, told
-from palmette.pruning.weights import LAYERS
-
-Handler = Callable[[Walk, Node], Value]
-
-
-def _shape(argument: Any) -> torch.Size:
-    """Of what a node gives; a number that `item` took out of a tensor has no axes."""
-    value = argument.meta["val"]
-    return value.shape if isinstance(value, Tensor) else torch.Size()
-
-
-def _arguments(node: Node, *names: str) -> list[Any]:
-    """The arguments called `names`, by place or by name, with the defaults of the operation."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
-    given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
-    defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
-    return [given.get(name, defaults.get(name)) for name in names]
-
-
-def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis: int, uniform: bool) -> Value:
-    """A layer with a weight `w`, inputs along `in_axis` of its first two axes and outputs along the other.
-
-    Channels are along `axis` of what comes in and out. `uniform`: a channel that is the same everywhere gives
-    outputs that are; not where zeros are padded.
-    """
-    inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
-    if not isinstance(weight, Stored) or not (b is None or isinstance(bias, Stored)):
-        return walk.stop(node)
-    size = weight.tensor.shape[in_axis]
-    if not isinstance(inputs, Channels) or inputs.axis != axis:
-        walk.pin(inputs, told(node))
-        walk.pin(inputs := _unknown(walk, axis, size), "the input")
-    walk.join(walk.axis(weight, in_axis), inputs.atoms)
-    out = walk.axis(weight, 1 - in_axis)
-    if bias is not None:
-        walk.join(walk.axis(bias, 0), out)
-    kernels = weight.tensor.movedim(in_axis, 1)
-    kernels = kernels.unsqueeze(2).flatten(2).cpu()
-    linked = kernels.ne(0).any(2)
-    usable = inputs.known & (uniform | (inputs.value == 0))
-    known = ~linked[:, ~usable].any(1)
-    value = kernels.sum(2, dtype=torch.float64) @ inputs.value.where(usable, 0)
-    if bias is not None:
-        value = value + bias.tensor.double().cpu()
-    folds = uniform and _takes(walk, weight, bias)
-    walk.reads.append(Read(inputs, weight, in_axis, 1 - in_axis, bias, linked, folds))
-    return Channels(axis, out, known, value.where(known, 0))
-
-
-def _unknown(walk: Walk, axis: int, size: int) -> Channels:
-    return Channels(axis, walk.fresh(size), torch.zeros(size, dtype=torch.bool), torch.zeros(size).double())
-
-
-def _takes(walk: Walk, weight: Stored, bias: Stored | None) -> bool:
-    """Whether a number for each output can be added here and nowhere else: to the bias, or to a new one."""
-    if bias is not None:
-        return bias.uses == 1
-    owner = walk.owner(weight)
-    return weight.uses == 1 and isinstance(owner, LAYERS) and owner.bias is None
-
-
-def _linear(walk: Walk, node: Node) -> Value:
-    x, w, b = _arguments(node, "input", "weight", "bias")
-    return _mixed(walk, node, x, w, b, axis=len(_shape(x)) - 1, in_axis=1, uniform=True)
-
-
-def _addmm(walk: Walk, node: Node) -> Value:
-    b, x, w, alpha, beta = _arguments(node, "self", "mat1", "mat2", "alpha", "beta")
-    if alpha != 1 or beta != 1 or len(_shape(b)) != 1:
-        return walk.stop(node)
-    return _mixed(walk, node, x, w, b, axis=1, in_axis=0, uniform=True)
-
-
-def _matmul(walk: Walk, node: Node) -> Value:
-    x, w = node.args[:2]
-    if len(_shape(w)) != 2 or len(_shape(x)) < 2:
-        return walk.stop(node)
-    return _mixed(walk, node, x, w, None, axis=len(_shape(x)) - 1, in_axis=0, uniform=True)
-
-
-def _conv(walk: Walk, node: Node) -> Value:
-    x, w, b, padding, groups = _arguments(node, "input", "weight", "bias", "padding", "groups")
-    if len(_shape(x)) != len(_shape(w)):
-        return walk.stop(node)
-    kernel = list(_shape(w)[2:])
-    uniform = padding == "valid" or all(k == 1 for k in kernel) if isinstance(padding, str) else not any(padding)
-    if groups == 1:
-        return _mixed(walk, node, x, w, b, axis=1, in_axis=1, uniform=uniform)
-    return _grouped(walk, node, x, w, b, groups, uniform)
-
-
-def _grouped(walk: Walk, node: Node, x: Any, w: Any, b: Any, groups: int, uniform: bool) -> Value:
-    """A convolution in groups: all inputs and outputs of a group go together."""
-    inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
-    if not isinstance(weight, Stored) or not isinstance(inputs, Channels) or inputs.axis != 1 or weight.uses > 1:
-        return walk.stop(node)
-    if not isinstance(walk.owner(weight), nn.modules.conv._ConvNd):  # whose number of groups can be changed
-        return walk.stop(node)
-    if not (b is None or isinstance(bias, Stored)):
-        return walk.stop(node)
-    out = walk.axis(weight, 0)
-    by_group = inputs.atoms.reshape(groups, -1)
-    for atoms in (by_group, out.reshape(groups, -1)):
-        walk.join(atoms.flatten(), by_group[:, :1].expand_as(atoms).flatten())
-    walk.groups.append((weight, by_group[:, 0]))
-    kernels = weight.tensor.cpu().reshape(groups, len(out) // groups, by_group.shape[1], -1)
-    usable = (inputs.known & (uniform | (inputs.value == 0))).reshape(groups, 1, -1)
-    known = ~(kernels.ne(0).any(3) & ~usable).any(2).flatten()
-    given = inputs.value.reshape(groups, 1, -1).where(usable, 0)
-    value = (kernels.sum(3, dtype=torch.float64) * given).sum(2).flatten()
-    if isinstance(bias, Stored):
-        walk.join(walk.axis(bias, 0), out)
-        value = value + bias.tensor.double().cpu()
-    return Channels(1, out, known, value.where(known, 0))
-
-
-def _conv_transpose(walk: Walk, node: Node) -> Value:
-    x, w, b, groups = _arguments(node, "input", "weight", "bias", "groups")
-    if groups != 1 or len(_shape(x)) != len(_shape(w)):
-        return walk.stop(node)
-    return _mixed(walk, node, x, w, b, axis=1, in_axis=0, uniform=False)
-
-
-def _batch_norm(walk: Walk, node: Node) -> Value:
-    names = ("input", "weight", "bias", "running_mean", "running_var")
-    x, *rest = (walk.value(a) for a in _arguments(node, *names))
-    training, eps = _arguments(node, "training", "eps")
-    if training or not isinstance(x, Channels) or x.axis != 1 or rest[2] is None or rest[3] is None:
-        return walk.stop(node)
-    for stored in [s for s in rest if s is not None]:
-        walk.join(walk.axis(stored, 0), x.atoms)
-    w, b, mean, var = (torch.zeros(1).double() if s is None else s.tensor.double().cpu() for s in rest)
-    scale = (var + eps).rsqrt() * (1 if rest[0] is None else w)
-    known = x.known | (scale == 0)
-    out = Channels(1, x.atoms, known, ((x.value - mean) * scale + b).where(known, 0))
-    return (out, None, None) if node.target._schema.name != "aten::batch_norm" else out  # type: ignore[union-attr]
+from palmette.pruning.compact_graph import Channels, Stored, Value, Walk, told
+from palmette.pruning.compact_layers import LAYER_HANDLERS, Handler, arguments, shape_of
 
 
 def _pointwise(walk: Walk, node: Node) -> Value:
@@ -156,16 +21,6 @@ def _pointwise(walk: Walk, node: Node) -> Value:
     value = node.target(x.value, *node.args[1:], **node.kwargs)  # type: ignore[operator]
     known = x.known & value.isfinite()
     return Channels(x.axis, x.atoms, known, value.double().where(known, 0))
-
-
-def _prelu(walk: Walk, node: Node) -> Value:
-    x, slope = (walk.value(a) for a in node.args)
-    if not isinstance(x, Channels) or x.axis != 1 or not isinstance(slope, Stored):
-        return walk.stop(node)
-    if len(slope.tensor) > 1:
-        walk.join(walk.axis(slope, 0), x.atoms)
-    below = x.value * slope.tensor.double().cpu()
-    return Channels(1, x.atoms, x.known, x.value.where(x.value > 0, below))
 
 
 def _same(walk: Walk, node: Node) -> Value:
@@ -184,8 +39,8 @@ def _binary(walk: Walk, node: Node) -> Value:
         return _pointwise(walk, node)
     pair = [walk.value(a) for a in node.args[:2]]
     channels = [v for v in pair if isinstance(v, Channels)]
-    out = _shape(node)
-    places = {v.axis - len(_shape(a)) for v, a in zip(pair, node.args, strict=False) if isinstance(v, Channels)}
+    out = shape_of(node)
+    places = {v.axis - len(shape_of(a)) for v, a in zip(pair, node.args, strict=False) if isinstance(v, Channels)}
     if not channels or len(places) != 1 or len({len(c.atoms) for c in channels}) != 1:
         return walk.stop(node)
     place, size = places.pop(), len(channels[0].atoms)
@@ -212,7 +67,7 @@ def _binary(walk: Walk, node: Node) -> Value:
 
 def _beside(walk: Walk, argument: Node, value: Value, place: int, atoms: Tensor) -> tuple[Tensor, Tensor] | None:
     """What is known of a tensor without channels that meets some; None if it cannot be cut with them."""
-    shape, size = _shape(argument), len(atoms)
+    shape, size = shape_of(argument), len(atoms)
     unknown = torch.zeros(size, dtype=torch.bool), torch.zeros(size).double()
     spread = len(shape) < -place or shape[place] == 1
     if spread and not (isinstance(value, Stored) and value.tensor.numel() == 1):
@@ -232,7 +87,7 @@ def _layout(walk: Walk, node: Node) -> Value:
     x = walk.value(node.args[0])
     if not isinstance(x, Channels) or len(node.all_input_nodes) > 1:
         return walk.stop(node)
-    shape = _shape(node.args[0])
+    shape = shape_of(node.args[0])
     count = torch.arange(shape[x.axis]).reshape([-1 if a == x.axis else 1 for a in range(len(shape))])
     moved = node.target(count.expand(shape).contiguous(), *node.args[1:], **node.kwargs)  # type: ignore[operator]
     if not isinstance(moved, Tensor) or moved.dtype != count.dtype:
@@ -248,8 +103,8 @@ def _layout(walk: Walk, node: Node) -> Value:
 def _slice(walk: Walk, node: Node) -> Value:
     """A range of channels: those between a border and the end that it is counted from stay."""
     x = walk.value(node.args[0])
-    dim, *borders, step = _arguments(node, "dim", "start", "end", "step")
-    if not isinstance(x, Channels) or len(node.all_input_nodes) > 1 or dim % len(_shape(node.args[0])) != x.axis:
+    dim, *borders, step = arguments(node, "dim", "start", "end", "step")
+    if not isinstance(x, Channels) or len(node.all_input_nodes) > 1 or dim % len(shape_of(node.args[0])) != x.axis:
         return _layout(walk, node)
     if step != 1:
         return walk.stop(node)
@@ -264,7 +119,7 @@ def _chunks(walk: Walk, node: Node) -> Value:
     x, parts = walk.value(node.args[0]), node.meta["val"]
     if not isinstance(x, Channels) or len(node.all_input_nodes) > 1:
         return walk.stop(node)
-    if _arguments(node, "dim")[0] % parts[0].dim() != x.axis:
+    if arguments(node, "dim")[0] % parts[0].dim() != x.axis:
         return tuple(x for _ in parts)
     if len({part.shape for part in parts}) > 1:
         return walk.stop(node)
@@ -278,7 +133,7 @@ def _pool(walk: Walk, node: Node) -> Value:
     x = walk.value(node.args[0])
     if not isinstance(x, Channels) or x.axis != 1:
         return walk.stop(node)
-    padding, counted, divisor = _arguments(node, "padding", "count_include_pad", "divisor_override")
+    padding, counted, divisor = arguments(node, "padding", "count_include_pad", "divisor_override")
     changes = divisor is not None or (counted and any(padding or []))
     return x.only(x.value == 0) if changes else x
 
@@ -289,10 +144,10 @@ def _reduced(walk: Walk, node: Node) -> Value:
     dims: Any = node.args[1] if len(node.args) > 1 else None
     if not isinstance(x, Channels) or dims is None:
         return walk.stop(node)
-    over = {d % len(_shape(node.args[0])) for d in (dims if isinstance(dims, Sequence) else [dims])}
+    over = {d % len(shape_of(node.args[0])) for d in (dims if isinstance(dims, Sequence) else [dims])}
     if x.axis in over or not over:
         return walk.stop(node)
-    keep = bool(_arguments(node, "keepdim")[0])
+    keep = bool(arguments(node, "keepdim")[0])
     axis = x.axis if keep else x.axis - sum(d < x.axis for d in over)
     summed = node.target._schema.name == "aten::sum"  # type: ignore[union-attr]
     return Channels(axis, x.atoms, x.known & (x.value == 0) if summed else x.known, x.value)
@@ -300,10 +155,10 @@ def _reduced(walk: Walk, node: Node) -> Value:
 
 def _pad(walk: Walk, node: Node) -> Value:
     x = walk.value(node.args[0])
-    pad, mode, value = _arguments(node, "pad", "mode", "value")
+    pad, mode, value = arguments(node, "pad", "mode", "value")
     if not isinstance(x, Channels):
         return walk.stop(node)
-    from_last = len(_shape(node.args[0])) - 1 - x.axis
+    from_last = len(shape_of(node.args[0])) - 1 - x.axis
     if any(pad[2 * from_last : 2 * from_last + 2]):
         return walk.stop(node)
     constant = mode in ("constant", None) and any(pad)
@@ -312,7 +167,7 @@ def _pad(walk: Walk, node: Node) -> Value:
 
 def _cat(walk: Walk, node: Node) -> Value:
     nodes = list(node.args[0])  # type: ignore[arg-type]
-    dim = _arguments(node, "dim")[0] % len(_shape(node))
+    dim = arguments(node, "dim")[0] % len(shape_of(node))
     parts = [walk.value(n) for n in nodes]
     labelled = [p for p in parts if isinstance(p, Channels)]
     if not labelled or any(p.axis != labelled[0].axis for p in labelled):
@@ -322,7 +177,7 @@ def _cat(walk: Walk, node: Node) -> Value:
         for source, part in zip(nodes, parts, strict=True):
             if not isinstance(part, Channels):
                 walk.pin(part, told(node))
-                walk.pin(part := _unknown(walk, dim, _shape(source)[dim]), told(node))
+                walk.pin(part := walk.unknown(dim, shape_of(source)[dim]), told(node))
             whole.append(part)
         return Channels(dim, *(torch.cat([getattr(p, f) for p in whole]) for f in ("atoms", "known", "value")))
     if len(labelled) != len(parts):
@@ -332,14 +187,6 @@ def _cat(walk: Walk, node: Node) -> Value:
         walk.join(first.atoms, other.atoms)
         first = first.only(other.known & (other.value == first.value))
     return first
-
-
-def _embedding(walk: Walk, node: Node) -> Value:
-    table = walk.value(node.args[0])
-    if not isinstance(table, Stored):
-        return walk.stop(node)
-    zero = ~table.tensor.ne(0).any(0).cpu()
-    return Channels(len(_shape(node)) - 1, walk.axis(table, 1), zero, torch.zeros(len(zero)).double())
 
 
 def _nothing(walk: Walk, node: Node) -> Value:
@@ -364,24 +211,16 @@ _POOLS = """max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d ad
 _OTHERS: list[tuple[str, Handler]] = [
     ("alias clone contiguous detach to _to_copy", _same),
     ("add sub mul div maximum minimum", _binary),
-    ("linear", _linear),
-    ("addmm", _addmm),
-    ("matmul mm", _matmul),
-    ("conv1d conv2d conv3d", _conv),
-    ("conv_transpose1d conv_transpose2d conv_transpose3d", _conv_transpose),
-    ("batch_norm _native_batch_norm_legit_no_training", _batch_norm),
     ("mean sum amax amin", _reduced),
     ("pad constant_pad_nd", _pad),
-    ("prelu", _prelu),
     ("cat", _cat),
     ("slice", _slice),
     ("chunk split", _chunks),
-    ("embedding", _embedding),
     ("getitem", _getitem),
     ("_assert_tensor_metadata", _nothing),
 ]
 
-HANDLERS: dict[str, Handler] = {
+HANDLERS: dict[str, Handler] = LAYER_HANDLERS | {
     name: handler
     for names, handler in [(_POINTWISE, _pointwise), (_LAYOUT, _layout), (_POOLS, _pool), *_OTHERS]
     for name in names.split()
