@@ -228,6 +228,13 @@ def test_a_folder_without_permission_is_named(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_what_another_process_is_writing_is_left_to_it(tmp_path):
+    (tmp_path / "masks.partial").write_text("half of it")
+    (tmp_path / "masks.1.partial").write_text("half of it")
+    some_masks().save(tmp_path / "masks")
+    assert sorted(os.listdir(tmp_path)) == ["masks", "masks.1.partial", "masks.partial"]
+
+
 def test_a_disk_that_fails_half_way_leaves_the_old_file_whole(tmp_path, monkeypatch):
     some_masks(1).save(tmp_path / "masks")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -149,7 +150,7 @@ class Masks(Mapping[str, Tensor]):
         state = self.state_dict()
         metadata = {"format": _FORMAT, "shapes": json.dumps(state["shapes"])}
         path = Path(path)
-        partial = path.with_name(path.name + ".partial")
+        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
         try:
             partial.write_bytes(save(state["bits"], metadata))
             partial.replace(path)
