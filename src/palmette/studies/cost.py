@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from palmette.pruning.pruner import Pruner
-from palmette.pruning.weights import prunable
 from palmette.studies.config import Experiment
 from palmette.studies.records import index_maps, measured
 from palmette.training.data import Images, validation_split
@@ -72,7 +71,6 @@ def cost(
     model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
     flops = flops_per_image(copy.deepcopy(model), shape=images.shape)
     model.to(device)
-    weights = prunable(model)
     pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope)
 
     count = min(len(images.train_images), _BATCHES * experiment.batch)
@@ -85,8 +83,8 @@ def cost(
     evaluate(model, images.test_images[:test], images.test_labels[:test], prepare)
     tested = time.perf_counter() - began
     for _ in range(2):  # retrained and pruned
-        measured([weights], [pruner.masks])
-    index_maps([weights], [pruner.masks])
+        measured([pruner.weights], [pruner.masks])
+    index_maps([pruner.weights], [pruner.masks])
     pruner.step()
     rest = time.perf_counter() - began - tested
     return Cost(

@@ -318,5 +318,5 @@ class InStep:
             raise RunInterrupted(f"{names} ended in {where}; the state is saved")
 
 
-def _weights_and_masks(runs: list[RunState]) -> tuple[list[dict[str, Weight]], list[Masks]]:
+def _weights_and_masks(runs: list[RunState]) -> tuple[list[Mapping[str, Weight]], list[Masks]]:
     return [state.weights for state in runs], [state.pruner.masks for state in runs]

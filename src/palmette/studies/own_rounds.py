@@ -283,7 +283,7 @@ class OwnRounds:
         found = self.rundir.load_checkpoint()
         if found is None:
             records = self.rundir.records()
-            if records and records[-1]["stopped"] is None:
+            if records and records[-1].get("stopped") is None:
                 raise RunDamaged(
                     f"{str(self.rundir.path)!r} has records but no state to go on from; remove it to begin again"
                 )

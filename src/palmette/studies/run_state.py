@@ -12,7 +12,6 @@ from palmette.errors import RunDamaged
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import magnitude_of
 from palmette.pruning.stopping import AccuracyDrops, AtDensity
-from palmette.pruning.weights import prunable
 from palmette.studies.config import Experiment
 from palmette.studies.records import after_cut
 from palmette.studies.rundir import RunDir
@@ -39,10 +38,10 @@ class RunState:
         model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
         self.model = model.to(images.train_images.device)
         self._followed: RunState | None = None  # whose network is trained in the place of this one
-        self.weights = prunable(self.model)
         # The others are about networks that are trained; see `_why_stop`.
         rules = [rule for rule in experiment.rules if not isinstance(rule, AtDensity | AccuracyDrops)]
         self.pruner = Pruner(self.model, budget=experiment.budget, scope=experiment.scope, stop=rules)
+        self.weights = self.pruner.weights
         self.start = self._weights_and_buffers()  # what a round goes back to
         self.dense: dict[str, Tensor] | None = None  # w_0, for One Shot
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
