@@ -163,6 +163,7 @@ def test_one_network_that_does_not_fit_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(Fleet, "epoch", none)
     outcomes = run_together({tmp_path / e.id: e for e in RUNS})
     assert all("even one network does not fit" in str(outcome) for outcome in outcomes.values())
+    assert all((folder / "failure.txt").read_text() == f"{outcome}\n" for folder, outcome in outcomes.items())
 
 
 def test_what_cannot_be_compiled_trains_as_it_is_and_says_so(tmp_path, monkeypatch):

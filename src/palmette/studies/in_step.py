@@ -112,7 +112,7 @@ class InStep:
             left = [(experiment, rundir) for experiment, rundir, _ in part if rundir.path not in self.over]
             if len(part) == 1:
                 why = "even one network does not fit into the memory of the device; a smaller batch may"
-                self.end(*left[0], MemoryError(why))
+                self._fail(*left[0], MemoryError(why))
                 continue
             half = -(-len(left) // 2)
             self.watch.say(f"{len(part)} networks do not fit into the memory of the device; {half} at once then")
@@ -290,8 +290,12 @@ class InStep:
             f"{state.experiment.id} diverged: its training loss is {state.train.loss} in epoch {state.epoch} "
             f"of round {state.round}{weights}; a smaller learning rate, clipping or a warm-up may help"
         )
-        state.rundir.write_text(state.rundir.failure.name, f"{error}\n")
-        self.end(state.experiment, state.rundir, error)
+        self._fail(state.experiment, state.rundir, error)
+
+    def _fail(self, experiment: Experiment, rundir: RunDir, error: Exception) -> None:
+        """A run cannot go on; why is written down for whoever looks at it later."""
+        rundir.write_text(rundir.failure.name, f"{error}\n")
+        self.end(experiment, rundir, error)
 
     def _tell_of(self, fleet: Fleet) -> None:
         for note in fleet.notes:
