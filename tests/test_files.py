@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import palmette as pm
+from palmette.errors import NotReadable
 from palmette.integrations import pickles, shards
 from palmette.integrations.checkpoints import prune_checkpoint
 from palmette.integrations.files import open_checkpoint
@@ -322,6 +323,14 @@ def test_patterns_decide_and_errors_name_what_is_there(tmp_path):
     torch.save({"embed_tokens.weight": torch.ones(2, 2)}, tmp_path / "b.pt")
     with pytest.raises(ValueError, match=r"no weight of a layer; name others with --include.*\(embedding\)"):
         open_checkpoint(tmp_path / "b.pt")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"\xff"])
+def test_a_damaged_config_beside_the_weights_is_named(tmp_path, text):
+    save_file({"lm_head.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes(text)
+    with pytest.raises(NotReadable, match=r"could not be read: config.json beside it is damaged$"):
+        open_checkpoint(tmp_path)
 
 
 def test_a_number_with_the_name_of_a_weight_is_left_out(tmp_path):

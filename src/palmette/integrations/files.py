@@ -286,7 +286,10 @@ def _tied(file: Path, tensors: Sequence[Stored], aliases: Mapping[str, str] | No
     config = file.parent / "config.json"
     head = next((t.name for t in tensors if t.name.endswith("lm_head.weight")), None)
     if head is not None and config.is_file():
-        said = json.loads(config.read_text(encoding="utf-8"))
+        try:
+            said = json.loads(config.read_bytes())
+        except ValueError as error:
+            raise ValueError("config.json beside it is damaged") from error
         said = said.get("text_config", said) if isinstance(said, dict) else {}
         if isinstance(said, dict) and said.get("tie_word_embeddings"):
             return Contents(tensors, aliases or {}, embedded=[head])
