@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from data_sets import nothing_but_what_the_test_makes  # noqa: F401
+from killing import die, killed_in
 from palmette.training.data import decoded, load, tiny_imagenet
 from palmette.training.data.images import mean_and_sd
 from palmette.training.data.pictures import read_pictures
@@ -57,6 +58,20 @@ def test_other_files_are_decoded_again_into_the_same_file(tiny, tmp_path):
     Image.new("RGB", (64, 64), (9, 9, 9)).save(tiny / "val" / "images" / "val_1.JPEG")
     assert load("TinyImageNet", folder=tiny).sha256() != first.sha256()
     assert [path.name for path in (tmp_path / "cache" / "palmette").iterdir()] == ["tiny-imagenet.safetensors"]
+
+
+def test_what_a_process_left_that_was_killed_while_it_wrote_the_cache_is_removed(tiny, tmp_path, monkeypatch):
+    def dies(pixels, path, metadata):
+        path.write_bytes(bytes(9))
+        die()
+
+    cache = tmp_path / "cache" / "palmette"
+    with monkeypatch.context() as patch:
+        patch.setattr(decoded, "save_file", dies)
+        assert killed_in(lambda: load("TinyImageNet", folder=tiny))
+    assert len(list(cache.glob("*/*.safetensors"))) == 1
+    load("TinyImageNet", folder=tiny)
+    assert [path.name for path in cache.iterdir()] == ["tiny-imagenet.safetensors"]
 
 
 def test_a_cache_that_cannot_be_written_does_no_harm(tiny, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from palmette.training.data.pictures import read_pictures
-from palmette.training.data.places import cache_folder
+from palmette.training.data.places import cache_folder, scratch
 
 
 def read_once(
@@ -31,11 +30,9 @@ def read_once(
     pixels = {"train": read_pictures(train, shape=shape), "test": read_pictures(test, shape=shape)}
     with suppress(OSError, SafetensorError):  # a cache that cannot be written costs time, nothing else
         cached.parent.mkdir(parents=True, exist_ok=True)
-        # A folder of one's own: two processes may be at it.
-        with tempfile.TemporaryDirectory(dir=cached.parent, prefix=f".{name}-") as folder:
-            partial = Path(folder) / cached.name
-            save_file(pixels, partial, {"fingerprint": fingerprint})
-            partial.replace(cached)
+        with scratch(cached) as folder:
+            save_file(pixels, folder / cached.name, {"fingerprint": fingerprint})
+            (folder / cached.name).replace(cached)
     return pixels["train"], pixels["test"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tarfile
-import tempfile
 import urllib.error
 import urllib.request
 import zipfile
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
-from palmette.training.data.places import PLACES, home
+from palmette.training.data.places import PLACES, home, scratch
 
 # Called with the name of the file, the bytes that are there, and of how many if the server says so.
 Progress = Callable[[str, int, int | None], None]
@@ -130,10 +129,7 @@ def fetch(remote: Remote, path: Path, *, progress: Progress | None = None) -> No
 
 def unpack(archive: Path, target: Path) -> None:
     """Unpack a .zip or .tar.gz that holds one folder, which becomes `target`, whole or not at all."""
-    prefix = f".{target.name}-"
-    for left in target.parent.glob(f"{prefix}*"):  # by one that was killed at it
-        shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
+    with scratch(target) as folder:
         try:
             if archive.suffix == ".zip":
                 with zipfile.ZipFile(archive) as pack:
@@ -143,7 +139,7 @@ def unpack(archive: Path, target: Path) -> None:
                     pack.extractall(folder, filter="data")  # no link or path that leads outside
         except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
             raise ValueError(f"{str(archive)!r} is not a whole archive: {error}") from error
-        inside = [path for path in Path(folder).iterdir() if path.is_dir()]
+        inside = [path for path in folder.iterdir() if path.is_dir()]
         if len(inside) != 1:
             raise ValueError(f"{str(archive)!r} must hold one folder, got {len(inside)}")
         if target.is_dir() and not any(target.iterdir()):

@@ -1,10 +1,13 @@
-"""Where a data set is looked for, and what to say when it is not there."""
+"""Where a data set is looked for and put, and what to say when it is not there."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +57,16 @@ def cache_folder() -> Path:
     else:
         base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "palmette"
+
+
+@contextmanager
+def scratch(target: Path) -> Iterator[Path]:
+    """A folder beside `target` for what is to become it; what one that was killed at it has left is removed."""
+    prefix = f".{target.name}-"
+    for left in target.parent.glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
+        yield Path(folder)
 
 
 def home(folder: str | Path | None = None) -> Path:
