@@ -104,6 +104,13 @@ def test_runs_that_are_kept_in_an_archive_are_read_like_others(folder, tmp_path)
     pd.testing.assert_frame_equal(pm.read_runs(tmp_path / "results"), pm.read_runs(folder))
 
 
+def test_an_archive_that_was_written_anew_is_read_anew(folder, tmp_path):
+    for within in (folder / TICKET.id, folder):
+        with tarfile.open(tmp_path / "runs.tar.xz", "w:xz") as file:
+            file.add(within, arcname=".")
+        assert len(pm.read_runs(tmp_path)) == len(pm.read_runs(within))
+
+
 def test_an_archive_that_is_not_whole_or_leads_elsewhere_is_refused(folder, tmp_path):
     archive = tmp_path / "cut" / "runs.tar.xz"
     archive.parent.mkdir()

@@ -246,15 +246,16 @@ def find_runs(folder: str | Path) -> list[RunDir]:
     folder = Path(folder)
     if not folder.is_dir():
         raise FileNotFoundError(f"no folder at {str(folder)!r}")
-    kept = [_unpacked(file.resolve()) for file in sorted(folder.rglob("runs.tar.xz"))]
-    files = [file for place in (folder, *kept) for file in sorted(place.rglob("experiment.toml"))]
-    runs = [RunDir(file.parent) for file in files]
+    archives = [file.resolve() for file in sorted(folder.rglob("runs.tar.xz"))]
+    kept = [_unpacked(archive, archive.stat().st_mtime_ns) for archive in archives]
+    runs = [RunDir(file.parent) for place in (folder, *kept) for file in sorted(place.rglob("experiment.toml"))]
     # An experiment that somebody wrote and keeps beside the runs has neither.
     return [run for run in runs if run.lock_file.exists() or run.records_file.exists()]
 
 
 @functools.cache
-def _unpacked(archive: Path) -> Path:
+def _unpacked(archive: Path, changed: int) -> Path:
+    """Where an archive lies unpacked: once for each time that it has `changed`."""
     place = tempfile.TemporaryDirectory(prefix="palmette-")
     atexit.register(place.cleanup)
     try:
