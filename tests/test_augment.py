@@ -106,7 +106,7 @@ def test_digits_have_mean_0_and_sd_1_when_prepared():
     assert abs(float(x.std()) - 1) < 1e-3
 
 
-@pytest.mark.parametrize(("n", "want"), [(60_000, 5_000), (50_000, 5_000), (1_500, 150), (10, 1)])
+@pytest.mark.parametrize(("n", "want"), [(60_000, 5_000), (50_000, 5_000), (1_500, 150), (10, 1), (4, 1)])
 def test_a_validation_part_is_5000_images_or_a_tenth(n, want):
     data = images(n, 1, 2)
     rest, x, y = validation_split(data, seed=0)

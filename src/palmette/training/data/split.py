@@ -11,12 +11,12 @@ from palmette.training.data.images import Images
 
 
 def usual_size(total: int) -> int:
-    """How many of `total` training images are held out where nobody says how many: 5,000, or a tenth.
+    """How many of `total` training images are held out where nobody says how many: 5,000, or a tenth, or one.
 
     >>> usual_size(60_000), usual_size(1_500)
     (5000, 150)
     """
-    return min(5_000, total // 10)
+    return min(5_000, max(1, total // 10))
 
 
 def validation_split(images: Images, *, seed: int, count: int | None = None) -> tuple[Images, Tensor, Tensor]:
