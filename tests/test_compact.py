@@ -457,11 +457,12 @@ class Averaged(nn.Module):
         return self.b(x) * self.size / x.shape[1]
 
 
-@pytest.mark.parametrize("size", [1.0, 1e-7])
-def test_code_that_computes_with_the_number_of_channels_keeps_them_however_small_the_outputs_are(size):
-    model = Averaged(size)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("size", [1.0, 1e-2, 1e-4])
+def test_code_that_computes_with_the_number_of_channels_keeps_them_however_small_the_outputs_are(size, dtype):
+    model = Averaged(size).to(dtype)
     model.a.weight.data[:3] = 0
-    small, report = compact(model, torch.randn(2, 4))
+    small, report = compact(model, torch.randn(2, 4, dtype=dtype))
     assert report.notes == ("Left alone: a.weight, a.bias, b.weight: the outputs are not the same",)
     assert torch.equal(small.a.weight, model.a.weight)
 

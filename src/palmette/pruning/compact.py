@@ -65,8 +65,8 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
     Those that meet something else stay, and the notes say what.
 
     The copy is an ordinary model of the same class, with the same names in its `state_dict` and smaller shapes. In
-    evaluation mode its outputs are those of `model` to 1e-5 of their size; that is checked on the example inputs
-    and on random ones. `model` itself is not changed.
+    evaluation mode its outputs are those of `model` to 1e-5, times the largest of them if that is above 1; that is
+    checked on the example inputs and on random ones. `model` itself is not changed.
 
     Args:
         model: any module.
@@ -245,14 +245,22 @@ def copied(inputs: Any) -> Any:
     return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
 
 
-def close(wanted: Tensor, found: Tensor, tolerance: float = 1e-5) -> bool:
-    """Whether the entries of two outputs differ by no more than `tolerance` of the largest."""
+def close(wanted: Tensor, found: Tensor, tolerance: float | None = None) -> bool:
+    """Whether the entries of two outputs differ by no more than `tolerance` of the largest.
+
+    By default by no more than 1e-5, times the largest if that is above 1; and where none reaches 0.01, by no more
+    than 1e-3 of the largest: they may be sums of larger numbers, with the rounding of these.
+    """
     if wanted.shape != found.shape:
         return False
     if not (wanted.is_floating_point() and wanted.numel()):
         return torch.equal(wanted, found)
-    coarse = torch.finfo(wanted.dtype).eps * 8  # 16-bit numbers do not reach 1e-5
-    most = max(tolerance, coarse) * float(wanted.nan_to_num(0, 0, 0).abs().max())
+    largest = float(wanted.nan_to_num(0, 0, 0).abs().max())
+    if tolerance is None:
+        most = 1e-5 * max(largest, min(1.0, 100 * largest))
+        most = max(most, torch.finfo(wanted.dtype).eps * 8 * largest)  # 16-bit numbers do not reach 1e-5
+    else:
+        most = tolerance * largest
     return torch.allclose(wanted.double(), found.double(), rtol=0, atol=most, equal_nan=True)
 
 
