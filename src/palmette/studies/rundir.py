@@ -180,8 +180,7 @@ class RunDir:
         """
         numbers = [n for n in self.checkpoint_numbers() if at_most is None or n <= at_most]
         for number in reversed(numbers):
-            path = self.checkpoint(number)
-            content = b""
+            path, content = self.checkpoint(number), b""
             with suppress(OSError):  # an unreadable sector is damage too
                 content = path.read_bytes()
             if content[-_SEAL_BYTES:] != _seal(memoryview(content)[:-_SEAL_BYTES]):
