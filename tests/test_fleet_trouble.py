@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import weakref
 
 import numpy as np
 import pytest
@@ -154,6 +155,28 @@ def test_no_memory_for_all_is_memory_for_half(tmp_path, monkeypatch, from_round)
     ]
     assert "do not fit into the memory of the device; 2 at once then" in observer.said[0]
     assert max(alive) <= 2
+
+
+def test_a_state_that_was_taken_up_is_let_go(tmp_path, monkeypatch):
+    class State(dict):
+        """A dict that can be watched."""
+
+    begin(tmp_path, RUNS, 3)
+    watched, loaded, epoch = [], RunDir.load_checkpoint, Fleet.epoch
+
+    def watching(self, *arguments, **options):
+        number, state = loaded(self, *arguments, **options)
+        watched.append(weakref.ref(state := State(state)))
+        return number, state
+
+    def checks(self, number, **settings):
+        gc.collect()
+        assert [state() for state in watched] == [None] * len(RUNS)
+        return epoch(self, number, **settings)
+
+    monkeypatch.setattr(RunDir, "load_checkpoint", watching)
+    monkeypatch.setattr(Fleet, "epoch", checks)
+    all_done(tmp_path, RUNS)
 
 
 def test_one_network_that_does_not_fit_is_named(tmp_path, monkeypatch):

@@ -100,22 +100,24 @@ class InStep:
     def run(self, pending: Sequence[tuple[Experiment, RunDir]]) -> None:
         """From the newest states that all have, or from the beginning, to the end."""
         for part in self._in_step(pending):
+            together = [(experiment, rundir) for experiment, rundir, _ in part]
             fits = True
             try:
-                self._go_on([self._begin(*one) for one in part])
+                self._go_on(self._begun(part))
             except torch.OutOfMemoryError:
                 fits = False  # and not here, where the error still holds on to the networks
             if fits:
                 continue
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            left = [(experiment, rundir) for experiment, rundir, _ in part if rundir.path not in self.over]
-            if len(part) == 1:
+            left = [one for one in together if one[1].path not in self.over]
+            if len(together) == 1:
                 why = "even one network does not fit into the memory of the device; a smaller batch may"
                 self._fail(*left[0], MemoryError(why))
                 continue
             half = -(-len(left) // 2)
-            self.watch.say(f"{len(part)} networks do not fit into the memory of the device; {half} at once then")
+            said = f"{len(together)} networks do not fit into the memory of the device; {half} at once then"
+            self.watch.say(said)
             self.run(left[:half])
             self.run(left[half:])
 
@@ -146,6 +148,12 @@ class InStep:
             parts.setdefault(number, []).append((experiment, rundir, state))
         return list(parts.values())
 
+    def _begun(self, part: list[tuple[Experiment, RunDir, Mapping[str, Any] | None]]) -> list[RunState]:
+        """The runs of a part as they go on; the part is emptied, so that no state stays in memory twice."""
+        begun = [self._begin(*one) for one in part]
+        part.clear()
+        return [state for state in begun if state is not None]
+
     def _begin(self, experiment: Experiment, rundir: RunDir, found: Mapping[str, Any] | None) -> RunState | None:
         rundir.failure.unlink(missing_ok=True)
         try:
@@ -163,8 +171,7 @@ class InStep:
             return None
         return state
 
-    def _go_on(self, begun: Sequence[RunState | None]) -> None:
-        runs = [state for state in begun if state is not None]
+    def _go_on(self, runs: list[RunState]) -> None:
         if any(not state.rundir.checkpoint_numbers() for state in runs):
             self._save(runs)  # so that there is one that all have
         while True:
