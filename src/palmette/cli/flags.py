@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from palmette.errors import first_line
+
 if TYPE_CHECKING:
     from palmette.studies.config import Experiment
 
@@ -194,8 +196,7 @@ def device_named(name: str | None) -> str:
             raise ValueError("networks are trained on cpu, cuda, mps or xpu")
         torch.empty(1, device=name)
     except Exception as error:  # torch raises whatever it likes
-        why = str(error).split("\n")[0]
-        raise ValueError(f"--device {name!r} cannot be used: {why}") from error
+        raise ValueError(f"--device {name!r} cannot be used: {first_line(error)}") from error
     return name
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.errors import RunDamaged
+from palmette.errors import RunDamaged, first_line
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import magnitude_of
 from palmette.pruning.stopping import AccuracyDrops, AtDensity
@@ -165,10 +165,9 @@ class RunState:
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(values[name])
         except (KeyError, RuntimeError) as error:
-            why = str(error).split("\n")[0]
             raise RunDamaged(
                 f"the saved state of {self.experiment.id} does not fit the model; was that changed since? Give "
-                f"another folder ({why})"
+                f"another folder ({first_line(error)})"
             ) from error
 
     @property

@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from palmette.errors import first_line
 from palmette.training.data.augment import Preparation
 from palmette.training.data.images import Images
 from palmette.training.loop import Score, Training, evaluate, evaluate_all, training_mode
@@ -132,7 +133,7 @@ def _difference(members: Sequence[Member], images: Images, recipe: Recipe) -> st
     except torch.OutOfMemoryError:
         raise
     except Exception as error:  # whatever it may be
-        return str(error).strip().split("\n")[0] or type(error).__name__
+        return first_line(error)
     most = {"float32": 1e-3, "tf32": 1e-2, "bfloat16": 1e-1}[recipe.precision]
     for one, other, score in zip(together, alone, scores, strict=True):
         Training([other], few, step).epoch(0)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from palmette.errors import first_line
+
 _WARM_UP = 3  # steps, in which libraries choose their algorithms and allocate what they keep
 
 
@@ -48,7 +50,7 @@ def captured(
         raise
     except RuntimeError as error:
         restore()
-        return step, 1, str(error).strip().split("\n")[0]
+        return step, 1, first_line(error)
     finally:
         torch.cuda.current_stream(device).wait_stream(side)
     return graph.replay, repeats, None

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from palmette.errors import first_line
 from palmette.measures.fused import triton_is_there
 from palmette.training.convolution import make_convolutions_fast
 from palmette.training.linear import make_linear_fast
@@ -246,8 +247,7 @@ def compiled(function: Callable[..., Tensor], notes: list[str]) -> Callable[...,
                 if works or isinstance(error, torch.OutOfMemoryError):
                     raise
                 works[:] = [False]
-                why = str(error).strip().split("\n")[0]
-                notes.append(f"the model cannot be compiled here, and trains as it is: {why}")
+                notes.append(f"the model cannot be compiled here, and trains as it is: {first_line(error)}")
         return function(*inputs)
 
     return call
