@@ -173,7 +173,7 @@ def _hypothesis(f: pd.DataFrame, shapes: dict[str, Shape]) -> str:
     others = [name for name in shapes if name not in seen]
     missing = f", no for {listed(others)}.**" if seen and others else ".**"
     doubt = " in every run; the test by halves does not see it, as runs peak in different rounds"
-    doubt = "" if seen == said else "" if seeds == 1 else doubt
+    doubt = "" if seen == said or seeds == 1 else doubt
     path = ""
     if found:
         _, lows, highs, ends = (ranged(values) for values in zip(*found, strict=True))

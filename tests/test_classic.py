@@ -150,6 +150,7 @@ def test_measures_without_units_survive_any_magnitude(name, scale):
 def test_u_theta_counts_a_share_that_is_whole_as_whole():
     # 0.07 * 100 is 7.000000000000001; eight entries would span 7 of 99.
     assert classic.u_theta(np.arange(100.0), theta=0.07) == 1 - 6 / 99
+    assert classic.u_theta(np.arange(100.0), theta=0.15) == 1 - 14 / 99  # which float32 has above 15
 
 
 def test_u_theta_counts_the_smallest_share_as_one_entry():

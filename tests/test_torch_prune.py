@@ -126,3 +126,10 @@ def test_a_weight_with_a_spectral_norm_is_not_taken_for_a_pruned_one(tmp_path):
     model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(5, 4)))  # it has a weight_orig, and no weight_mask
     pm.save(tmp_path / "m.safetensors", model)
     assert pm.compact(model, torch.randn(2, 5))[1].layers == {}
+
+
+def test_names_that_may_be_chosen_are_told_as_they_are_chosen():
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    with pytest.raises(NothingToPrune, match=r"the names are 0\.weight, 1\.weight$"):
+        pm.Pruner(model, include=["nobody"])

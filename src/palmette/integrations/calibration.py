@@ -26,7 +26,7 @@ from palmette.pruning.packed import save
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.scopes import Scope
-from palmette.pruning.weights import LAYERS, as_patterns, prunable, tensors_of, uncompiled
+from palmette.pruning.weights import LAYERS, as_patterns, evaluating, prunable, tensors_of, uncompiled
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
 
@@ -46,15 +46,9 @@ def input_norms(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> di
     """
     squares: dict[str, Tensor] = {}
     model = uncompiled(model)
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        with _watched(model, squares), torch.no_grad():
-            model.eval()
-            for batch in batches:
-                model(**batch)
-    finally:
-        for module, training in modes:
-            module.training = training
+    with _watched(model, squares), evaluating(model), torch.no_grad():
+        for batch in batches:
+            model(**batch)
     return {name: total.sqrt() for name, total in squares.items()}
 
 

@@ -178,7 +178,7 @@ def u_theta(w: Any, *, theta: float = 0.5, dim: int | None = None, kept: Any = N
     def core(c: Tensor, mask: Tensor) -> Tensor:
         d = mask.sum(1, keepdim=True)
         # theta * d may come out just above a whole number: 0.07 * 100 = 7.000000000000001.
-        m = torch.ceil(share * d * (1 - 1e-12)).to(torch.int64)
+        m = torch.ceil(share * d.double() * (1 - 1e-12)).to(torch.int64)
         ordered = c.masked_fill(~mask, math.inf).sort(dim=1).values
         first = torch.arange(c.shape[1], device=c.device).expand_as(c)
         last = (first + m - 1).clamp(0, c.shape[1] - 1)

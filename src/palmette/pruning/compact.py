@@ -26,7 +26,7 @@ from palmette.pruning.columns import aligned
 from palmette.pruning.compact_cut import cut
 from palmette.pruning.compact_graph import Plan, Walk, planned
 from palmette.pruning.shards import check_whole
-from palmette.pruning.weights import is_torch_pruned, uncompiled
+from palmette.pruning.weights import evaluating, is_torch_pruned, uncompiled
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -291,17 +291,14 @@ def _flops(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> i
 
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
-    modes = [(module, module.training) for module in model.modules()]
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
         # The fast path is one node, that nothing can be followed through.
         torch.backends.mha.set_fastpath_enabled(False)
-        model.eval()
-        yield
+        with evaluating(model):
+            yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
-        for module, training in modes:
-            module.training = training
 
 
 @contextmanager

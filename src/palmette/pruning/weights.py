@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -90,12 +91,10 @@ def prunable(
     model = uncompiled(model)
     layouts = _layouts(model)
     names: dict[nn.Parameter, list[str]] = {}
-    buffers = {name for name, _ in model.named_buffers()}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
+    for name, parameter in _named(model):
         if isinstance(parameter, nn.UninitializedParameter):
             raise ValueError(f"{name!r} has no shape yet; run a batch through the model, then prune it")
-        plain = name.removesuffix("_orig") if is_torch_pruned(name, buffers) else name
-        names.setdefault(parameter, []).append(plain)
+        names.setdefault(parameter, []).append(name)
     chosen = {}
     for parameter, aliases in names.items():
         layout = layouts.get(parameter)
@@ -105,6 +104,13 @@ def prunable(
     if not chosen:
         raise NothingToPrune(_nothing(model, patterns, left_out))
     return chosen
+
+
+def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """Every parameter by each of its names, without the `_orig` of `torch.nn.utils.prune`."""
+    buffers = {name for name, _ in model.named_buffers()}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        yield name.removesuffix("_orig") if is_torch_pruned(name, buffers) else name, parameter
 
 
 def as_patterns(include: Iterable[str] | None, exclude: Iterable[str]) -> tuple[list[str] | None, list[str]]:
@@ -126,6 +132,18 @@ def uncompiled(model: nn.Module) -> nn.Module:
     Its names are those of its own `state_dict`, whatever it is wrapped in.
     """
     return list(wrappers(model))[-1]
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """`model` in evaluation mode; afterwards each of its modules is in the mode it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    try:
+        model.eval()
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
 
 
 def wrappers(model: nn.Module) -> Iterator[nn.Module]:
@@ -194,7 +212,7 @@ def _matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def _nothing(model: nn.Module, include: list[str] | None, exclude: list[str]) -> str:
-    names = [n for n, p in model.named_parameters() if p.dim() >= 2]
+    names = [n for n, p in _named(model) if p.dim() >= 2]
     if not names:
         return f"the model has nothing to prune: no parameter of {type(model).__name__} has two or more dimensions"
     shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")

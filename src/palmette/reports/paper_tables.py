@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from palmette.pruning.weights import prunable
+from palmette.pruning.weights import evaluating, prunable
 from palmette.reports.markup import latex, markdown
 from palmette.studies.config import Experiment
 from palmette.studies.paper import FIGURES, MODEL_NAMES, PaperFigure
 from palmette.studies.paper_cost import SETS, DataSet, shape_of
 from palmette.training.models import flops_per_image
-from palmette.training.models.building import evaluating
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

@@ -61,7 +61,10 @@ def cache_folder() -> Path:
 
 @contextmanager
 def scratch(target: Path) -> Iterator[Path]:
-    """A folder beside `target` for what is to become it; what one that was killed at it has left is removed."""
+    """A folder beside `target` for what is to become it.
+
+    What one that was killed has left there is removed; of two that are at it at once, the last to come wins.
+    """
     prefix = f".{target.name}-"
     for left in target.parent.glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)

@@ -22,7 +22,8 @@ def usual_size(total: int) -> int:
 def validation_split(images: Images, *, seed: int, count: int | None = None) -> tuple[Images, Tensor, Tensor]:
     """The set without its validation part, and the images and labels of that part.
 
-    `count` images are drawn by `seed`, the same on every machine; by default 5,000, or a tenth where that is less.
+    `count` images are drawn by `seed`, the same on every machine; by default 5,000, or a tenth where that is less,
+    and at least one.
     Both parts keep the order of the file; the test part is left alone.
     """
     total = len(images.train_images)

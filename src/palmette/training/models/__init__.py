@@ -11,7 +11,8 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from palmette.training.models.building import Builder, Shape, check_images, evaluating
+from palmette.pruning.weights import evaluating
+from palmette.training.models.building import Builder, Shape, check_images
 from palmette.training.models.cifar_resnet import resnet20, resnet56
 from palmette.training.models.cnn import cnn
 from palmette.training.models.flops import flops_per_image

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
 from torch import nn
@@ -38,18 +36,6 @@ def check_images(model: str, shape: Shape, classes: int, *, smallest: int = 1) -
 
 def _counts(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """`model` in evaluation mode; afterwards each of its modules is in the mode it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    try:
-        model.eval()
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def initialise_(model: nn.Module) -> nn.Module:

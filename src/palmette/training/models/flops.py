@@ -7,8 +7,8 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from palmette.pruning.weights import uncompiled
-from palmette.training.models.building import Shape, evaluating
+from palmette.pruning.weights import evaluating, uncompiled
+from palmette.training.models.building import Shape
 
 
 def flops_per_image(model: nn.Module, *, shape: Shape) -> int:
