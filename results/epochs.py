@@ -59,7 +59,7 @@ def write(study: Study) -> None:
         words: {name: [records for _, records in s.of(name)] for name in present(s.frame)}
         for words, s in zip(seeds, both, strict=True)
     }
-    marks = {} if values is None else {name: _marks(values, of) for name, of in _in_file(both).items()}
+    marks = {} if values is None else {name: _marks(values, of) for name, of in names_in_file(both).items()}
     caption = "Means over seeds where there are several."
     if values is not None:
         caption = f"Upper row: retrained; lower row: pruned, before retraining. Open marks: {values.note}."
@@ -71,7 +71,7 @@ def _epochs(study: Study) -> int:
     return int(study.frame["epochs"].iloc[0])
 
 
-def _in_file(studies: Sequence[Study]) -> dict[str, str]:
+def names_in_file(studies: Sequence[Study]) -> dict[str, str]:
     """The methods that have a run, and what a file of published values calls them."""
     ids = {e.id: name_in_file(e) for study in studies for e, _ in study.runs}
     found = {n: ids[i] for s in studies for n, i in zip(s.frame["name"], s.frame["id"], strict=True)}
@@ -163,7 +163,7 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
     """Here less published, round by round, for the study with the paper's epochs."""
     study = studies[0]
     f, rows, found = study.frame, [], []
-    for name, in_file in _in_file([study]).items():
+    for name, in_file in names_in_file([study]).items():
         for t in range(last_round(f, name) + 1):
             cells = []
             for title, (panel, value, scale, sure) in READ_OFF.items():

@@ -24,6 +24,7 @@ from results.answers import (
     rebounds,
     turned,
 )
+from results.epochs import names_in_file
 from results.readings import APPENDIX, Reading, Shapes, inflection, unfinished, unread
 from results.study import EPOCHS, Study, difference, listed, percent, prose, ranged, spread, true
 from results.tables import gap, holds, largest_gap, mean_density, rounds
@@ -193,7 +194,7 @@ def figure_3(panel: str, method: str) -> dict[int, float]:
 
 def remaining(study: Study, name: str) -> dict[int, tuple[float, float]]:
     """The share of ResNet18's weights that is left after each cut, here and in the paper."""
-    kept = figure_3("retrained/remaining", {SAP: "sap_p0.5_q1", SAP2: "sap_p1_q2"}[name])
+    kept = figure_3("retrained/remaining", names_in_file([study])[name])
     found = study.frame[study.frame["name"] == name].set_index("round")["pruned_density"]
     return {t + 1: (float(left), kept[t + 1] / 100) for t, left in found.items() if t + 1 in kept}
 

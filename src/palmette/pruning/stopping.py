@@ -88,9 +88,15 @@ class AtDensity:
 
     def __call__(self, decisions: Sequence[Decision]) -> str | None:
         """The reason to stop, or None."""
-        if decisions and decisions[-1].density_after <= self.density:
-            return f"density {decisions[-1].density_after:.4f} has reached {self.density}"
-        return None
+        return self.of(decisions[-1].density_after) if decisions else None
+
+    def of(self, density: float) -> str | None:
+        """The reason to stop at a density, or None.
+
+        >>> AtDensity(0.25).of(0.2)
+        'density 0.2000 has reached 0.25'
+        """
+        return f"density {density:.4f} has reached {self.density}" if density <= self.density else None
 
 
 @dataclass(frozen=True)

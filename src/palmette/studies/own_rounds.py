@@ -199,8 +199,8 @@ class OwnRounds:
         if score is not None and not self._is_good(score):
             return f"score {score:.4f} is more than {self._tolerated(self.dense):g} below {self.dense:.4f}"
         for rule in self.wanted.stop:
-            if isinstance(rule, AtDensity) and density <= rule.density:
-                return f"density {density:.4f} has reached {rule.density}"
+            if isinstance(rule, AtDensity) and (reason := rule.of(density)) is not None:
+                return reason
         if self.pruner.stopped:
             return self.pruner.stopped
         return f"{self.wanted.rounds} rounds are done" if self.round >= self.wanted.rounds else None

@@ -133,12 +133,14 @@ class RunState:
     def _why_stop(self) -> str | None:
         density = self._half["retrained"]["density"]
         for rule in self.experiment.rules:
-            if isinstance(rule, AtDensity) and density <= rule.density:
-                return f"density {density:.4f} has reached {rule.density}"
-            if isinstance(rule, AccuracyDrops) and self.round:
+            reason = None
+            if isinstance(rule, AtDensity):
+                reason = rule.of(density)
+            elif isinstance(rule, AccuracyDrops) and self.round:
                 dense, now = (r["validation"]["accuracy"] for r in (self.rundir.records()[0], self._half))
-                if (reason := rule.of(dense, now)) is not None:
-                    return reason
+                reason = rule.of(dense, now)
+            if reason is not None:
+                return reason
         if self.round >= self.experiment.rounds:
             return self.pruner.stopped or f"{self.experiment.rounds} rounds are done"
         return self.pruner.stopped or None
