@@ -522,6 +522,31 @@ def test_a_model_that_cannot_be_traced_is_left_alone_and_the_reason_is_told(capf
     assert capfd.readouterr() == ("", "")
 
 
+class Silent(nn.Module):
+    """Fails without a word on other sizes than it was made for, or under the tracer."""
+
+    def __init__(self, traced):
+        super().__init__()
+        self.a, self.b, self.traced = nn.Linear(4, 6), nn.Linear(6, 2), traced
+
+    def forward(self, x):
+        if torch.compiler.is_exporting() if self.traced else x.shape[1] != 4 or len(self.a.weight) != 6:
+            raise KeyError
+        return self.b(self.a(x).relu())
+
+
+def test_an_error_that_says_nothing_is_told_by_its_kind():
+    for traced, note in (
+        (True, r"Nothing was taken out: torch.export cannot trace the model at .*: KeyError"),
+        (False, "Left alone: a.weight, a.bias, b.weight: KeyError"),
+    ):
+        model = Silent(traced)
+        model.a.weight.data[:3] = 0
+        assert re.fullmatch(note, compact(model, torch.ones(2, 4))[1].notes[0])
+    with pytest.raises(ValueError, match=r"the model fails on the example inputs: KeyError$"):
+        compact(Silent(traced=False), torch.ones(2, 5))
+
+
 class Sorting(nn.Module):
     def __init__(self):
         super().__init__()

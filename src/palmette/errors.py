@@ -60,3 +60,13 @@ def first_line(error: Exception) -> str:
     ('shapes differ', 'KeyError')
     """
     return (str(error).strip() or type(error).__name__).split("\n")[0]
+
+
+def in_words(error: Exception) -> str:
+    """In a line; what is not said for people, such as a KeyError, by its kind too.
+
+    >>> in_words(KeyError("gate")), in_words(MemoryError()), in_words(RunDamaged("a line is damaged"))
+    ("KeyError: 'gate'", 'MemoryError', 'a line is damaged')
+    """
+    text, kind = first_line(error), type(error).__name__
+    return text if isinstance(error, PalmetteError) or text == kind else f"{kind}: {text}"

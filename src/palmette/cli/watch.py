@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.errors import RunBusy, RunDamaged
+from palmette.errors import RunBusy, RunDamaged, in_words
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer, Progress
 from palmette.studies.rundir import RunDir
-from palmette.studies.sweep import in_words
 
 if TYPE_CHECKING:
     from palmette.cli.live import Display

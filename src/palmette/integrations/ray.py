@@ -26,6 +26,7 @@ from palmette.errors import (
     RunFailed,
     RunInterrupted,
     first_line,
+    in_words,
 )
 from palmette.integrations.ray_worker import Desk, News, Place, Report, answer, train
 from palmette.studies.config import Experiment
@@ -33,7 +34,7 @@ from palmette.studies.crews import TRIES, Crew, Schedule, kind
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes
 from palmette.studies.rundir import RunDir
-from palmette.studies.sweep import in_words, note_failure
+from palmette.studies.sweep import note_failure
 from palmette.training.data import load
 from palmette.training.models import build, flops_per_image
 

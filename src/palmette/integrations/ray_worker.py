@@ -21,12 +21,12 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
-from palmette.errors import NotWritten, PalmetteError, RunBusy, RunFailed, RunInterrupted
+from palmette.errors import NotWritten, PalmetteError, RunBusy, RunFailed, RunInterrupted, in_words
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer, Progress
 from palmette.studies.rounds import run_together
 from palmette.studies.rundir import RunDir
-from palmette.studies.sweep import in_words, why_over
+from palmette.studies.sweep import why_over
 from palmette.training.data import Images, load
 
 SECONDS_BETWEEN_SAVES = 900.0

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from palmette.errors import first_line
+from palmette.errors import in_words
 from palmette.pruning.columns import aligned
 from palmette.pruning.compact_cut import cut
 from palmette.pruning.compact_graph import Plan, Walk, planned
@@ -135,14 +135,14 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     try:
         _outputs(model, args, kwargs)
     except Exception as error:
-        raise ValueError(f"the model fails on the example inputs: {type(error).__name__}: {error}") from error
+        raise ValueError(f"the model fails on the example inputs: {in_words(error)}") from error
     try:
         with _quiet(), _giving_tensors(model):
             program = torch.export.export(model, args, kwargs)
             if any(_changes_inputs(node.target) for node in program.graph.nodes):
                 program = program.run_decompositions({})  # which puts other nodes in their place
     except Exception as error:  # whatever a model may do that cannot be traced
-        said = f"{type(error).__name__}: {first_line(error)[:200]}"
+        said = in_words(error)[:200]
         return None, f"Nothing was taken out: torch.export cannot trace the model{_line(error)}: {said}"
     return Walk(program, model), ""
 
@@ -195,7 +195,7 @@ def _cut_and_checked(
         try:
             found = [_outputs(small, *given) for given in inputs]
         except Exception as error:  # such as a view to a fixed number of channels
-            return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            return in_words(error)[:200]
         same = all(
             close(a, b) for one, two in zip(wanted, found, strict=True) for a, b in zip(one, two, strict=True)
         )

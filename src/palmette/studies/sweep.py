@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import torch
 
-from palmette.errors import NotWritten, PalmetteError, RunDamaged, RunInterrupted, first_line
+from palmette.errors import NotWritten, PalmetteError, RunDamaged, RunInterrupted, in_words
 from palmette.studies.config import BELONGS_TO, Experiment, nearest_setting, placed, seeds
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes, fleets, run_together
@@ -241,16 +241,6 @@ def note_failure(folder: Path, why: str) -> None:
     """Write down why the run in a folder could not go on, for whoever looks at it later."""
     with suppress(NotWritten):
         RunDir(folder).write_text(RunDir(folder).failure.name, f"{why}\n")
-
-
-def in_words(error: Exception) -> str:
-    """In a line; what is not said for people, such as a KeyError, by its kind too.
-
-    >>> in_words(KeyError("gate")), in_words(MemoryError()), in_words(RunDamaged("a line is damaged"))
-    ("KeyError: 'gate'", 'MemoryError', 'a line is damaged')
-    """
-    text, kind = first_line(error), type(error).__name__
-    return text if isinstance(error, PalmetteError) or text == kind else f"{kind}: {text}"
 
 
 def why_over(folder: Path) -> str | None:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
+from palmette.errors import in_words
 from palmette.pruning.weights import evaluating
 from palmette.training.models.building import Builder, Shape, check_images
 from palmette.training.models.cifar_resnet import resnet20, resnet56
@@ -83,7 +84,7 @@ def _imported(name: str) -> Builder:
         raise ValueError(f"model {name!r}: module {module!r} was imported, but has no {path!r}") from error
     except Exception as error:  # whatever a module may raise when it is imported
         raise ValueError(
-            f"model {name!r}: module {module!r} cannot be imported ({type(error).__name__}: {error}); "
+            f"model {name!r}: module {module!r} cannot be imported ({in_words(error)}); "
             "a file of yours must lie in a folder that is on PYTHONPATH"
         ) from error
     try:
@@ -105,9 +106,7 @@ def _check_own(name: str, model: object, shape: Shape, classes: int) -> None:
         with evaluating(model), torch.no_grad():
             scores = model(torch.zeros(2, *shape))
     except Exception as error:  # whatever a model may raise
-        raise ValueError(
-            f"model {name!r} fails on two images of shape {shape}: {type(error).__name__}: {error}"
-        ) from error
+        raise ValueError(f"model {name!r} fails on two images of shape {shape}: {in_words(error)}") from error
     if not isinstance(scores, Tensor) or scores.shape != (2, classes):
         got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
         raise ValueError(
