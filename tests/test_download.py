@@ -280,4 +280,7 @@ def test_the_command_says_in_one_sentence_what_went_wrong(shop, tmp_path, monkey
     unknown = CliRunner().invoke(main, ["data", "get", "ImageNet"])
     assert unknown.exit_code == 2
     assert "no data set to download is called 'ImageNet'" in unknown.output
+    bare = CliRunner().invoke(main, ["data", "mnist"])
+    assert bare.exit_code == 2
+    assert "`palmette data` lists all sets, `palmette data get mnist` downloads it" in bare.output
     assert "nothing to download" in CliRunner().invoke(main, ["data", "get", "digits"]).output

@@ -16,7 +16,18 @@ _FOLDER = click.option(
 )
 
 
-@click.group(invoke_without_command=True)
+class _Sets(click.Group):
+    """With the way to a set whose name stands where a command is expected."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        found = super().get_command(ctx, cmd_name)
+        if found is None and not ctx.resilient_parsing:  # which is that of a shell that completes a line
+            way = f"`palmette data` lists all sets, `palmette data get {cmd_name}` downloads it"
+            ctx.fail(f"no command {cmd_name!r}; {way}")
+        return found
+
+
+@click.group(cls=_Sets, invoke_without_command=True)
 @_FOLDER
 @click.option("--json", "as_json", is_flag=True, help="Print the list for a program.")
 @click.pass_context
