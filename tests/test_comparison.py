@@ -320,6 +320,17 @@ def test_own_networks_are_told_apart_although_their_methods_differ_and_their_fol
     assert compare(found, baseline="lottery-ticket")["pairs"].tolist() == [0] * 4
 
 
+def test_a_run_in_the_folder_of_another_is_a_run_of_its_own(tmp_path):
+    own_run(tmp_path, test=lambda model: 0.5)
+    own_run(tmp_path / "again", test=lambda model: 0.5)
+    plain = Experiment(model="linear", epochs=0, rounds=1)
+    pm.run(plain, tmp_path / "again" / "plain")
+    found = comparison.read([tmp_path])
+    assert found[["model", "seed", "round"]].values.tolist() == [
+        [model, seed, t] for model, seed in (("own:Linear", 0), ("linear", 0), ("own:Linear", 1)) for t in (0, 1)
+    ]
+
+
 def test_runs_without_a_test_accuracy_are_refused_with_the_way_to_it(tmp_path):
     own_run(tmp_path)
     with pytest.raises(ValueError, match="no run has a test accuracy; prune_and_retrain takes a function `test`"):

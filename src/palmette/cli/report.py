@@ -72,7 +72,7 @@ def _alike(own: Mapping[Path, Experiment]) -> list[str]:
 
 def _read(found: Sequence[RunDir]) -> tuple[dict[Path, Run], list[str]]:
     """What can be read, and sentences about what cannot."""
-    from palmette.reports.tables import records_of
+    from palmette.studies.records import records_of
     from palmette.studies.standing import experiment_of
 
     runs: dict[Path, Run] = {}

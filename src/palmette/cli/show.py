@@ -73,8 +73,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 def _read(run: RunDir) -> dict[str, Any]:
     """All that is shown, as plain values."""
-    from palmette.reports.tables import records_of
-    from palmette.studies.records import flattened
+    from palmette.studies.records import flattened, records_of
     from palmette.studies.standing import standing
 
     now = standing(run)

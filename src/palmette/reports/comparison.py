@@ -14,7 +14,7 @@ from palmette.reports.markup import latex, markdown
 from palmette.reports.own_runs import told_apart
 from palmette.reports.tables import label
 from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment
-from palmette.studies.records import read_runs
+from palmette.studies.records import framed, rows_of
 from palmette.studies.rundir import RunDir, find_runs
 from palmette.studies.standing import experiment_of
 
@@ -47,7 +47,7 @@ def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = lambda _
     """
     given = list(folders)
     paths = dict.fromkeys(run.path.resolve() for folder in given for run in find_runs(folder))
-    found = {path: rows for path in paths if (rows := read_runs(path).to_dict("records"))}
+    found = {path: rows for path in paths if (rows := rows_of(RunDir(path)))}
     own = [RunDir(path) for path, rows in found.items() if rows[0]["data"] == OWN_DATA]
     for path, e in told_apart({run.path: (experiment_of(run), run.records()) for run in own}).items():
         found[path] = [row | {"id": e.id, "model": e.model, "seed": e.seed} for row in found[path]]
@@ -62,9 +62,7 @@ def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = lambda _
     if empty := [path.name for path in paths if path not in found]:
         names = ", ".join(empty[:_NAMED]) + (f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else "")
         say(f"left out, as no round is finished: {names}")
-    import pandas as pd  # `read_runs` has said what to install
-
-    return pd.DataFrame(rows)
+    return framed(rows)
 
 
 def name_of(experiment: Experiment) -> str:

@@ -10,10 +10,11 @@ from typing import Any
 
 from palmette.errors import RunDamaged
 from palmette.reports.comparison import name_of
-from palmette.reports.tables import Run, records_of
+from palmette.reports.tables import Run
 from palmette.reports.words import counted
 from palmette.studies.config import Experiment, slug
 from palmette.studies.paper import FIGURES, MODEL_NAMES, SEEDS, PaperFigure, rounds_of
+from palmette.studies.records import records_of
 from palmette.studies.rundir import RunDir, find_runs
 from palmette.studies.standing import experiment_of
 

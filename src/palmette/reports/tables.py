@@ -10,12 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from palmette.errors import RunDamaged
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
 from palmette.reports.words import counted
 from palmette.studies.config import Experiment
-from palmette.studies.records import flattened, flattened_layers
-from palmette.studies.rundir import RunDir
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,17 +33,6 @@ NOTES = (
     "Accuracy is that on the test set, density the share of the weights that remain, both in percent; ± is the "
     "standard deviation over seeds."
 )
-
-
-def records_of(rundir: RunDir) -> list[dict[str, Any]]:
-    """The records of a run, or an error that says which file has a line that is none."""
-    records = rundir.records()
-    try:
-        for record in records:
-            flattened(record), flattened_layers(record), record["index_map"]["pq_index"]
-    except (KeyError, TypeError, AttributeError) as error:
-        raise RunDamaged(f"{str(rundir.records_file)!r} has a line that is no record: {error!r}") from error
-    return records
 
 
 def label(experiment: Experiment) -> str:

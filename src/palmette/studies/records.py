@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -111,14 +110,47 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
     2  lottery-ticket     1      0   640
     3  lottery-ticket     1      1   512
     """
-    try:
-        import pandas as pd
-    except ImportError as error:
-        raise ImportError("read_runs needs pandas: pip install 'palmette[report]'") from error
     runs = find_runs(folder)
     if not runs:
         raise FileNotFoundError(f"no run in {str(folder)!r}")
-    return pd.DataFrame([row for rundir in runs for row in _table(rundir, layers)])
+    return framed([row for rundir in runs for row in rows_of(rundir, layers=layers)])
+
+
+def framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Rows as a table of pandas."""
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise ImportError("a table of runs needs pandas: pip install 'palmette[report]'") from error
+    return pd.DataFrame(rows)
+
+
+def rows_of(rundir: RunDir, *, layers: bool = False) -> list[dict[str, Any]]:
+    """The rows of one run in `read_runs`; those of a run whose folder lies in its folder are not among them."""
+    experiment = experiment_of(rundir)
+    settings = {"id": experiment.id, **asdict(experiment)}
+    timings = {timing["round"]: timing for timing in rundir.timings()}
+    rows: list[dict[str, Any]] = []
+    for record in records_of(rundir):
+        if layers:
+            parts = flattened_layers(record).items()
+            rows += [settings | {"round": record["round"], "layer": name} | values for name, values in parts]
+            continue
+        timing = timings.get(record["round"], {})
+        speed = {name: timing.get(name) for name in ("seconds", "images_per_second", "members")}
+        rows.append(settings | flattened(record) | speed)
+    return rows
+
+
+def records_of(rundir: RunDir) -> list[dict[str, Any]]:
+    """The records of a run, or an error that says which file has a line that is none."""
+    records = rundir.records()
+    try:
+        for record in records:
+            flattened(record), flattened_layers(record), record["index_map"]["pq_index"]
+    except (KeyError, TypeError, AttributeError) as error:
+        raise RunDamaged(f"{str(rundir.records_file)!r} has a line that is no record: {error!r}") from error
+    return records
 
 
 def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,26 +173,6 @@ def flattened_layers(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {
         name: dict(values) | {"cut_weights": cut[name]} for name, values in record["retrained"]["layers"].items()
     }
-
-
-def _table(rundir: RunDir, layers: bool) -> list[dict[str, Any]]:
-    experiment = experiment_of(rundir)
-    settings = {"id": experiment.id, **asdict(experiment)}
-    timings = {timing["round"]: timing for timing in rundir.timings()}
-    rows: list[dict[str, Any]] = []
-    for record in rundir.records():
-        try:
-            if layers:
-                parts = flattened_layers(record).items()
-                rows += [settings | {"round": record["round"], "layer": name} | values for name, values in parts]
-                continue
-            timing = timings.get(record["round"], {})
-            speed = {name: timing.get(name) for name in ("seconds", "images_per_second", "members")}
-            rows.append(settings | flattened(record) | speed)
-        except (KeyError, TypeError, AttributeError) as error:
-            place = f"{str(rundir.records_file)!r}: {json.dumps(record)[:60]}…"
-            raise RunDamaged(f"a record of {place} is not one of a round: {error!r}") from error
-    return rows
 
 
 def _rows(weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]) -> Rows:
