@@ -94,6 +94,10 @@ REFUSED = {
     "bad seeds": (["--seeds", "3..1"], "as 0..3,7, got '3..1'"),
     "too large a seed": (["--seeds", str(2**63)], "seed must be at least 0 and below 2**63"),
     "too much validation": (["--validation", "1500"], "1 to 1499 of 1500 training images, got 1500"),
+    "batch norm on one image": (
+        ["--model", "cnn", "--validation", "249"],
+        "batch=250 of 1251 training images leaves one for the last batch; batch=251 does not",
+    ),
     "unknown device": (["--device", "abacus"], "--device 'abacus' cannot be used"),
     "device that computes nothing": (["--device", "meta"], "cpu, cuda, mps or xpu"),
     "file in the way": (["--out", "in_the_way"], "--out must be a folder, or the name of one to be made; 'in_"),

@@ -108,6 +108,30 @@ def test_a_batch_larger_than_the_data_is_all_of_it(digits):
     assert torch.equal(whole, largest)
 
 
+def normed(*, pixels=1):
+    """Batch norm over maps of so many pixels a side."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 9 - pixels), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * pixels**2, 10)
+    )
+
+
+@pytest.mark.parametrize(("batch", "other"), [(1499, 1500), (1, 2)])
+def test_a_last_batch_of_one_image_is_refused_before_batch_norm_meets_it(digits, batch, other):
+    with pytest.raises(ValueError, match=f"batch={batch} of 1500 training images .* batch={other} does not"):
+        trained(digits, Recipe(epochs=1, batch=batch), model=normed(), epochs=0)
+    trained(digits, Recipe(epochs=1, batch=other), model=normed())
+
+
+def test_a_last_batch_of_one_image_is_fine_where_no_norm_trains_on_it(digits):
+    recipe = Recipe(epochs=1, batch=1499)
+    frozen = normed()
+    frozen[1].train = lambda mode=True: frozen[1]  # as whoever fine-tunes does it
+    frozen[1].training = False
+    for model in (None, normed(pixels=2), frozen):
+        trained(digits, recipe, model=model)
+    trained(digits, Recipe(epochs=0, batch=1499), model=normed())
+
+
 def test_the_same_seed_gives_the_same_weights_and_another_seed_others(digits):
     recipe = Recipe(epochs=2)
     first, again, other = (trained(digits, recipe, seed=s)[0].head.weight for s in (3, 3, 4))

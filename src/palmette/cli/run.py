@@ -117,21 +117,23 @@ class Command:
         """Whatever would stop a run is said before the first begins."""
         from palmette.pruning.weights import prunable
         from palmette.training.data import load, validation_split
+        from palmette.training.loop import check_last_batch
         from palmette.training.models import build
 
         first, there = self.planned[0], next(path for path in (self.out, *self.out.parents) if path.exists())
         if not there.is_dir():
             raise ValueError(f"--out must be a folder, or the name of one to be made; {str(there)!r} is a file")
         sys.path.insert(0, os.getcwd())  # as `python -m` has it, for a model of one's own
-        images = load(first.data, folder=self.data_dir)
+        images = left = load(first.data, folder=self.data_dir)
         if count := first.validation_images(len(images.train_images)):
-            validation_split(images, seed=0, count=count)
+            left = validation_split(images, seed=0, count=count)[0]
         model = build(first.model, shape=images.shape, classes=images.classes)
         prunable(model)
         if not any(parameter.requires_grad for parameter in model.parameters()):
             raise ValueError(
                 f"model {first.model!r} cannot be trained: none of its parameters requires a gradient"
             )
+        check_last_batch(model, left, first.recipe)
         if self.tensorboard:
             from palmette.integrations.tensorboard import check_tensorboard
 

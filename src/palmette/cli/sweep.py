@@ -109,7 +109,7 @@ class Sweep(Command):
 
     def check_all(self) -> None:
         """Whatever would stop a run is said before the first begins."""
-        kinds = {(e.data, e.model, e.validation_images(2**60)): e for e in self.planned}
+        kinds = {(e.data, e.model, e.batch, e.validation_images(2**60)): e for e in self.planned}
         for experiment in kinds.values():  # one after another: all data sets together may be too large
             replace(self, planned=[experiment]).check()
 

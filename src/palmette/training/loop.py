@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
 import re
@@ -60,6 +61,7 @@ class Training:
         self, members: Sequence[Member], images: Images, recipe: Recipe, *, stacked: bool = False
     ) -> None:
         self.members, self.recipe = tuple(members), recipe
+        check_last_batch(members[0].model, images, recipe)
         stacked = stacked or len(members) > 1
         self.network: Network = Stacked(members, recipe) if stacked else Alone(members[0], recipe)
         self.device = self.network.device
@@ -201,6 +203,29 @@ class Training:
         slopes = logarithms.exp_().sub_(smoothing / classes)
         less = torch.full_like(of_answers, smoothing - 1)[:, :, None]
         return slopes.scatter_add_(2, answers[:, :, None], less).div_(size).to(scores.dtype)
+
+
+def check_last_batch(model: nn.Module, images: Images, recipe: Recipe) -> None:
+    """Raise if the last batch of an epoch is one image, and batch norm has one value per channel of it to train on.
+
+    That is tried out: a map of many pixels has many values of one image, and a norm may be frozen.
+    """
+    count, batch = len(images.train_labels), recipe.batch
+    if not recipe.epochs or (batch > 1 and count % batch != 1):
+        return
+    device = next(model.parameters()).device
+    try:
+        with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+            copy.deepcopy(model).train()(torch.zeros(1, *images.shape, device=device))
+    except Exception as error:  # all else is for training to say
+        if "more than 1 value per channel" not in str(error):
+            return
+        other = next((size for size in range(batch + 1, count + 1) if count % size != 1), None)
+        raise ValueError(
+            f"the model has batch norm, which cannot train on one image at a time, and batch={batch} of {count} "
+            "training images leaves one for the last batch; "
+            + (f"batch={other} does not" if other else "more images are needed")
+        ) from None
 
 
 def evaluate(
