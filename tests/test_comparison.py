@@ -7,6 +7,7 @@ import math
 import random
 import re
 import shutil
+from copy import deepcopy
 from dataclasses import asdict
 
 import pandas as pd
@@ -291,11 +292,11 @@ def test_runs_of_several_folders_are_one_table_and_each_counts_once(tmp_path):
         comparison.read([tmp_path])
 
 
-def own_run(folder, size=8, **more):
+def own_run(folder, size=8, model=None, **more):
     def train(model):
         torch.nn.init.normal_(model.weight)
 
-    pm.prune_and_retrain(torch.nn.Linear(size, 4), train, rounds=1, folder=folder, **more)
+    pm.prune_and_retrain(model or torch.nn.Linear(size, 4), train, rounds=1, folder=folder, **more)
 
 
 def test_own_runs_of_one_network_are_seeds_and_a_copy_is_refused(tmp_path):
@@ -310,6 +311,18 @@ def test_own_runs_of_one_network_are_seeds_and_a_copy_is_refused(tmp_path):
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
     with pytest.raises(ValueError, match=r"/a' and in '.*/copy'; give one of them"):
         comparison.read([tmp_path / "a", tmp_path / "copy"])
+
+
+def test_runs_of_a_network_that_came_trained_are_seeds_before_their_first_training_has_ended(tmp_path):
+    model = torch.nn.Linear(8, 4)
+    for name in "ab":
+        own_run(tmp_path / name, model=deepcopy(model), test=lambda model: 0.5, trained=True)
+    early = tmp_path / "b" / "records.jsonl"
+    early.write_text(early.read_text().splitlines(keepends=True)[0])
+    assert compare(comparison.read([tmp_path]))["n"].tolist() == [2, 1]
+    shutil.copytree(tmp_path / "b", tmp_path / "copy")
+    with pytest.raises(ValueError, match=r"/b' and in '.*/copy'; give one of them"):
+        comparison.read([tmp_path])
 
 
 def test_own_networks_are_told_apart_although_their_methods_differ_and_their_folders_are_called_alike(tmp_path):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from palmette.reports.tables import Record, Run
 from palmette.studies.config import OWN_DATA, Experiment
+from palmette.studies.rundir import RunDir
 
 
 def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:
@@ -23,20 +24,32 @@ def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:
     for path, (experiment, records) in own.items():
         networks.setdefault(experiment.model, {}).setdefault(_network(records), path)
     found: dict[Path, Experiment] = {}
-    seeds: dict[str, list[Sequence[Record]]] = {}
+    seeds: dict[str, list[Path]] = {}
     for path, (experiment, records) in own.items():
         alike = networks[experiment.model]
         if len(alike) > 1:
             folder = _short(alike[_network(records)], list(alike.values()))
             experiment = replace(experiment, model=f"{experiment.model} as in {folder}")
         numbered = seeds.setdefault(experiment.id, [])
-        # A copy may be an early one, with the first rounds only.
-        copied = (number for number, other in enumerate(numbered) if all(map(eq, records, other)))
+        copied = (number for number, other in enumerate(numbered) if _is_copy(path, other, runs))
         seed = next(copied, len(numbered))
         if seed == len(numbered):
-            numbered.append(records)
+            numbered.append(path)
         found[path] = replace(experiment, seed=seed)
     return found
+
+
+def _is_copy(path: Path, other: Path, runs: Mapping[Path, Run]) -> bool:
+    """Whether two runs are one; a copy may be an early one, with the first rounds only."""
+    same = list(map(eq, runs[path][1], runs[other][1]))
+    # Round 0 is the same in all runs of a network that came trained, but no two take the same time for it.
+    return all(same) and (len(same) > 1 or _time(path) == _time(other))
+
+
+def _time(path: Path) -> bytes:
+    """What is written of the time of round 0."""
+    file = RunDir(path).timings_file
+    return file.read_bytes().partition(b"\n")[0] if file.exists() else b""
 
 
 def _network(records: Sequence[Record]) -> str:
