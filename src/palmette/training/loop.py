@@ -206,7 +206,7 @@ class Training:
 
 
 def check_last_batch(model: nn.Module, images: Images, recipe: Recipe) -> None:
-    """Raise if the last batch of an epoch is one image, and batch norm has one value per channel of it to train on.
+    """Raise if the last batch of an epoch is one image, of which batch norm has one value per channel to train on.
 
     That is tried out: a map of many pixels has many values of one image, and a norm may be frozen.
     """
