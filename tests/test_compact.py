@@ -275,6 +275,29 @@ def test_equal_chunks_lose_the_same(inplace):
     assert layers == {"a.weight": (4, 4), "b.weight": (2, 2)}
 
 
+class Split(Chunked):
+    size = 3
+
+    def forward(self, x):
+        x = F.relu(self.a(x))
+        values, gates = x.split(self.size or x.shape[1] // 2, 1)
+        return self.b(values * gates.exp())
+
+
+def test_a_split_by_a_fixed_size_is_named_and_one_by_the_size_there_is_followed():
+    model = Split(inplace=False)
+    model.a.weight.data[[1, 3]], model.a.bias.data[[1, 3]] = 0, 0
+    _, report = pm.compact(model, torch.randn(2, 4))
+    assert report.layers == {}
+    (note,) = report.notes
+    assert note.startswith(
+        "Left alone: a.weight, a.bias, b.weight: split (split) may ask for parts of a fixed size"
+    )
+    model.size = None
+    _, layers = compacted(model, torch.randn(2, 4))
+    assert layers == {"a.weight": (4, 4), "b.weight": (2, 2)}
+
+
 class Branched(nn.Module):
     """Half of the channels go on as they are, as in a ShuffleNet."""
 

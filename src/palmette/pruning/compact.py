@@ -213,6 +213,9 @@ def _cut_and_checked(
             good, untold = good | part, untold | part
         elif why:
             names = [s.names[0] for s in plan.walk.stored if any(part[atoms].any() for atoms in s.axes.values())]
+            splits = [at for parts, at in plan.walk.equal if "(split" in at and any(part[a].any() for a in parts)]
+            if splits:
+                why = f"{splits[0]} may ask for parts of a fixed size, where chunk takes what there is; {why}"
             notes.append(f"Left alone: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}: {why}")
         else:
             good = good | part
