@@ -145,9 +145,28 @@ def _difference(full: Study, short: Study) -> str:
             if index[1].mean > index[0].mean
             else "So the index is not larger after more epochs, though weight decay would have it grow.",
             f"So {few} epochs show the shape of the curves, and not the numbers of {many}, which the paper has; "
-            "and SAP, which cuts less, comes to its turns later or not at all.",
+            "and SAP, which cuts less, comes to its turns and its collapse later or not at all.",
+            *_when_sparse(full, short),
         )
     )
+
+
+def _when_sparse(full: Study, short: Study) -> list[str]:
+    """What more epochs do to Lottery Ticket, which keeps the same share of the weights whatever they are."""
+    frames, t = (full.frame, short.frame), min(last_round(s.frame, LT) for s in (full, short))
+    (dense, few), (many, fewer), dead = (
+        [Spread.of(column(f, LT, round, value)) for f in frames]
+        for round, value in ((0, "test_accuracy"), (t, "test_accuracy"), (t, "dead_neurons"))
+    )
+    if not (dense.mean > few.mean and many.mean < fewer.mean - 2 * fewer.sd):
+        return []
+    return [
+        f"**More epochs make the dense network better and a sparse one worse**{', in one run' * (many.n == 1)}: "
+        f"Lottery Ticket, which keeps the same share in both, has {spread(many)} % at T = {t} "
+        f"({percent(mean_density(full.frame, LT, t))} of the weights) with {_epochs(full)} epochs a round and "
+        f"{spread(fewer)} % with {_epochs(short)}; "
+        f"{' and '.join(f'{s.mean:.0f}' for s in dead)} of its neurons have no weight left."
+    ]
 
 
 def _elsewhere(full: Study, short: Study) -> str:

@@ -23,7 +23,7 @@ from results.answers import (
     present,
 )
 from results.four_methods import MLP, RESNET18
-from results.readings_cifar10 import remaining
+from results.readings_cifar10 import collapse_at_length, remaining
 from results.study import (
     HERE,
     Study,
@@ -94,11 +94,11 @@ def text() -> bytes:
             "Studies by the paper's protocol (Diao et al. 2023), on FashionMNIST with 16 seeds in place of its "
             f"four, on CIFAR10 with four{_or_one(alone)}; where a round has fewer epochs than its 200, a study "
             "shows the shape of curves and not the published numbers, since the index of trained weights grows "
-            "with the epochs; SAP, which goes by the index, then cuts less, and comes to its turns later or not "
-            "at all. Each folder has the records (six digits of each number, packed by `python -m "
-            "results.keep`), the grid that made them, pictures, tables, and what they say; every number on these "
-            "pages is computed from the records by `python -m results.make`, and a test computes some of them "
-            "again."
+            "with the epochs; SAP, which goes by the index, then cuts less, and comes to its turns and its "
+            "collapse later or not at all. Each folder has the records (six digits of each number, packed by "
+            "`python -m results.keep`), the grid that made them, pictures, tables, and what they say; every number "
+            "on these pages is computed from the records by `python -m results.make`, and a test computes some of "
+            "them again."
         ),
         table(("study", "runs", "seeds", "rounds", "epochs a round", "time"), rows),
         prose(
@@ -246,9 +246,11 @@ def front() -> str:
             ),
             true(
                 later[0].high < -0.1 and later[1].low > -0.01,
-                f"SAP (0.5, 1) brakes in the CNN ({difference(later[1])} points after 30 rounds), and too "
-                f"late in the MLP ({difference(later[0])}). At {percent(WHERE)} of the weights:",
+                f"SAP (0.5, 1) brakes too late in the MLP ({difference(later[0])} points after 30 rounds), and in "
+                f"the CNN in time with 20 epochs a round ({difference(later[1])}). "
+                + collapse_at_length(f"{HERE.name}/"),
             ),
+            f"At {percent(WHERE)} of the weights:",
         ),
         table(("network", "n", "dense", *METHODS), networks),
         prose("As above; E = 20: twenty epochs a round."),
