@@ -96,9 +96,9 @@ def text() -> bytes:
             "shows the shape of curves and not the published numbers, since the index of trained weights grows "
             "with the epochs; SAP, which goes by the index, then cuts less, and comes to its turns and its "
             "collapse later or not at all. Each folder has the records (six digits of each number, packed by "
-            "`python -m results.keep`), the grid that made them, pictures, tables, and what they say; every number "
-            "on these pages is computed from the records by `python -m results.make`, and a test computes some of "
-            "them again."
+            "`python -m results.keep`), the grid that made them, pictures, tables, and what they say; every "
+            "number on these pages is computed from the records by `python -m results.make`, and a test computes "
+            "some of them again."
         ),
         table(("study", "runs", "seeds", "rounds", "epochs a round", "time"), rows),
         prose(
