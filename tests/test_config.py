@@ -195,8 +195,10 @@ def test_a_file_that_is_wrong_is_refused_by_name(text, message, tmp_path):
 
 
 def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"none\.toml"):
+    with pytest.raises(FileNotFoundError, match=r"no experiment at 'none\.toml'"):
         Experiment.from_toml("none.toml")
+    with pytest.raises(FileNotFoundError, match="no experiment at"):
+        Experiment.from_toml(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"bytes\.toml: .*utf-8"):
         Experiment.from_toml(tmp_path / "bytes.toml")

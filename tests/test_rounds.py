@@ -50,6 +50,14 @@ def test_ten_weights_are_pruned_as_algorithm_1_says(tmp_path):
     assert records[-1]["stopped"] == "the last step cut nothing"
 
 
+def test_what_is_no_experiment_and_no_device_is_refused_before_a_folder_is_made(tmp_path):
+    with pytest.raises(TypeError, match="run takes an Experiment, got str"):
+        run("digits", tmp_path / "run")
+    with pytest.raises(ValueError, match="device 'gpu' cannot be used: networks are trained on cpu, cuda, mps or"):
+        run(SMALL, tmp_path / "run", device="gpu")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_the_loop_is_the_method_written_out(tmp_path, name):
     experiment = METHODS[name]

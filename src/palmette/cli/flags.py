@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.errors import first_line
-
 if TYPE_CHECKING:
     from palmette.studies.config import Experiment
 
@@ -124,10 +122,6 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
     from palmette.studies.config import BELONGS_TO, Experiment
     from palmette.training.data import canonical
 
-    if file is not None and not file.is_file():
-        raise FileNotFoundError(
-            f"no experiment at {str(file)!r}: a TOML file with settings, such as `epochs = 20`"
-        )
     base = Experiment() if file is None else Experiment.from_toml(file)
     settings = base.differences() | dict(given)
     seed_text = str(settings.pop("seed", SEEDS if file is None else base.seed))
@@ -189,14 +183,14 @@ def device_named(name: str | None) -> str:
     """A device that is really here."""
     import torch
 
+    from palmette.training.loop import check_device
+
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        if name.partition(":")[0] not in ("cpu", "cuda", "mps", "xpu"):
-            raise ValueError("networks are trained on cpu, cuda, mps or xpu")
-        torch.empty(1, device=name)
-    except Exception as error:  # torch raises whatever it likes
-        raise ValueError(f"--device {name!r} cannot be used: {first_line(error)}") from error
+        check_device(name)
+    except ValueError as error:
+        raise ValueError(f"--{error}") from error
     return name
 
 

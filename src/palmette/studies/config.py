@@ -190,6 +190,10 @@ class Experiment:
         try:
             if isinstance(text_or_path, Path) or re.fullmatch(r".*\.toml", text):
                 place = f"{text_or_path}: "
+                if not Path(text_or_path).is_file():
+                    raise FileNotFoundError(
+                        f"no experiment at {text!r}: a TOML file with settings, such as `epochs = 20`"
+                    )
                 text = Path(text_or_path).read_text(encoding="utf-8-sig")  # some editors begin with a mark
             given, known = tomllib.loads(text), [f.name for f in fields(cls)]
             for name in [name for name in given if name not in known]:

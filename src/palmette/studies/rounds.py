@@ -18,6 +18,7 @@ from palmette.studies.in_step import SECONDS_BETWEEN_SAVES, InStep, Observer
 from palmette.studies.rundir import RunDir
 from palmette.studies.standing import experiment_of
 from palmette.training.data import Images, load, validation_split
+from palmette.training.loop import check_device
 from palmette.training.team import Team
 
 Outcomes: TypeAlias = dict[Path, str | Exception]
@@ -56,6 +57,9 @@ def run(
 
     Diao et al. 2023, Algorithm 1; Lottery Ticket and One Shot as in Section 4.1.
     """
+    if not isinstance(experiment, Experiment):
+        raise TypeError(f"run takes an Experiment, got {type(experiment).__name__}")
+    check_device(device)
     outcomes = run_together(
         {Path(folder): experiment},
         data_folder=data_folder,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from palmette.errors import first_line
 from palmette.measures.fused import triton_is_there
 from palmette.pruning.weights import evaluating
 from palmette.training import fused
@@ -203,6 +204,16 @@ class Training:
         slopes = logarithms.exp_().sub_(smoothing / classes)
         less = torch.full_like(of_answers, smoothing - 1)[:, :, None]
         return slopes.scatter_add_(2, answers[:, :, None], less).div_(size).to(scores.dtype)
+
+
+def check_device(device: torch.device | str) -> None:
+    """Raise unless it is really here, and networks can be trained on it."""
+    try:
+        if str(device).partition(":")[0] not in ("cpu", "cuda", "mps", "xpu"):
+            raise ValueError("networks are trained on cpu, cuda, mps or xpu")
+        torch.empty(1, device=device)
+    except Exception as error:  # torch raises whatever it likes
+        raise ValueError(f"device {str(device)!r} cannot be used: {first_line(error)}") from error
 
 
 def check_last_batch(model: nn.Module, images: Images, recipe: Recipe) -> None:
