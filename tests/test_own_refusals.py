@@ -78,7 +78,7 @@ WRONG = {
     "tolerance": (train, {"tolerance": -1}, ValueError, "at least 0, got tolerance=-1"),
     "rounds": (train, {"rounds": 2.5}, ValueError, "rounds must be a whole number of at least 0, got rounds=2.5"),
     "epoch": (train, {"rewind": "epoch:3"}, ValueError, "its epochs are its own.*say 'init'"),
-    "rewind": (train, {"rewind": "back"}, ValueError, "rewind must be"),
+    "rewind": (train, {"rewind": "back"}, ValueError, "rewind must be 'init', 'learning-rate' or 'fine"),
     "rewind kind": (train, {"rewind": 3}, TypeError, "rewind must be"),
     "init": (train, {"rewind": "init", "trained": True}, ValueError, "no initial weights to go back to"),
     "fine-tune": (train, {"rewind": "fine-tune", "trained": True}, ValueError, "no last learning rate"),

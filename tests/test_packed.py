@@ -233,6 +233,8 @@ def test_a_failed_write_leaves_the_old_file(path, tmp_path):
     with pytest.raises(NotWritten, match=r"model.safetensors': Is a directory$"):
         pm.save(path, nn.Linear(2, 2))
     assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(NotWritten, match=r"cannot write '\.': that is a folder"):
+        pm.save("", nn.Linear(2, 2))
 
 
 def test_a_file_may_be_read_by_those_who_may_read_other_new_files(path):

@@ -126,6 +126,8 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file, whole or not at all."""
+    if not path.name:
+        raise NotWritten(f"cannot write {str(path)!r}: that is a folder, and not the name of a file")
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         partial.touch()

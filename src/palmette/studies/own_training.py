@@ -126,14 +126,17 @@ def prune_and_retrain(
 
 
 def _checked(rewind: str, trained: bool) -> Rewind:
+    rule = f"rewind must be 'init', 'learning-rate' or 'fine-tune', got {rewind!r}"
     if not isinstance(rewind, str):
-        raise TypeError(f"rewind must be 'init', 'learning-rate' or 'fine-tune', got {rewind!r}")
-    parsed = Rewind.parse(rewind)
-    if parsed.kind == "epoch":
+        raise TypeError(rule)
+    if rewind.startswith("epoch"):
         raise ValueError(
-            f"rewind must be 'init', 'learning-rate' or 'fine-tune', got {rewind!r}: train is called whole, and "
-            "its epochs are its own. Put the weights of that epoch into the model first, and say 'init'"
+            f"{rule}: train is called whole, and its epochs are its own. Put the weights of that epoch into the "
+            "model first, and say 'init'"
         )
+    if rewind not in ("init", "learning-rate", "fine-tune"):
+        raise ValueError(rule)
+    parsed = Rewind.parse(rewind)
     if trained and parsed.kind != "learning-rate":
         why = {
             "init": "a model that is trained already has no initial weights to go back to",
