@@ -18,6 +18,7 @@ MODELS = """
 from torch import nn
 def text(*, shape, classes): return "no model"
 def bare(*, shape, classes): return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), Norm(classes))
+one = nn.Linear(64, 10)
 def three(*, shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 def frozen(*, shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).requires_grad_(False)
@@ -72,6 +73,10 @@ REFUSED = {
     "broken module": (["--model", "broken_module:net"], "ZeroDivisionError"),
     "no such function": (["--model", "faulty_models:nine"], "has no 'nine'"),
     "not a model": (["--model", "faulty_models:text"], "must return a torch.nn.Module, got str"),
+    "a model in place of its function": (
+        ["--model", "faulty_models:one"],
+        "model 'faulty_models:one': one(shape=(1, 8, 8), classes=10) fails: TypeError",
+    ),
     "nothing to prune": (["--model", "faulty_models:bare"], "prun"),
     "nothing to train": (["--model", "faulty_models:frozen"], "none of its parameters requires a gradient"),
     "wrong number of scores": (["--model", "faulty_models:three"], "one score per class"),

@@ -827,6 +827,8 @@ def test_inputs_by_name_and_a_model_of_transformers():
 
 
 def test_a_model_that_is_not_one_and_inputs_that_do_not_fit_are_refused():
+    with pytest.raises(TypeError, match="the model that TorchScript was made of, got a ScriptModule"):
+        compact(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), torch.ones(1, 2))
     with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got dict"):
         compact({}, X)
     with pytest.raises(ValueError, match="the model fails on the example inputs: RuntimeError: "):

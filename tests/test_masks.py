@@ -203,6 +203,11 @@ def test_a_state_that_is_not_one_of_masks_is_refused(state):
         pm.Masks.from_state_dict(state)
 
 
+def test_masks_are_for_weights_by_name_and_a_model_is_not_that():
+    with pytest.raises(TypeError, match=r"as dict\(model.named_parameters\(\)\), got Linear"):
+        some_masks().apply_(torch.nn.Linear(2, 2))
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="nowhere"):
         pm.Masks.load(tmp_path / "nowhere")

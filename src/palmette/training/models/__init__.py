@@ -68,7 +68,12 @@ def build(name: str, *, shape: Shape, classes: int, seed: int = 0) -> nn.Module:
         torch.default_generator.manual_seed(seed)
         if not own:
             return MODELS[name](shape=shape, classes=classes)
-        model = _imported(name)(shape=shape, classes=classes)
+        builder = _imported(name)
+        try:
+            model = builder(shape=shape, classes=classes)
+        except Exception as error:  # whatever a function of a user's may raise
+            called = f"{name.partition(':')[2]}(shape={shape}, classes={classes})"
+            raise ValueError(f"model {name!r}: {called} fails: {in_words(error)}") from error
         _check_own(name, model, shape, classes)
     return model
 
