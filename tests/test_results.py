@@ -118,6 +118,24 @@ def test_words_about_equal_density_are_those_of_the_table(study):
     assert re.findall("noise at (.*)", claim) == [density for density in below if not surely[density]]
 
 
+def test_what_more_epochs_do_to_a_sparse_network_is_that_of_the_records():
+    (long,), short = records("cifar10-cnn", "lottery-ticket").values(), records("cifar10-cnn-20", "lottery-ticket")
+    last = len(long) - 1
+    few = [100 * run[last]["test"]["accuracy"] for run in short.values()]
+    text = words((RESULTS / "cifar10-cnn/README.md").read_bytes())
+    assert f"has {100 * long[last]['test']['accuracy']:.2f} % at T = {last} (" in text
+    assert f"and {statistics.fmean(few):.2f} ± {statistics.stdev(few):.2f} % with 20;" in text
+    dead = statistics.fmean(run[last]["retrained"]["dead_neurons"] for run in short.values())
+    assert f"{long[last]['retrained']['dead_neurons']} and {dead:.0f} of its neurons" in text
+    (run,) = records("cifar10-cnn", "sap-p0.5").values()
+    lost = [run[0]["test"]["accuracy"] - one["test"]["accuracy"] > 0.05 for one in run]
+    first = len(lost) - lost[::-1].index(False)
+    kept = 100 * run[first]["retrained"]["density"]
+    said = f"more than five points below dense from T = {first} on, where {kept:.1f} % of the weights remain"
+    for name in ("../README.md", "README.md", "cifar10-cnn-20/README.md"):
+        assert said in words((RESULTS / name).read_bytes())
+
+
 def test_runs_whose_index_falls_again_are_counted():
     runs = [[r["retrained"]["pq_index"] for r in run] for run in records("fashionmnist-mlp", "one-shot").values()]
     fallen = sum(max(index) > 2 * index[-1] for index in runs)
