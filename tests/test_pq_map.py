@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import palmette as pm
-from palmette.measures.pq_map import P_GRID, Q_GRID, map_of_rows, pq_map
+from palmette.measures.pq_map import P_GRID, Q_GRID, map_of_rows
 from palmette.measures.rows import Rows
 
 
@@ -17,7 +17,7 @@ def test_the_grid_is_the_papers():
 def test_every_value_is_the_index_at_its_p_and_q(scale):
     w = torch.randn(1000, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * scale
     kept = torch.rand(1000, generator=torch.Generator().manual_seed(1)) < 0.7
-    values = pq_map(w, kept=kept)
+    (values,) = map_of_rows(Rows.of(w[None], kept[None]))
     assert values.shape == (10, 11)
     for i, p in enumerate(P_GRID):
         for j, q in enumerate(Q_GRID):
@@ -30,14 +30,9 @@ def test_every_value_is_the_index_at_its_p_and_q(scale):
 def test_rows_of_several_segments_are_measured_as_one():
     parts = torch.randn(3, 10).split((4, 6), 1)
     values = map_of_rows(Rows(tuple(parts), (None, None)))
-    assert torch.allclose(values[2], pq_map(torch.cat(parts, 1)[2]), rtol=1e-12, equal_nan=True)
+    assert torch.allclose(values, map_of_rows(Rows.of(torch.cat(parts, 1))), rtol=1e-12, equal_nan=True)
 
 
 def test_zeros_have_no_map():
-    assert bool(pq_map([0.0, 0.0]).isnan().all())
-    assert bool(pq_map([]).isnan().all())
-
-
-def test_a_wrong_pair_is_refused():
-    with pytest.raises(ValueError, match=r"p=1\.2"):
-        pq_map([1.0], p=[1.2], q=[2.0])
+    assert bool(map_of_rows(Rows.of(torch.zeros(1, 2))).isnan().all())
+    assert bool(map_of_rows(Rows.of(torch.zeros(1, 0))).isnan().all())
