@@ -139,7 +139,7 @@ class ExactPowerSums:
 
     def value(self, d: Tensor) -> PowerSums:
         """As float64, with the number of entries that count."""
-        return PowerSums(d, self.scale, self.p_sums.value(), self.q_sums.value(), self.p, self.q, exact=True)
+        return PowerSums(d, self.scale, self.p_sums.value(), self.q_sums.value(), self.p, self.q)
 
 
 def exact_power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:

@@ -75,7 +75,6 @@ class PowerSums:
         scale: positive float64; magnitudes are divided by it, so that no power overflows.
         p_sum: :math:`\sum_i (|w_i| / scale)^p`.
         q_sum: :math:`\sum_i (|w_i| / scale)^q`.
-        exact: whether they were summed without rounding (`palmette.measures.exact`).
     """
 
     d: Tensor
@@ -84,7 +83,6 @@ class PowerSums:
     q_sum: Tensor
     p: float
     q: float
-    exact: bool = False
 
     def __add__(self, other: PowerSums) -> PowerSums:
         if (self.p, self.q) != (other.p, other.q):

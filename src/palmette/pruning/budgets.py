@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from palmette.measures.bound import check_eta, check_mass_power, droppable, ordered_mass
-from palmette.measures.exact import exact_power_sums
+from palmette.measures.exact import exact_power_sums, powers
 from palmette.measures.pq import PowerSums, check_pq, index_from_sums, power_sums
 from palmette.measures.rows import TILE, Rows, as_tensor, is_number
 
@@ -117,34 +117,29 @@ class Sap(Budget):
             raise ValueError(f"beta must be above 0 and at most 1, got beta={self.beta!r}")
 
     def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
-        p, q, eta = (float(x) for x in (self.p, self.q, self.eta))
-        size, power = sums.d.to(torch.float64), q / (q - p)
-        # The same r, powers of d cancelled: at a small p the index is so near 1 that 1 - I has few digits left.
-        retained = sums.p_sum * (sums.p_sum / sums.q_sum) ** (p / (q - p)) * (1 + eta) ** -power
+        size, retained = sums.d.to(torch.float64), self._retained(sums)
         # Sums round, in another way in each order. Where that could move a count, they are summed exactly.
-        noise = 2 * power * (_roundings(rows) + 8) * torch.finfo(torch.float64).eps
+        noise = 2 * self._power * (_roundings(rows) + 8) * torch.finfo(torch.float64).eps
         limit = _share(sums.d, self.beta)
         least, most = (self._cut(retained * (1 + sign * noise), size, limit)[1] for sign in (1, -1))
         in_doubt = (least != most) & (sums.p_sum > 0)
-        if bool(in_doubt.any()) and (rows.segments or sums.exact):
-            retained[in_doubt] = self._exactly(rows, sums, in_doubt)
+        if rows.segments and bool(in_doubt.any()):
+            retained[in_doubt] = self._retained(exact_power_sums(rows.take(in_doubt), p=sums.p, q=sums.q))
         return self._cut(retained, size, limit)
 
+    @property
+    def _power(self) -> float:
+        return float(self.q) / (float(self.q) - float(self.p))
+
+    def _retained(self, sums: PowerSums) -> Tensor:
+        """The r of the formula, powers of d cancelled: at a small p, 1 - I has few digits left."""
+        p, q, eta = (float(x) for x in (self.p, self.q, self.eta))
+        return sums.p_sum * powers(sums.p_sum / sums.q_sum, p / (q - p)) * math.pow(1 + eta, -self._power)
+
     def _cut(self, retained: Tensor, size: Tensor, limit: Tensor) -> tuple[Tensor, Tensor]:
-        power = float(self.q) / (float(self.q) - float(self.p))
-        retained = torch.minimum(_whole_if_near(retained, size * power), size)
+        retained = torch.minimum(_whole_if_near(retained, size * self._power), size)
         wanted = _whole_if_near(float(self.gamma) * (size - retained), float(self.gamma) * size)
         return retained, torch.where(wanted < limit, wanted.floor(), limit).to(torch.int64)
-
-    def _exactly(self, rows: Rows, sums: PowerSums, which: Tensor) -> Tensor:
-        """How many to keep of some rows: the same number, whatever their sums were made of."""
-        if not sums.exact:
-            sums = exact_power_sums(rows.take(which), p=sums.p, q=sums.q)
-            which = torch.ones_like(sums.p_sum, dtype=torch.bool)
-        p, q, eta = (float(x) for x in (self.p, self.q, self.eta))
-        p_sum, q_sum = sums.p_sum[which].numpy(), sums.q_sum[which].numpy()
-        # numpy: torch takes other arithmetic for the last few entries of a tensor.
-        return torch.from_numpy(p_sum * np.power(p_sum / q_sum, p / (q - p)) * (1 + eta) ** (-q / (q - p)))
 
 
 OF_SAP = tuple(setting.name for setting in fields(Sap))
