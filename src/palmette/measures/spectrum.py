@@ -100,7 +100,7 @@ class Spectrum:
         self.zeros += other.zeros
         self._wide += other._wide
         for dtype, counts in other._narrow.items():
-            self._counts_of(dtype).__iadd__(counts)
+            self._counts_of(dtype)[:] += counts
         self._few += other._few
         if self._wide > EXACT:
             self._fold()
@@ -161,11 +161,11 @@ class Spectrum:
         """
         if self.exact:
             values, counts = self.points()
-            at, below = _place(counts, rank)
+            at, below = place_of(rank, counts)
             return float(values[at]), float(values[at]), below
         everything = self._in_buckets(max(self._buckets))
         ((bits, (counts, _)),) = everything._buckets.items()
-        bucket, below = _place(counts, rank)
+        bucket, below = place_of(rank, counts)
         shift = bits - _BUCKET_BITS
         edges = np.array([bucket << shift, ((bucket + 1) << shift) - 1], _INTEGERS[bits])
         low, high = edges.view(_REALS[bits])
@@ -285,7 +285,7 @@ def joined(parts: list[Points]) -> Points:
     return values[starts], np.add.reduceat(counts[order], starts) if len(values) else counts
 
 
-def _place(counts: _Array, rank: int) -> tuple[int, int]:
+def place_of(rank: int, counts: _Array) -> tuple[int, int]:
     """Where the `rank`-th smallest is, and how many come before that place."""
     upto = np.cumsum(counts)
     at = int(np.searchsorted(upto, rank))

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
+from operator import add
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from palmette.errors import NothingToPrune
-from palmette.measures.pq import PowerSums
 from palmette.measures.rows import TILE
-from palmette.measures.spectrum import Points, Spectrum, joined
+from palmette.measures.spectrum import Points, Spectrum, joined, place_of
 from palmette.pruning.budgets import Budget, FixedRatio, Sap
 from palmette.pruning.pruner import prune
 from palmette.pruning.scopes import Scope, check_scope
@@ -55,9 +55,8 @@ def find_thresholds(
         for i, stored in enumerate(weights)
     ]
     values, counts = joined([points for _, points in inside])
-    upto = np.cumsum(counts)
-    at = int(np.searchsorted(upto, cut - below))
-    left = cut - below - int(upto[at] - counts[at])
+    at, smaller = place_of(cut - below, counts)
+    left = cut - below - smaller
     shares = []
     for less, (found, times) in inside:
         ties = min(left, int(times[found == values[at]].sum()))
@@ -95,18 +94,16 @@ class Cut:
     """A cut that was decided and is yet to be made.
 
     Args:
-        scope: of the units that were measured.
         budget: that decided.
-        thresholds: by name, where each weight is cut; none in scope "neuron", where each part is cut by itself.
+        thresholds: by name, where weights are cut; one that is not there is cut neuron by neuron.
     """
 
-    scope: Scope
     budget: Budget
-    thresholds: Mapping[str, Threshold] | None
+    thresholds: Mapping[str, Threshold]
 
     def masks(self, stored: Stored, chunk: int = CHUNK) -> Iterator[tuple[Part, Tensor]]:
         """The parts of a weight, in order, and which of their entries remain."""
-        if self.thresholds is None or stored.name not in self.thresholds:
+        if stored.name not in self.thresholds:
             # The neurons of a transposed weight run through all of its parts.
             for part in stored.parts(stored.entries if stored.transposed else chunk):
                 kept = None if part.kept is None else {"": part.kept.reshape(part.weight.shape)}
@@ -145,21 +142,19 @@ def decide(weights: Sequence[Stored], *, scope: Scope, budget: Budget, chunk: in
     if not weights:
         raise NothingToPrune("weights must hold at least one, got none")
     if scope == "neuron":
-        flat = [w for w in weights if len(w.shape) < 2]
-        return Cut(scope, budget, _by_layer(flat, budget, chunk) if flat else None)
+        return Cut(budget, _by_layer([w for w in weights if len(w.shape) < 2], budget, chunk))
     if scope == "layer":
-        return Cut(scope, budget, _by_layer(weights, budget, chunk))
-    sums: PowerSums | None = None
-    spectrum = Spectrum()
+        return Cut(budget, _by_layer(weights, budget, chunk))
+    layers, spectrum = [], Spectrum()
     known: dict[int, Points] = {}
     for i, found in enumerate(survey(weights, budget=budget, chunk=chunk)):
-        sums = found.layer if sums is None else sums + found.layer
+        layers.append(found.layer)
         spectrum.merge(found.spectrum)
         if found.spectrum.narrow:
             known[i] = found.spectrum.points()
-    assert sums is not None
-    shares = find_thresholds(weights, spectrum, int(budget.plan_of_sums(sums).cut), chunk, known)
-    return Cut(scope, budget, {w.name: own for w, (_, own) in zip(weights, shares, strict=True)})
+    cut = int(budget.plan_of_sums(reduce(add, layers)).cut)
+    shares = find_thresholds(weights, spectrum, cut, chunk, known)
+    return Cut(budget, {w.name: own for w, (_, own) in zip(weights, shares, strict=True)})
 
 
 def _by_layer(weights: Sequence[Stored], budget: Budget, chunk: int) -> dict[str, Threshold]:
