@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 from palmette.errors import NothingToPrune
@@ -139,9 +141,7 @@ def conclude(
     found = [layer for part in parts for layer in part.layers]
     if not found:
         raise NothingToPrune("there is no weight to measure")
-    sums, spectrum = found[0].sums, Spectrum()
-    for layer in found[1:]:
-        sums = sums + layer.sums
+    sums, spectrum = reduce(add, (layer.sums for layer in found)), Spectrum()
     for layer in found:
         spectrum.add_counts(layer.counts or {})
     for part in parts:

@@ -51,7 +51,9 @@ class Met:
             rates: learning rates to take in place of the optimizers' own, as `rates` has them after a round.
             note: whether to note the learning rates of each step.
         """
-        names = {id(p): name for name, p in parameters_by_name(self._pruner.model).items()}
+        parameters = parameters_by_name(self._pruner.model)
+        names = {id(p): name for name, p in parameters.items()}
+        pruned = {id(parameters[name]) for name in self._pruner.masks if name in parameters}
         ours: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         others: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         set_aside: list[tuple[dict[str, Any], Any]] = []
@@ -85,8 +87,6 @@ class Met:
                 if any(id(p) in pruned for g in optimizer.param_groups for p in g["params"]):
                     self._pruner.hold(optimizer)
 
-        parameters = parameters_by_name(self._pruner.model)
-        pruned = {id(parameters[name]) for name in self._pruner.masks if name in parameters}
         hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
         try:
             yield

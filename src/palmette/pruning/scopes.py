@@ -64,9 +64,8 @@ def _group(
         return weights[name].rows(values) if per_neuron else values.reshape(1, -1)
 
     def masks(segments: Sequence[Tensor]) -> dict[str, Tensor]:
-        shape = {n: weights[n].tensor.shape for n in names}
         return {
-            n: weights[n].from_rows(s) if per_neuron else s.reshape(shape[n])
+            n: weights[n].from_rows(s) if per_neuron else s.reshape(weights[n].shape)
             for n, s in zip(names, segments, strict=True)
         }
 

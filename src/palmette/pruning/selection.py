@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -72,13 +73,10 @@ def threshold(rows: Rows, cut: int) -> float:
 
 def _select_by_sorting(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
     remaining = torch.empty(rows.n, rows.width, dtype=torch.bool, device=rows.device)
-    if rows.width:
-        for part, _ in cut_into_tiles(remaining):
-            block = rows.part(part)
-            keys = torch.cat(
-                [_keys(s, k, _key_dtype(rows)) for s, k in zip(block.segments, block.kept, strict=True)], 1
-            )
-            remaining[part] = _remaining_of_block(keys, cut[part].to(rows.device))
+    for part, _ in cut_into_tiles(remaining):
+        block = rows.part(part)
+        keys = [_keys(s, k, _key_dtype(rows)) for s, k in zip(block.segments, block.kept, strict=True)]
+        remaining[part] = _remaining_of_block(torch.cat(keys, 1), cut[part].to(rows.device))
     # An entry that was gone stays gone.
     widths = [s.shape[1] for s in rows.segments]
     return tuple(
@@ -225,10 +223,7 @@ def _write_remaining(row: Rows, cut: Cut, remaining: list[Tensor]) -> None:
 
 def _key_dtype(rows: Rows) -> torch.dtype:
     """The narrowest dtype that holds the values of all segments."""
-    dtype = rows.segments[0].dtype
-    for segment in rows.segments[1:]:
-        dtype = torch.promote_types(dtype, segment.dtype)
-    return dtype
+    return reduce(torch.promote_types, (segment.dtype for segment in rows.segments))
 
 
 def _keys(values: Tensor, kept: Tensor | None, dtype: torch.dtype, scratch: Tensor | None = None) -> Tensor:

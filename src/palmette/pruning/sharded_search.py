@@ -13,6 +13,8 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
+from operator import add
 
 import torch
 from torch import Tensor
@@ -51,12 +53,7 @@ class Units:
 
     def added(self, of: Callable[[list[Piece]], Tensor]) -> Tensor:
         """Whole numbers that `of` finds in the pieces, added up over all processes."""
-        total: Tensor | None = None
-        for spread, pieces in self.by_spread():
-            found = spread.add(of(pieces))
-            total = found if total is None else total + found
-        assert total is not None
-        return total
+        return reduce(add, (spread.add(of(pieces)) for spread, pieces in self.by_spread()))
 
     def counts(self) -> Tensor:
         """Entries of each unit that count, int64."""

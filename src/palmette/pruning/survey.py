@@ -136,14 +136,5 @@ def _counted(spectrum: Spectrum, budget: Budget) -> PowerSums:
 
 
 def _one_below_another(sums: Sequence[PowerSums]) -> PowerSums:
-    def joined(of: Callable[[PowerSums], Tensor]) -> Tensor:
-        return torch.cat([of(s) for s in sums])
-
-    return PowerSums(
-        joined(lambda s: s.d),
-        joined(lambda s: s.scale),
-        joined(lambda s: s.p_sum),
-        joined(lambda s: s.q_sum),
-        sums[0].p,
-        sums[0].q,
-    )
+    d, scale, p_sum, q_sum = map(torch.cat, zip(*((s.d, s.scale, s.p_sum, s.q_sum) for s in sums), strict=True))
+    return PowerSums(d, scale, p_sum, q_sum, sums[0].p, sums[0].q)
