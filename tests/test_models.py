@@ -256,6 +256,7 @@ REFUSED = {
     "own_models:three": "model 'own_models:three': three must be a function",
     "own_models:flat": r"model 'own_models:flat' fails on two images of shape \(1, 8, 8\): RuntimeError: ",
     "own_models:positional": r".* called as positional\(shape=\(channels, height, width\), classes=number\)",
+    "torch:zeros": r"model 'torch:zeros': zeros must be a function that can be called as zeros\(shape=",
     "own_models:nothing": "model 'own_models:nothing' must return a torch.nn.Module, got str",
     "own_models:narrow": r"'own_models:narrow' must give one score per class: .*\(2, 3\), got shape \(2, 2\)",
     "own_models:pair": "model 'own_models:pair' must give .* got tuple",

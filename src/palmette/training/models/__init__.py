@@ -94,7 +94,7 @@ def _imported(name: str) -> Builder:
         ) from error
     try:
         inspect.signature(function).bind(shape=(1, 1, 1), classes=2)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # the latter of what is written in C
         raise ValueError(
             f"model {name!r}: {path} must be a function that can be called as "
             f"{path}(shape=(channels, height, width), classes=number): {error}"
