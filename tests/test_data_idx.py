@@ -53,10 +53,10 @@ def test_labels_that_do_not_fit_their_images_are_refused(tmp_path):
     folder = write_idx(tmp_path / "set")
     labels = folder / "train-labels-idx1-ubyte"
     labels.write_bytes(idx(np.zeros(19, np.uint8)))
-    with pytest.raises(ValueError, match=r"train images in .*set.* one label each, got 20 images and 19 labels"):
+    with pytest.raises(ValueError, match=r"MNIST in .*set.* one label each, got 20 images and 19 labels"):
         load("MNIST", folder=folder)
     labels.write_bytes(idx(np.full(20, 10, np.uint8)))
-    with pytest.raises(ValueError, match=r"labels of the train images .* must be from 0 to 9, got 10"):
+    with pytest.raises(ValueError, match=r"labels of the training images .* must be from 0 to 9, got 10"):
         load("MNIST", folder=folder)
     labels.write_bytes(idx(np.zeros((20, 1), np.uint8)))
     with pytest.raises(ValueError, match=r"labels must have 1 dimensions, .* has shape \(20, 1\)"):
@@ -67,7 +67,7 @@ def test_labels_that_do_not_fit_their_images_are_refused(tmp_path):
 
 
 def test_a_set_without_images_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"train images in .*set' must be at least one, got none"):
+    with pytest.raises(ValueError, match=r"images of MNIST in .*set' must be at least one pixel, got none"):
         load("MNIST", folder=write_idx(tmp_path / "set", train=0))
 
 

@@ -16,8 +16,8 @@ PADDING = 4
 class Shifts:
     """What was drawn for a batch: which images are flipped, and the corner of each crop in the padded image.
 
-    All three have one entry per image. `top` and `left` go from 0 to twice the padding; the padding itself leaves
-    an image where it is.
+    All three have one entry per image. `top` and `left` go from 0 to twice the `PADDING`, which itself leaves an
+    image where it is.
     """
 
     flip: Tensor
@@ -25,24 +25,24 @@ class Shifts:
     left: Tensor
 
     @staticmethod
-    def drawn_from(bits: Tensor, *, padding: int = PADDING) -> Shifts:
+    def drawn_from(bits: Tensor) -> Shifts:
         """From a random integer below 2^63 for each image: flips with probability ½, crops uniformly."""
-        side = 2 * padding + 1
+        side = 2 * PADDING + 1
         return Shifts((bits & 1).bool(), (bits >> 1 & 2**31 - 1) % side, (bits >> 32) % side)
 
 
-def shifted(images: Tensor, shifts: Shifts, *, padding: int = PADDING) -> Tensor:
+def shifted(images: Tensor, shifts: Shifts) -> Tensor:
     """Each image B×C×H×W flipped left to right where drawn, then reflect-padded and cropped to its size.
 
     Reflection does not repeat the edge: left of columns 0 1 2 stand 2 1. Nothing is padded in memory; each
     pixel is fetched from where it comes from.
     """
     height, width = images.shape[2:]
-    if not 0 <= padding < min(height, width):
-        raise ValueError(f"reflect padding must be from 0 to less than the image, {height}×{width}, got {padding}")
+    if min(height, width) <= PADDING:
+        raise ValueError(f"reflect padding of {PADDING} needs images that are larger, got {height}×{width}")
     device = images.device
-    rows = _reflected(shifts.top.to(device) - padding, height)
-    columns = _reflected(shifts.left.to(device) - padding, width)
+    rows = _reflected(shifts.top.to(device) - PADDING, height)
+    columns = _reflected(shifts.left.to(device) - PADDING, width)
     columns = torch.where(shifts.flip.to(device)[:, None], width - 1 - columns, columns)
     source = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
     pixels = images.flatten(2)
