@@ -23,8 +23,7 @@ def make_linear_fast(skeleton: nn.Module) -> None:
             module.forward = functools.partial(_linear, module, relu=False)  # type: ignore[method-assign]
     for module in skeleton.modules():
         if type(module) is nn.Sequential:
-            children = list(module)
-            for one, following in itertools.pairwise(children):
+            for one, following in itertools.pairwise(module):
                 if type(one) is nn.Linear and type(following) is nn.ReLU and stands_once(skeleton, one, following):
                     one.forward = functools.partial(_linear, one, relu=True)  # type: ignore[method-assign]
                     following.forward = same  # type: ignore[method-assign, assignment]
@@ -37,9 +36,9 @@ def same(x: Tensor) -> Tensor:
 
 def stands_once(skeleton: nn.Module, *modules: nn.Module) -> bool:
     """Whether each of the modules stands at one place, without hooks that would see a result between."""
-    names = [module for _, module in skeleton.named_modules(remove_duplicate=False)]
+    places = [module for _, module in skeleton.named_modules(remove_duplicate=False)]
     hooks = any(m._forward_hooks or m._forward_pre_hooks for m in modules)
-    return not hooks and all(sum(m is module for m in names) == 1 for module in modules)
+    return not hooks and all(sum(m is module for m in places) == 1 for module in modules)
 
 
 def _linear(module: nn.Linear, x: Tensor, *, relu: bool) -> Tensor:

@@ -156,10 +156,9 @@ class Stacked:
             for name, _ in self.models[0].named_buffers()
         }
         self.device = next(iter(self._parameters.values())).device
-        rounded = _rounded(self.models[0])
-        self._update = Update(self._parameters, members, recipe, rounded=rounded)
+        self._update = Update(self._parameters, members, recipe, rounded=_rounded(self.models[0]))
         self.notes: list[str] = []
-        self._all = torch.vmap(self._one, in_dims=(0, 0, 0))
+        self._all = torch.vmap(self._one)
         if recipe.compile:
             self._all = compiled(self._all, self.notes)
 
@@ -253,7 +252,6 @@ def compiled(function: Callable[..., Tensor], notes: list[str]) -> Callable[...,
     return call
 
 
-@torch.no_grad()
 @torch.no_grad()
 def _stack_(tensors: Sequence[Tensor]) -> Tensor:
     """One tensor of all; each of them becomes a slice of it."""

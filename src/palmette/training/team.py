@@ -110,7 +110,7 @@ class Team:
     def _who_is_lost(self) -> str:
         end = time.monotonic() + 5
         while self._others and time.monotonic() < end:
-            if said := _lost(self._others, self.size):
+            if said := _lost(self._others):
                 return f"{said}. {_GO_ON}"
             time.sleep(0.1)
         return ""
@@ -118,7 +118,7 @@ class Team:
     def close(self) -> None:
         """Let the others end; at once, if they are in the middle of an epoch."""
         try:
-            if not self.in_epoch and not _lost(self._others, self.size):
+            if not self.in_epoch and not _lost(self._others):
                 self.send("end")
         except ProcessLost:
             self.in_epoch = True
@@ -142,10 +142,10 @@ def team_of(size: int, device: str) -> Iterator[Team | None]:
     others = [_start(rank, size, device, store.port) for rank in range(1, size)]
     over = threading.Event()
     try:
-        _wait_for(others, size, store)
+        _wait_for(others, store)
         torch.set_num_threads(max(1, threads // size))
         team = Team(0, size, _device_of(0, device), store, others)
-        threading.Thread(target=_watch, args=(others, size, over), daemon=True).start()
+        threading.Thread(target=_watch, args=(others, over), daemon=True).start()
         try:
             yield team
         finally:
@@ -156,10 +156,10 @@ def team_of(size: int, device: str) -> Iterator[Team | None]:
         torch.set_num_threads(threads)
 
 
-def _watch(others: Sequence[Follower], size: int, over: threading.Event) -> None:
+def _watch(others: Sequence[Follower], over: threading.Event) -> None:
     """End this process if another has ended and that goes unnoticed: on GPUs one waits for the lost for ever."""
     while not over.wait(1.0):
-        if (said := _lost(others, size)) and not over.wait(_STUCK):
+        if (said := _lost(others)) and not over.wait(_STUCK):
             os.write(2, f"palmette: {said}. {_GO_ON}\n".encode())
             os._exit(2)
 
@@ -176,24 +176,24 @@ def _start(rank: int, size: int, device: str, port: int) -> Follower:
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True), said
 
 
-def _wait_for(others: Sequence[Follower], size: int, store: Store) -> None:
+def _wait_for(others: Sequence[Follower], store: Store) -> None:
     end = time.monotonic() + _START
-    while store.add("ready", 0) < size - 1:
-        if said := _lost(others, size):
+    while store.add("ready", 0) < len(others):
+        if said := _lost(others):
             raise ProcessLost(said)
         if time.monotonic() > end:
-            raise ProcessLost(f"{size} processes could not be started in {_START:.0f} seconds")
+            raise ProcessLost(f"{len(others) + 1} processes could not be started in {_START:.0f} seconds")
         time.sleep(0.05)
 
 
-def _lost(others: Sequence[Follower], size: int) -> str:
+def _lost(others: Sequence[Follower]) -> str:
     """Which process has ended, and how; empty if all are there."""
     for rank, (process, said) in enumerate(others, 1):
         if (code := process.poll()) is not None:
             said.seek(0)
             lines = said.read().decode(errors="replace").strip().splitlines()
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-            return f"process {rank + 1} of {size} has ended {how}" + (f": {lines[-1]}" if lines else "")
+            return f"process {rank + 1} of {len(others) + 1} has ended {how}" + (f": {lines[-1]}" if lines else "")
     return ""
 
 
@@ -214,9 +214,7 @@ class SharedTraining(Training):
     def __init__(self, member: Member, images: Images, recipe: Recipe, team: Team) -> None:
         if team.rank == 0:
             team.send_images(images)
-            team.send(
-                "train", member.model, member.optimizer, member.seed, member.round, dict(member.masks), recipe
-            )
+            team.send("train", member, recipe)
         super().__init__([member], images, recipe)
         assert isinstance(self.network, Alone)
         self.network.add_gradients = self._add_gradients
@@ -277,9 +275,8 @@ def follow(rank: int, size: int, device: str, port: int, threads: int) -> None:
         if kind == "images":
             images = rest[0]
         elif kind == "train":
-            model, optimizer, seed, round_, masks, recipe = rest
             assert images is not None
-            training = SharedTraining(Member(model, optimizer, seed, round_, masks), images, recipe, team)
+            training = SharedTraining(rest[0], images, rest[1], team)
         elif kind == "epoch":
             assert training is not None
             training.epoch(rest[0], learning_rate=rest[1])

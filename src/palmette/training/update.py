@@ -34,7 +34,7 @@ class Update:
         members: Sequence[Member],
         recipe: Recipe,
         *,
-        rounded: Collection[str] = (),
+        rounded: Collection[str],
     ) -> None:
         self.recipe = recipe
         self._parameters = {name: p for name, p in parameters.items() if p.requires_grad}
@@ -118,8 +118,8 @@ class Update:
             gradient = gradient.add_(momentum, alpha=recipe.momentum) if recipe.nesterov else momentum
         parameter.sub_(gradient * self._rate)
 
-    def _adam(self, name: str, gradient: Tensor, *, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        recipe, parameter = self.recipe, self._parameters[name]
+    def _adam(self, name: str, gradient: Tensor) -> None:
+        recipe, parameter, betas = self.recipe, self._parameters[name], (0.9, 0.999)
         first, second = self._known[name]
         step = self._steps[name].add_(1)
         if recipe.optimizer == "adamw":

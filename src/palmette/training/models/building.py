@@ -6,6 +6,8 @@ from typing import Protocol, TypeAlias
 
 from torch import nn
 
+from palmette.measures.rows import is_number
+
 Shape: TypeAlias = tuple[int, int, int]
 """Channels, height and width of an image."""
 
@@ -23,19 +25,15 @@ def check_images(model: str, shape: Shape, classes: int, *, smallest: int = 1) -
 
     >>> check_images("cnn", (1, 28, 28), 10, smallest=8)
     """
-    if len(shape) != 3 or any(not _counts(size) for size in shape):
+    if len(shape) != 3 or not all(is_number(size, whole=True) and size >= 1 for size in shape):
         raise ValueError(f"{model} needs shape=(channels, height, width), three numbers from 1, got {shape!r}")
     if min(shape[1:]) < smallest:
         raise ValueError(
             f"{model} needs images of at least {smallest}x{smallest} pixels, "
             f"got {shape[1]}x{shape[2]} (shape={shape!r})"
         )
-    if not _counts(classes) or classes < 2:
+    if not is_number(classes, whole=True) or classes < 2:
         raise ValueError(f"{model} needs two or more classes, a whole number, got classes={classes!r}")
-
-
-def _counts(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def initialise_(model: nn.Module) -> nn.Module:
