@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from simulation import GPUS, KINDS, SEED, SHAPES, Kind, Result, simulated
 
 from palmette.integrations.ray_worker import SECONDS_BETWEEN_SAVES
-from palmette.reports.figures import LINES, STYLE, png
+from palmette.reports.figures import LINES, STYLE, as_file
 from palmette.studies import in_step
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer, Progress
@@ -123,7 +123,7 @@ def page() -> str:
         *shares, calm, quick = [task.result() for task in tasks]
     mixed = dict(zip(POLICIES, shares, strict=True))
     lines = _schedule_table(mixed, calm, quick) + _bytes_table(mixed[POLICIES[-1]], quick, found)
-    write_whole(PAGE.with_suffix(".png"), png(picture(mixed)))
+    write_whole(PAGE.with_suffix(".png"), as_file(picture(mixed), "png"))
     before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
     return before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + rest.split(END)[1]
 

@@ -319,7 +319,7 @@ class Command:
         return self.out / f"{slug(first.data)}-{slug(first.model)}-{digest}{suffix}"
 
     def _draw(self, runs: Sequence[Run]) -> Path | None:
-        from palmette.reports.figures import draw, png
+        from palmette.reports.figures import as_file, draw
         from palmette.studies.rundir import write_whole
 
         if not runs:
@@ -332,7 +332,7 @@ class Command:
         except ImportError as error:
             click.echo(f"palmette: {error}", err=True)
             return None
-        return write_whole(self._name(".png"), png(figure))
+        return write_whole(self._name(".png"), as_file(figure, "png"))
 
     def _ideas(self) -> list[tuple[str, str]]:
         """What to do next: a command, and what it is for."""

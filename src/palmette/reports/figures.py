@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from palmette.reports.phases import by_round
 from palmette.reports.tables import Record, Run, by_method
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ class Panel:
     x: Callable[[Record], float]
     y: Callable[[Record], float | None]
     x_label: str
-    y_label: str = ""
     log_x: bool = False
     log_y: bool = False
     falling: bool = False
@@ -90,24 +90,21 @@ PANELS = (
 )
 
 
-def draw(runs: Iterable[Run], *, caption: str = "", panels: Sequence[Panel] = PANELS) -> Figure:
-    """One figure with `panels`, two in a row, a common legend above them and a caption below."""
+def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
+    """One figure with all `PANELS`, two in a row, a common legend above them and a caption below."""
     check_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
 
     groups = by_method(runs)
     with matplotlib.rc_context(STYLE):
-        rows = (len(panels) + 1) // 2
-        figure = Figure(figsize=(10, 0.9 + 3.3 * rows), layout="constrained")
+        figure = Figure(figsize=(10, 7.5), layout="constrained")
         figure.get_layout_engine().set(h_pad=0.09)  # type: ignore[union-attr,call-arg]
-        axes = figure.subplots(rows, min(2, len(panels)), squeeze=False).flatten()
-        for axis, panel in zip(axes, panels, strict=False):
+        axes = figure.subplots(2, 2).flatten()
+        for axis, panel in zip(axes, PANELS, strict=True):
             for (name, many), line in zip(groups.items(), LINES * len(groups), strict=False):
                 _curve(axis, panel, many, line | {"label": name})
             furnish(axis, panel)
-        for axis in axes[len(panels) :]:
-            axis.remove()
         handles, names = axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), handlelength=3.2)
         figure.supxlabel(caption, fontsize=10, color="#444444")
@@ -122,17 +119,10 @@ def check_matplotlib() -> None:
         raise ImportError("a figure needs matplotlib: pip install 'palmette[report]'") from error
 
 
-def png(figure: Figure) -> bytes:
-    """The figure as a PNG file, the same bytes for the same figure."""
-    return as_file(figure, "png")
-
-
 def as_file(figure: Figure, kind: Literal["png", "svg", "pdf"]) -> bytes:
     """The figure as a file, the same bytes for the same figure."""
     import matplotlib
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
 
-    FigureCanvasAgg(figure)
     file = io.BytesIO()
     silent: dict[str, dict[str, Any]] = {
         "png": {"Software": None},
@@ -148,8 +138,7 @@ def as_file(figure: Figure, kind: Literal["png", "svg", "pdf"]) -> bytes:
 def points(panel: Panel, many: Sequence[Sequence[Record]]) -> list[tuple[float, float, float]]:
     """Place, mean and standard deviation, round by round, over the runs that reached the round."""
     found = []
-    for t in range(max(map(len, many), default=0)):
-        at = [records[t] for records in many if len(records) > t]
+    for at in by_round(many):
         values = [v for record in at if (v := panel.y(record)) is not None]
         if values:
             deviation = statistics.stdev(values) if len(values) > 1 else 0.0
@@ -173,7 +162,7 @@ def _curve(axis: Axes, panel: Panel, many: Sequence[Sequence[Record]], line: dic
 
 def furnish(axis: Axes, panel: Panel) -> None:
     """Title, labels and scales."""
-    axis.set(title=panel.title, xlabel=panel.x_label, ylabel=panel.y_label)
+    axis.set(title=panel.title, xlabel=panel.x_label)
     axis.margins(x=0.02)
     for log, which in ((panel.log_x, "x"), (panel.log_y, "y")):
         if log:

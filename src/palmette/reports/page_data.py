@@ -5,11 +5,11 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Any, get_args
 
-from palmette.reports.phases import mean, phases_of, phases_of_mean, turns
+from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, turns
 from palmette.reports.tables import Record, Run, label
-from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment
+from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment, Method
 from palmette.studies.paper import MODEL_NAMES
 from palmette.training.recipe import Recipe
 
@@ -24,7 +24,6 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
 }
 _UNKNOWN = {"validation", *(field.name for field in fields(Recipe))}
 _DEFAULTS = Experiment()
-_METHODS = ("sap", "lottery-ticket", "one-shot")
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def curves(study: Study) -> Table:
     for series in study.series:
         found = phases_of_mean(series.many)
         marks = {t: name for name, t in turns(found).items()}
-        for t, at in enumerate(_by_round(series)):
+        for t, at in enumerate(by_round(series.many)):
             row: dict[str, Any] = {"series": series.name, "round": t, "n": len(at)}
             for name, of in MEASURES.items():
                 values = [value for record in at if (value := of(record)) is not None]
@@ -114,7 +113,7 @@ def layers(study: Study) -> Table:
     """A row for each series, round and layer: means over runs of density, index and of how many weights went."""
     rows = []
     for series in study.series:
-        for t, at in enumerate(_by_round(series)):
+        for t, at in enumerate(by_round(series.many)):
             for depth, name in enumerate(at[0]["retrained"]["layers"]):
                 of = [record["retrained"]["layers"][name] for record in at]
                 row = {"series": series.name, "round": t, "layer": name, "depth": depth, "n": len(at)}
@@ -127,16 +126,11 @@ def index_maps(study: Study) -> Table:
     """A row for each series and round: the mean index for each p and q, p by p, as one list."""
     rows = []
     for series in study.series:
-        for t, at in enumerate(_by_round(series)):
+        for t, at in enumerate(by_round(series.many)):
             flat = [[value for row in record["index_map"]["pq_index"] for value in row] for record in at]
             index = [_short(mean(values)) for values in zip(*flat, strict=True)]
             rows.append({"series": series.name, "round": t, "n": len(at), "pq_index": index})
     return rows
-
-
-def _by_round(series: Series) -> list[list[Record]]:
-    last = max(map(len, series.many))
-    return [[records[t] for records in series.many if len(records) > t] for t in range(last)]
 
 
 def _short(value: float | None) -> float | None:
@@ -150,7 +144,7 @@ def _order(experiment: Experiment) -> tuple[Any, ...]:
         (name, value if isinstance(value, int | float) else 0, str(value))
         for name, value in meant(experiment).items()
     ]
-    return _METHODS.index(experiment.method), experiment.p, experiment.q, sorted(rest), experiment.seed
+    return get_args(Method).index(experiment.method), experiment.p, experiment.q, sorted(rest), experiment.seed
 
 
 def meant(experiment: Experiment) -> dict[str, Any]:

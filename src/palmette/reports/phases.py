@@ -56,7 +56,7 @@ def phases_of(records: Sequence[Record]) -> list[Phase]:
 
 def phases_of_mean(many: Sequence[Sequence[Record]]) -> list[Phase]:
     """The phases of the mean curve of several runs, over those that reached a round."""
-    rounds = [[records[t] for records in many if len(records) > t] for t in range(max(map(len, many)))]
+    rounds = by_round(many)
     accuracy = [statistics.fmean(map(judged, at)) for at in rounds]
     return phases(accuracy, [mean([record["retrained"]["pq_index"] for record in at]) for at in rounds])
 
@@ -71,6 +71,12 @@ def turns(found: Sequence[Phase]) -> dict[str, int | None]:
         "turned_up": found.index("rising") - 1 if "rising" in found else None,
         "collapsed": found.index("collapsed") if "collapsed" in found else None,
     }
+
+
+def by_round(many: Sequence[Sequence[Record]]) -> list[list[Record]]:
+    """The records of each round, of the runs that reached it."""
+    last = max(map(len, many), default=0)
+    return [[records[t] for records in many if len(records) > t] for t in range(last)]
 
 
 def judged(record: Record) -> float:
