@@ -90,24 +90,14 @@ def check_beside(beside: Published, figures: Iterable[PaperFigure]) -> None:
     raise ValueError(f"{beside.source} has no value of a panel and a method that {names} can show")
 
 
-def _reader(part: str, name: str, *, scale: float = 1) -> Callable[[Record], float | None]:
+def _reader(*path: str, scale: float = 1) -> Callable[[Record], float | None]:
     def read(record: Record) -> float | None:
-        value = record[part][name]
+        value: Any = record
+        for name in path:
+            value = value[name]
         return None if value is None else scale * float(value)
 
     return read
-
-
-def _of_layer(layer: str, name: str, scale: float) -> Callable[[Record], float | None]:
-    def read(record: Record) -> float | None:
-        value = record["retrained"]["layers"][layer][name]
-        return None if value is None else scale * float(value)
-
-    return read
-
-
-def _pruned_accuracy(record: Record) -> float:
-    return 100 * float(record["pruned"]["test"]["accuracy"])
 
 
 RETRAINED = {
@@ -118,7 +108,7 @@ RETRAINED = {
 }
 # Differences are retrained less pruned, as the paper has them; a record has pruned less retrained.
 PRUNED = {
-    "pruned/accuracy": Panel("Accuracy, %", round_of, _pruned_accuracy, ROUND),
+    "pruned/accuracy": Panel("Accuracy, %", round_of, _reader("pruned", "test", "accuracy", scale=100), ROUND),
     "pruned/accuracy_difference": Panel(
         "Accuracy difference, points", round_of, _reader("pruned", "accuracy_difference", scale=-100), ROUND
     ),
@@ -163,13 +153,13 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
 
     def of_layers(heading: str, name: str, scale: float, *, legend: bool) -> Row:
         of_whole, cells = density_of if name == "density" else index_of, []
+        of = {layer: _reader("retrained", "layers", layer, name, scale=scale) for layer in layers}
         for scope, title in SCOPES.items():
             many = [records for _, records in picture.only(scope=scope, method="sap", p=sap.p, q=sap.q).runs]
-            marked = {f"{place} ({_short(layers[i])})": layers[i] for i, place in places.items()}
-            curves = [Curve("", FAINT, many, _of_layer(layer, name, scale)) for layer in others]
+            curves = [Curve("", FAINT, many, of[layer]) for layer in others]
             curves += [
-                Curve(said, look, many, _of_layer(layer, name, scale))
-                for (said, layer), look in zip(marked.items(), LINES[4:], strict=False)
+                Curve(f"{place} ({_short(layers[i])})", look, many, of[layers[i]])
+                for (i, place), look in zip(places.items(), LINES[4:], strict=False)
             ]
             cells.append((Panel(title, round_of, of_whole, ROUND), curves))
         return Row(f"{heading}, {label(sap)}", cells, alike=True, legend=legend)

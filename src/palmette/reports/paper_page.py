@@ -131,7 +131,6 @@ def _legend(part: SubFigure, row: Row, open_marks: str) -> None:
         keys.append(
             Line2D([], [], label=open_marks, color=INK, linestyle="none", marker="o", markerfacecolor="none")
         )
-    if any(not curve.name for _, curves in row.cells for curve in curves):
-        faint = next(c.look for _, curves in row.cells for c in curves if not c.name)
-        keys.append(Line2D([], [], label="the other layers", **faint))
+    faint = [curve.look for _, curves in row.cells for curve in curves if not curve.name]
+    keys += [Line2D([], [], label="the other layers", **look) for look in faint[:1]]
     part.legend(handles=keys, loc="outside upper right", ncols=len(keys), handlelength=2.8, fontsize=10)
