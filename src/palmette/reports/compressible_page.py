@@ -40,7 +40,6 @@ def page(report: Compressibility) -> str:
     """The page as text; the same report gives the same page."""
     css = files("palmette.reports").joinpath("page.css").read_text(encoding="utf-8")
     title = escape(report.title)
-    budget = report.budget
     notices = "".join(f'<p class="notice">{escape(text)}</p>\n' for text in report.warnings)
     verdict = "".join(f"<p>{escape(text)}</p>\n" for text in report.verdict)
     numbers = plain_numbers(report.layers)
@@ -67,7 +66,7 @@ def page(report: Compressibility) -> str:
 <h1>How compressible is {title}?</h1>
 <p class="lead">{counted(report.whole.d, "number" if numbers else "weight")} in {parts(report)}\
 {"" if numbers else ", measured without data"}.
-Budget: {escape(str(budget))}.</p>
+Budget: {escape(str(report.budget))}.</p>
 </header>
 <main>
 <h2>Verdict</h2>

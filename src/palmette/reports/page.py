@@ -216,13 +216,10 @@ def _settings(study: Study) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in ("", "seeds", *names))
     rows = "".join(_own(series, own[series.name], names) for series in study.series)
     ids = "".join(f"<li><code>{escape(experiment.id)}</code></li>" for experiment, _ in study.runs)
+    summary = f"{len(study.runs)} runs by their ids" if len(study.runs) > 1 else "The id of the run"
     return f"""<dl>{shared}</dl>
 <div class="scroll settings"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>
-<details><summary>{_ids(len(study.runs))}</summary><ul>{ids}</ul></details>"""
-
-
-def _ids(count: int) -> str:
-    return f"{count} runs by their ids" if count > 1 else "The id of the run"
+<details><summary>{summary}</summary><ul>{ids}</ul></details>"""
 
 
 def _own(series: Series, values: Mapping[str, Any], names: Sequence[str]) -> str:

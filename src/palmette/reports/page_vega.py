@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import altair as alt
+from typing import Any
 
 HEIGHT = 230
 ROUND = "round of pruning"
@@ -20,7 +17,7 @@ def altair_() -> Any:
     return altair
 
 
-def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
+def spec_of(chart: Any) -> dict[str, Any]:
     """What the page has to keep of a chart."""
     spec: dict[str, Any] = chart.to_dict()
     for key in ("config", "$schema"):  # the page has one configuration for all, and looks no schema up

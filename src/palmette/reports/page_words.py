@@ -46,9 +46,9 @@ def verdict(study: Study) -> list[str]:
 def sentence(row: Mapping[str, Any]) -> str:
     """What became of one series, to follow the share of its weights."""
     if not any(row["round"]):
-        so_far = {row["n"]: "nothing was trained after a cut so far."}.get(
-            row["at_the_end"], "the first cut is already more than one point below."
-        )
+        so_far = "the first cut is already more than one point below."
+        if row["at_the_end"] == row["n"]:
+            so_far = "nothing was trained after a cut so far."
         return f"of the weights have an accuracy of {percent(row['dense'])} (n = {row['n']}): {so_far}"
     open_ended = {0: "", row["n"]: " No run had left it at its end: it may go further."}.get(
         row["at_the_end"], f" {row['at_the_end']} of {row['n']} runs had not left it at the end."
