@@ -53,15 +53,5 @@ def main() -> None:
     """How far can a neural network be pruned? Measure it with the PQ Index, and prune it there."""
 
 
-main.add_command(run)
-main.add_command(show)
-main.add_command(measure)
-main.add_command(prune)
-main.add_command(data)
-main.add_command(axioms)
-main.add_command(sweep)
-main.add_command(table)
-main.add_command(report)
-main.add_command(paper)
-main.add_command(unpack)
-main.add_command(bench)
+for command in (run, show, measure, prune, data, axioms, sweep, table, report, paper, unpack, bench):
+    main.add_command(command)

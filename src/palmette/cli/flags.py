@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 if TYPE_CHECKING:
     from palmette.studies.config import Experiment
 
-METHODS = ("sap", "lottery-ticket", "one-shot")
 PAIRS = ((0.5, 1.0), (1.0, 2.0))  # the paper's p and q
 SEEDS = "0..2"
 DIGITS_EPOCHS = 15
@@ -119,13 +118,13 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
             q, three seeds, and fewer epochs for digits.
         given: what flags say, by the name of the setting; `method` and `seed` may be lists as text.
     """
-    from palmette.studies.config import BELONGS_TO, Experiment
+    from palmette.studies.config import BELONGS_TO, Experiment, Method
     from palmette.training.data import canonical
 
     base = Experiment() if file is None else Experiment.from_toml(file)
     settings = base.differences() | dict(given)
     seed_text = str(settings.pop("seed", SEEDS if file is None else base.seed))
-    method_text = settings.pop("method", ",".join(METHODS) if file is None else base.method)
+    method_text = settings.pop("method", ",".join(get_args(Method)) if file is None else base.method)
     methods = list(dict.fromkeys(part.strip() for part in method_text.split(",")))
     chosen = {"method": methods, "optimizer": [settings.get("optimizer", base.optimizer)]}
     for name in settings:

@@ -148,13 +148,11 @@ class Live:
     def __init__(self, standings: Sequence[Standing], names: Sequence[str], console: Console) -> None:
         from rich.live import Live as RichLive
 
-        self.standings, self.names, self.pace = standings, names, Pace(standings, names)
+        self.standings, self.pace = standings, Pace(standings, names)
         self.running, self.console = set[int](), console
         self.rows = [self._first_row(s, name) for s, name in zip(standings, names, strict=True)]
         self.footer = "Ctrl-C ends it at a clean point; the same command goes on from there."
-        self._live = RichLive(
-            get_renderable=self.render, console=console, refresh_per_second=4, transient=True, auto_refresh=True
-        )
+        self._live = RichLive(get_renderable=self.render, console=console, refresh_per_second=4, transient=True)
 
     def _first_row(self, s: Standing, name: str) -> dict[str, str]:
         state = {"new": "", "interrupted": f"{counted(s.rounds, 'round')} done", "running": f"in use by {s.owner}"}

@@ -112,8 +112,8 @@ def paper(
     command = Paper(
         planned, Path(out), data_dir, where, False, fleet_size(fleet), ctx.meta["palmette.arguments"],
         stem="paper", pictures=pictures, looks=(published, log),
+        tables=[figure.name for figure in figures if figure.kind == "table"],
     )  # fmt: skip
-    command.tables = [figure.name for figure in figures if figure.kind == "table"]
     if planned:
         check_matplotlib()
         command.check_all()

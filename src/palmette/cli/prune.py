@@ -129,7 +129,7 @@ def _show(title: str, cut: CheckpointCut) -> None:
     gone = whole.before - whole.after
     were = f", {whole.zeros:,} of which were zero already" if whole.zeros else ""
     remain = f"{whole.density_after:.1%} of all {whole.entries:,} remain"
-    said = [f"\nCut {gone:,} of {whole.before:,} weights{were}; {remain}."]
+    said = [f"Cut {gone:,} of {whole.before:,} weights{were}; {remain}."]
     if not math.isnan(cut.index_before):
         after = "none" if math.isnan(cut.index_after) else f"{cut.index_after:.4f}"
         said.append(f"PQ Index of the kept: {cut.index_before:.4f} before, {after} now.")
@@ -139,5 +139,6 @@ def _show(title: str, cut: CheckpointCut) -> None:
     if cut.masks is not None:
         said.append(f"{cut.masks}: {size(cut.masks.stat().st_size)}, one bit for each weight.")
         said.append("Zeros are stored like other numbers, so the file is not smaller; --pack leaves them out.")
+    console.print()
     for text in said:
-        console.print(printable(text, console) if not text.startswith("\n") else text, soft_wrap=True)
+        console.print(printable(text, console), soft_wrap=True)
