@@ -106,6 +106,12 @@ def test_bench_prints_a_table_and_numbers():
     assert [w["name"] for w in data["ways"]] == ["dense", "compacted", "CSR", "2:4"]
 
 
+def test_bench_prunes_to_the_density_as_it_is_written():
+    arguments = ["bench", "linear", "--shape", "1,8,8", "--batch", "2", "--device", "cpu", "--json"]
+    done = CliRunner().invoke(main, [*arguments, "--density", "0.9"])
+    assert json.loads(done.output)["density"] == 0.9  # 576 of 640
+
+
 def test_bench_fills_a_model_from_a_file(tmp_path):
     from palmette.training.models import build
 

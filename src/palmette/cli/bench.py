@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from palmette.cli.flags import device_named
+from palmette.cli.prune import down_to
 from palmette.reports.words import counted
 
 if TYPE_CHECKING:
@@ -101,10 +102,9 @@ def _fill(network: nn.Module, path: Path) -> None:
 
 
 def _prune(network: nn.Module, density: float, scope: str) -> None:
-    from palmette.pruning.budgets import FixedRatio
     from palmette.pruning.pruner import Pruner
 
     if not 0 < density <= 1:
         raise ValueError(f"--density must be a fraction above 0, at most 1, got {density}")
     if density < 1:
-        Pruner(network, budget=FixedRatio(1 - density), scope=scope).step()  # type: ignore[arg-type]
+        Pruner(network, budget=down_to(density), scope=scope).step()  # type: ignore[arg-type]

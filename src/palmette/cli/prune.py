@@ -80,7 +80,7 @@ def prune(
         raise ValueError(
             f"--density decides in place of SAP; leave out {f'--{given[0]}' if given else '--budget'}"
         )
-    chosen: Budget = Sap(p=p, q=q, eta=eta, gamma=gamma, beta=beta) if density is None else _ratio(density)
+    chosen: Budget = Sap(p=p, q=q, eta=eta, gamma=gamma, beta=beta) if density is None else down_to(density)
     source = EXAMPLE if path == "example" else Path(path)
     patterns = include or None
     if calibrate is not None:
@@ -96,7 +96,7 @@ def prune(
     _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
 
 
-def _ratio(density: float) -> Budget:
+def down_to(density: float) -> Budget:
     """The share that goes when `density` stays, as a person would take one from the other: 1 - 0.9 is 0.1."""
     from palmette.pruning.budgets import FixedRatio
 
