@@ -7,6 +7,8 @@ import io
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,16 @@ def test_a_run_that_failed_is_counted_as_such(folder):
     sick = Experiment(model="linear", epochs=1, rounds=1, learning_rate=1e30)
     assert all("diverged" in str(why) for why in sweep.run([sick], folder).values())
     assert "1 finished, 1 failed; " in show(folder)
+
+
+def test_why_a_run_failed_is_read_as_it_was_written_in_any_locale(folder):
+    rundir = interrupted(TICKET, folder / TICKET.id, after=1)
+    rundir.failure.write_text("größe\n", encoding="utf-8")
+    of_ascii = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "palmette", "show", str(rundir.path), "--json"]
+    ran = subprocess.run(command, env=of_ascii, capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert json.loads(ran.stdout)["failure"] == "größe"
 
 
 DAMAGE = {

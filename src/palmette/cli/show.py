@@ -85,7 +85,7 @@ def _read(run: RunDir) -> dict[str, Any]:
         "damage": None,
         "owner": now.owner,
         "stopped": now.stopped,
-        "failure": run.failure.read_text().strip() if run.failure.exists() else None,
+        "failure": run.failure.read_text(encoding="utf-8").strip() if run.failure.exists() else None,
         "settings": experiment.differences(),
         "rounds": experiment.rounds,
         "epochs": experiment.epochs,
