@@ -258,13 +258,16 @@ def test_a_change_is_checked_like_a_new_experiment():
 
 @pytest.mark.parametrize(
     ("text", "numbers"),
-    [("0", [0]), ("0..3,7", [0, 1, 2, 3, 7]), (" 5 , 1 .. 2 ", [5, 1, 2]), ("4..4", [4]), ("0..2,1", [0, 1, 2])],
-)
+    [
+        ("0", [0]), ("0..3,7", [0, 1, 2, 3, 7]), (" 5 , 1 .. 2 ", [5, 1, 2]), ("4..4", [4]), ("0..2,1", [0, 1, 2]),
+        (str(2**63 - 1), [2**63 - 1]),
+    ],
+)  # fmt: skip
 def test_seeds_are_read_as_they_are_written(text, numbers):
     assert seeds(text) == numbers
 
 
-@pytest.mark.parametrize("text", ["", "1,", "3..1", "-1", "1.5", "0..", "a", "0...3", "0..999999999", "1" * 30])
+@pytest.mark.parametrize("text", ["", "1,", "3..1", "-1", "1.5", "0..", "a", "0...3", "0.." + "9" * 19, "1" * 30])
 def test_seeds_that_are_none_are_refused_with_an_example(text):
     with pytest.raises(ValueError, match=re.escape("as 0..3,7, got ")) as refused:
         seeds(text)

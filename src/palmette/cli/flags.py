@@ -118,7 +118,7 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
             q, three seeds, and fewer epochs for digits.
         given: what flags say, by the name of the setting; `method` and `seed` may be lists as text.
     """
-    from palmette.studies.config import BELONGS_TO, Experiment, Method
+    from palmette.studies.config import BELONGS_TO, Experiment, Method, seeds
     from palmette.training.data import canonical
 
     base = Experiment() if file is None else Experiment.from_toml(file)
@@ -143,7 +143,7 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
         own = {n: v for n, v in settings.items() if n not in others} | {"method": method}
         pairs = PAIRS if both and method == "sap" else ()
         made += [Experiment(**own, p=p, q=q) for p, q in pairs] or [Experiment(**own)]
-    return [replace(experiment, seed=seed) for seed in _seeds(seed_text) for experiment in made]
+    return [replace(experiment, seed=seed) for seed in seeds(seed_text) for experiment in made]
 
 
 def fleet_size(text: str | None) -> int | None:
@@ -191,17 +191,6 @@ def device_named(name: str | None) -> str:
     except ValueError as error:
         raise ValueError(f"--{error}") from error
     return name
-
-
-def _seeds(text: str) -> list[int]:
-    """As `seeds` reads them, and single ones as large as `Experiment` takes."""
-    from palmette.studies.config import seeds
-
-    found: list[int] = []
-    for part in text.split(","):
-        number = part.strip()
-        found += [int(number)] if number.isascii() and number.isdecimal() else seeds(part)
-    return list(dict.fromkeys(found))
 
 
 def _flag(name: str) -> str:

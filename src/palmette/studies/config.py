@@ -244,12 +244,12 @@ def seeds(text: str) -> list[int]:
     """
     found: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,18})\s*(?:\.\.\s*([0-9]{1,18})\s*)?", part)
-        span = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
-        if not 0 < len(span) <= 100_000:
+        match = re.fullmatch(r"\s*([0-9]{1,19})\s*(?:\.\.\s*([0-9]{1,19})\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not 0 <= last - first < 100_000:
             rule = "seeds must be numbers or rising ranges of up to 100,000, as 0..3,7"
             raise ValueError(f"{rule}, got {part!r} in {text!r}")
-        found += span
+        found += range(first, last + 1)
     return list(dict.fromkeys(found))
 
 
