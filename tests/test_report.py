@@ -204,6 +204,7 @@ def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
     experiments = [
         Experiment(method="one-shot"),
         Experiment(seed=1, scope="neuron"),
+        Experiment(clip=None),
         Experiment(seed=0),
         Experiment(seed=1),
         Experiment(model="linear", seed=3),
@@ -211,6 +212,7 @@ def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
     found = studies([run_of(experiment, [0.9]) for experiment in experiments] + [(Experiment(seed=9), [])])
     assert [study.title for study in found] == ["Linear on digits", "MLP on digits"]
     assert [(series.name, len(series.runs)) for series in found[1].series] == [
+        ("SAP (p=0.5, q=1), clip=none", 1),
         ("SAP (p=0.5, q=1)", 2),
         ("SAP (p=0.5, q=1), scope=neuron", 1),
         ("One Shot", 1),

@@ -6,13 +6,14 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from palmette.reports.markup import latex, markdown
 from palmette.reports.own_runs import told_apart
 from palmette.reports.tables import label
+from palmette.reports.words import setting
 from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment
 from palmette.studies.records import framed, rows_of
 from palmette.studies.rundir import RunDir, find_runs
@@ -85,7 +86,7 @@ def in_words(experiments: Sequence[Experiment]) -> list[str]:
     varied = [n for n in _SETTINGS if len({getattr(e, n) for e in experiments}) > 1]
     words = []
     for e in experiments:
-        values = {n: _text(getattr(e, n)) for n in varied}
+        values = {n: setting(getattr(e, n)) for n in varied}
         more = (value if n in _ALWAYS else f"{n}={value}" for n, value in values.items())
         words.append(", ".join([name_of(e), *more]))
     return words
@@ -310,7 +311,7 @@ def _cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     titles += ["difference", f"{CONFIDENCE:.0%} interval", "pairs"] if compared else []
     rows = []
     for row in frame.to_dict("records"):
-        cells = [_text(row[name]) for name in varied] + ([str(row["round"])] if at_round else [])
+        cells = [setting(row[name]) for name in varied] + ([str(row["round"])] if at_round else [])
         spread = "" if math.isnan(row["sd"]) else f" ± {100 * row['sd']:.2f}"
         accuracy = "" if math.isnan(row["accuracy"]) else f"{100 * row['accuracy']:.2f}{spread}"
         cells += [f"{100 * row['density']:.4g}", row["method"], str(row["n"]), accuracy]
@@ -326,7 +327,7 @@ def _varied(frame: pd.DataFrame) -> list[str]:
 
 
 def _notes(frame: pd.DataFrame) -> str:
-    shared = [f"{n} {_text(frame[n].iloc[0])}" for n in _ALWAYS if n not in _varied(frame)]
+    shared = [f"{n} {setting(frame[n].iloc[0])}" for n in _ALWAYS if n not in _varied(frame)]
     notes = [f"{', '.join(shared)}."] if shared else []
     notes.append(
         "Accuracy is that on the test set, mean ± standard deviation over n runs that differ in the seed."
@@ -347,12 +348,6 @@ def _kinds(pairs: pd.Series) -> list[str]:
     few, many = pairs.between(2, ENOUGH - 1).any(), (pairs >= ENOUGH).any()
     bootstrap = f"a percentile bootstrap ({RESAMPLES:,} resamples, seed {SEED})"
     return ["Student's" + f" of fewer than {ENOUGH} pairs" * bool(many)] * bool(few) + [bootstrap] * bool(many)
-
-
-def _text(value: Any) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _signed(fraction: float) -> str:

@@ -22,7 +22,7 @@ from palmette.reports.page_looks import CONFIG, LOOKS
 from palmette.reports.page_words import judged_on, number, outcome, percent, sentence, verdict
 from palmette.reports.phases import RULE
 from palmette.reports.tables import Run
-from palmette.reports.words import counted
+from palmette.reports.words import counted, setting
 
 _OVER_ROUNDS = ("accuracy", "pq_index", "density", "gini_index", "trade_off", "phases")
 _FURTHEST = 4
@@ -229,10 +229,10 @@ def _own(series: Series, values: Mapping[str, Any], names: Sequence[str]) -> str
 
 
 def _value(value: Any) -> str:
-    names = {True: "yes", False: "no", None: "none", "": "none"}
-    if isinstance(value, bool | str | None) and value in names:
+    names = {True: "yes", False: "no", "": "none"}
+    if isinstance(value, bool | str) and value in names:
         return names[value]
-    return f"{value:g}" if isinstance(value, float) else escape(str(value))
+    return escape(setting(value))
 
 
 def _unfinished(found: Sequence[Study]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, get_args
 
 from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, turns
 from palmette.reports.tables import Record, Run, label
+from palmette.reports.words import setting
 from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment, Method
 from palmette.studies.paper import MODEL_NAMES
 from palmette.training.recipe import Recipe
@@ -177,7 +178,7 @@ def _series(runs: Sequence[Run]) -> tuple[Series, ...]:
 def said(name: str, value: Any) -> str:
     """A setting in a name.
 
-    >>> said("gamma", 3.0), said("scope", "layer")
-    ('gamma=3', 'scope=layer')
+    >>> said("gamma", 3.0), said("clip", None)
+    ('gamma=3', 'clip=none')
     """
-    return f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+    return f"{name}={setting(value)}"

@@ -1,6 +1,9 @@
-"""Numbers as people say them."""
+"""Numbers and settings as people say them."""
 
 from __future__ import annotations
+
+import math
+from typing import Any
 
 
 def counted(count: int, one: str) -> str:
@@ -35,3 +38,14 @@ def size(count: int) -> str:
         if count >= least:
             return f"{count / least:.{digits}f} {unit}"
     return f"{count} bytes"
+
+
+def setting(value: Any) -> str:
+    """The value of a setting; in a table of numbers, None is NaN.
+
+    >>> setting(3.0), setting(None), setting("layer")
+    ('3', 'none', 'layer')
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "none"
+    return f"{value:g}" if isinstance(value, float) else str(value)
