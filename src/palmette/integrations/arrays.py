@@ -93,13 +93,12 @@ def read_csv(file: Path) -> tuple[list[Stored], list[LeftOut]]:
     Columns that are not all numbers come second, each with how many of its cells are none.
     """
     with file.open(encoding="utf-8-sig", newline="") as handle:
-        first = next((row for row in csv.reader(handle) if row and not row[0].startswith("#")), [])
-    if not first or any(_is_number(cell) for cell in first):
-        table = np.loadtxt(file, delimiter=",", ndmin=1, encoding="utf-8-sig")
-        return [_whole(file.name, table.reshape(-1) if 1 in table.shape else table)], []
-    with file.open(encoding="utf-8-sig", newline="") as handle:
-        _, *rows = (row for row in csv.reader(handle) if row and not row[0].startswith("#"))
-    return _columns(first, rows)
+        rows = (row for row in csv.reader(handle) if row and not row[0].startswith("#"))
+        first = next(rows, [])
+        if first and not any(_is_number(cell) for cell in first):
+            return _columns(first, list(rows))
+    table = np.loadtxt(file, delimiter=",", ndmin=1, encoding="utf-8-sig")
+    return [_whole(file.name, table.reshape(-1) if 1 in table.shape else table)], []
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[Stored], list[LeftOut]]:
@@ -151,11 +150,10 @@ def _in_parts(
 
 
 def _stored(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Callable[[int, int], _Array]) -> Stored:
-    probe = as_tensor(np.empty(0, dtype), repr(name))  # refuses what is no real number
     return Stored(
         name,
         shape,
-        probe.dtype,
+        as_tensor(np.empty(0, dtype), repr(name)).dtype,
         lambda first, last: as_tensor(rows(first, last), repr(name)),
         math.prod(shape) * dtype.itemsize,
     )

@@ -7,7 +7,7 @@ Models.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,10 @@ def input_norms(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> di
     """
     squares: dict[str, Tensor] = {}
     model = uncompiled(model)
-    with _watched(model, squares), evaluating(model), torch.no_grad():
+    with ExitStack() as hooks, evaluating(model), torch.no_grad():
+        for name, layer, _ in _layers(model):
+            add = partial(_add_squares, squares, name)
+            hooks.enter_context(layer.register_forward_pre_hook(add, with_kwargs=True))
         for batch in batches:
             model(**batch)
     return {name: total.sqrt() for name, total in squares.items()}
@@ -63,7 +66,7 @@ def weighted_by_inputs(norms: Mapping[str, Tensor], model: nn.Module) -> Salienc
     >>> saliency("weight", torch.tensor([[1.0, -2.0]]))
     tensor([[ 5., -2.]])
     """
-    axes = {f"{n}.weight" if n else "weight": _input_axis(m) for n, m in uncompiled(model).named_modules()}
+    axes = {name: axis for name, _, axis in _layers(uncompiled(model))}
 
     def saliency(name: str, weight: Tensor) -> Tensor:
         norm, axis = norms.get(name), axes.get(name)
@@ -135,11 +138,9 @@ def prune_calibrated(
         LayerCut(n, m.numel(), int(before[n].sum()), int(m.sum()), int((before[n] & ~m & zero[n]).sum()))
         for n, m in pruner.masks.items()
     )
-    whole = LayerCut("all", pruner.masks.total, before.kept, pruner.masks.kept, sum(x.zeros for x in layers))
     written = out if pack else out / "model.safetensors"
     return CheckpointCut(
         layers,
-        whole,
         index_before,
         _index(tensors_of(weights), pruner.masks, budget),
         written,
@@ -199,22 +200,6 @@ def _batches(model: Any, tokenizer: Any, sentences: Iterable[str]) -> Iterator[d
             yield {name: values for name, values in found.items() if name in ("input_ids", "attention_mask")}
 
 
-@contextmanager
-def _watched(model: nn.Module, squares: dict[str, Tensor]) -> Iterator[None]:
-    """Adds up the squares of what comes into each layer, while it lasts."""
-    hooks = []
-    try:
-        for name, module in model.named_modules():
-            if _input_axis(module) is not None:
-                key = f"{name}.weight" if name else "weight"
-                add = partial(_add_squares, squares, key)
-                hooks.append(module.register_forward_pre_hook(add, with_kwargs=True))
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
-
-
 def _add_squares(
     squares: dict[str, Tensor], key: str, module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
 ) -> None:
@@ -225,8 +210,9 @@ def _add_squares(
     squares[key] = squares[key] + total if key in squares else total
 
 
-def _input_axis(module: nn.Module) -> int | None:
-    """The axis of the module's weight that counts its inputs; None for what is no such layer."""
-    if isinstance(module, LAYERS):
-        return 1
-    return 0 if type(module).__name__ == "Conv1D" else None
+def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
+    """Each layer by the name of its weight, and the axis of that which counts the layer's inputs."""
+    for name, module in model.named_modules():
+        usual = isinstance(module, LAYERS)
+        if usual or type(module).__name__ == "Conv1D":
+            yield f"{name}.weight" if name else "weight", module, int(usual)

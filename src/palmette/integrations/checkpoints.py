@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -73,7 +74,6 @@ class CheckpointCut:
 
     Args:
         layers: weight by weight.
-        whole: all of them.
         index_before, index_after: PQ Index of the kept weights, at the budget's p and q; NaN where there is none.
         weights_file, masks: what was written.
         bytes_before: what all tensors took where they came from.
@@ -81,13 +81,18 @@ class CheckpointCut:
     """
 
     layers: tuple[LayerCut, ...]
-    whole: LayerCut
     index_before: float
     index_after: float
     weights_file: Path
     masks: Path | None
     bytes_before: int
     coding: str = ""
+
+    @property
+    def whole(self) -> LayerCut:
+        """All weights."""
+        counts = ("entries", "before", "after", "zeros")
+        return LayerCut("all", *(sum(getattr(x, key) for x in self.layers) for key in counts))
 
 
 def prune_checkpoint(
@@ -132,19 +137,19 @@ def prune_checkpoint(
     with place_for(source, out, folder=folder) as file, readable(source):
         cut = decide(checkpoint.weights, scope=scope, budget=budget, chunk=chunk)
         if pack:
-            state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, record, None, chunk)}
+            state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, chunk, record.add)}
             save(file, state | {alias: state[name] for alias, name in checkpoint.aliases.items()})
         else:
             _write(file, checkpoint, cut, record, chunk)
     written = out / "model.safetensors" if folder else out
-    everything = sum(t.nbytes for t in (*checkpoint.weights, *checkpoint.others))
+    everything = sum(t.nbytes for t in checkpoint.tensors)
     coding = ", ".join(sorted({w.coding for w in checkpoint.weights} - {""}))
     return record.outcome(written, None if pack else masks_file(written), everything, coding)
 
 
 def _check_writable(checkpoint: Checkpoint) -> None:
     names = set()
-    for stored in (*checkpoint.weights, *checkpoint.others):
+    for stored in checkpoint.tensors:
         if stored.name in names:
             raise ValueError(f"{str(checkpoint.path)!r} has two tensors named {stored.name!r}; a file needs one")
         names.add(stored.name)
@@ -225,28 +230,32 @@ def _explained(out: Path) -> Iterator[None]:
 
 def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record, chunk: int) -> None:
     """Dense weights and bit-packed masks, part by part."""
-    # Wide ones first: every tensor then starts where its dtype may.
-    everything = sorted((*checkpoint.weights, *checkpoint.others), key=lambda t: -t.dtype.itemsize)
-    shapes = {t.name: list(t.shape) for t in everything if any(t is w for w in checkpoint.weights)}
-    bits = {name: (torch.uint8, ((int(np.prod(shape)) + 7) // 8,)) for name, shape in shapes.items()}
-    heads = {t.name: (t.dtype, t.shape) for t in everything}
+    chosen = {w.name for w in checkpoint.weights}
+    shapes = {t.name: list(t.shape) for t in checkpoint.tensors if t.name in chosen}
+    bits = {name: (torch.uint8, ((math.prod(shape) + 7) // 8,)) for name, shape in shapes.items()}
+    heads = {t.name: (t.dtype, t.shape) for t in checkpoint.tensors}
     with (
         Writer(file, heads, {"format": "pt"}) as weights,
         Writer(masks_file(file), bits, {"format": MASKS, "shapes": json.dumps(shapes)}) as masks,
     ):
-        for _, parts in _written(checkpoint, cut, record, masks, chunk):
+
+        def note(part: Part, mask: Tensor) -> None:
+            record.add(part, mask)
+            masks.add(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
+
+        for _, parts in _written(checkpoint, cut, chunk, note):
             for part in parts:
                 weights.add(part)
 
 
 def _written(
-    checkpoint: Checkpoint, cut: Cut, record: _Record, masks: Writer | None, chunk: int
+    checkpoint: Checkpoint, cut: Cut, chunk: int, note: Callable[[Part, Tensor], None]
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
-    """Every tensor of the new checkpoint by name, in the order in which `_write` announces them."""
+    """Every tensor of the new checkpoint by name; `note` is told of each part of a weight and its mask."""
     weights = {w.name: w for w in checkpoint.weights}
-    for stored in sorted((*checkpoint.weights, *checkpoint.others), key=lambda t: -t.dtype.itemsize):
+    for stored in checkpoint.tensors:
         if stored.name in weights:
-            yield stored.name, _pruned(cut, stored, chunk, lambda part, mask: _note(record, masks, part, mask))
+            yield stored.name, _pruned(cut, stored, chunk, note)
         elif (same := checkpoint.aliases.get(stored.name)) in weights:
             yield stored.name, _pruned(cut, weights[same], chunk, lambda part, mask: None)
         else:
@@ -267,12 +276,6 @@ def _pruned(cut: Cut, stored: Stored, chunk: int, note: Callable[[Part, Tensor],
         else:
             raw.masked_fill_(~mask, 0)
         yield raw
-
-
-def _note(record: _Record, masks: Writer | None, part: Part, mask: Tensor) -> None:
-    record.add(part, mask)
-    if masks is not None:
-        masks.add(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
 
 
 class _Record:
@@ -308,12 +311,8 @@ class _Record:
     def outcome(self, file: Path, masks: Path | None, bytes_before: int, coding: str) -> CheckpointCut:
         assert self.before is not None
         assert self.after is not None
-        layers = tuple(self.layers.values())
-        counts = ("entries", "before", "after", "zeros")
-        whole = LayerCut("all", *(sum(getattr(x, key) for x in layers) for key in counts))
-        return CheckpointCut(
-            layers, whole, float(self.before.index()), float(self.after.index()), file, masks, bytes_before, coding
-        )
+        before, after = float(self.before.index()), float(self.after.index())
+        return CheckpointCut(tuple(self.layers.values()), before, after, file, masks, bytes_before, coding)
 
 
 class Writer:
@@ -325,7 +324,7 @@ class Writer:
         header: dict[str, object] = {"__metadata__": dict(metadata)}
         end = 0
         for name, (dtype, shape) in heads.items():
-            start, end = end, end + int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            start, end = end, end + math.prod(shape) * dtype.itemsize
             header[name] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
         text = json.dumps(header, separators=(",", ":")).encode()
         text += b" " * (-len(text) % 8)

@@ -50,10 +50,15 @@ class Checkpoint:
 
     path: Path
     weights: tuple[Stored, ...]
-    others: tuple[Stored, ...] = ()
-    left_out: tuple[LeftOut, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    vectors: bool = False
+    others: tuple[Stored, ...]
+    left_out: tuple[LeftOut, ...]
+    aliases: Mapping[str, str]
+    vectors: bool
+
+    @property
+    def tensors(self) -> list[Stored]:
+        """All that are written, wide ones first: every one then starts where its dtype may."""
+        return sorted((*self.weights, *self.others), key=lambda t: -t.dtype.itemsize)
 
 
 @dataclass(frozen=True)
@@ -91,14 +96,9 @@ def open_checkpoint(
     with readable(path):
         _check_there(file)
         found = _READERS[_kind(file)](file)
-    if found.vectors:
-        if not any(t.entries for t in found.tensors):
-            raise ValueError(f"{str(path)!r} holds no numbers")
-        chosen, rest = sort_out(
-            found.tensors, include=include, exclude=exclude, vectors=True, what=repr(str(path))
-        )
-        return Checkpoint(path, tuple(chosen), left_out=(*rest, *found.left_out), vectors=True)
-    tensors = _joined_with_masks(_without_prefix(found.tensors))
+    if found.vectors and not any(t.entries for t in found.tensors):
+        raise ValueError(f"{str(path)!r} holds no numbers")
+    tensors = found.tensors if found.vectors else _joined_with_masks(_without_prefix(found.tensors))
     aliases = _renamed(found, tensors)
     weights, left_out = sort_out(
         tensors,
@@ -107,16 +107,12 @@ def open_checkpoint(
         aliases=aliases,
         embedded=found.embedded,
         layers=found.layers,
+        vectors=found.vectors,
         what=repr(str(path)),
     )
-    chosen_names = {w.name for w in weights}
-    return Checkpoint(
-        path,
-        tuple(weights),
-        tuple(t for t in tensors if t.name not in chosen_names),
-        tuple(left_out),
-        aliases,
-    )
+    chosen = {w.name for w in weights}
+    others = tuple(t for t in tensors if t.name not in chosen)
+    return Checkpoint(path, tuple(weights), others, (*left_out, *found.left_out), aliases, found.vectors)
 
 
 @contextmanager
@@ -278,10 +274,10 @@ def _bin(file: Path) -> Contents:
 def _shard(file: Path) -> Sequence[Stored]:
     with readable(file):  # which names the one that is damaged
         _check_there(file)
-        return shards.read(file)[0] if file.suffix == ".safetensors" else pickles.read_shard(file)
+        return shards.read(file)[0] if file.suffix == ".safetensors" else pickles.read(file, in_parts=True)[0]
 
 
-def _tied(file: Path, tensors: Sequence[Stored], aliases: Mapping[str, str] | None = None) -> Contents:
+def _tied(file: Path, tensors: Sequence[Stored], aliases: Mapping[str, str]) -> Contents:
     """With what config.json beside the file says: an output layer that is tied to the embedding is that one."""
     config = file.parent / "config.json"
     head = next((t.name for t in tensors if t.name.endswith("lm_head.weight")), None)
@@ -292,13 +288,13 @@ def _tied(file: Path, tensors: Sequence[Stored], aliases: Mapping[str, str] | No
             raise ValueError("config.json beside it is damaged") from error
         said = said.get("text_config", said) if isinstance(said, dict) else {}
         if isinstance(said, dict) and said.get("tie_word_embeddings"):
-            return Contents(tensors, aliases or {}, embedded=[head])
-    return Contents(tensors, aliases or {})
+            return Contents(tensors, aliases, embedded=[head])
+    return Contents(tensors, aliases)
 
 
 _READERS: dict[str, Callable[[Path], Contents]] = {
     ".safetensors": lambda file: _tied(file, *shards.read(file)),
-    ".index.json": lambda file: _tied(file, shards.read_sharded(file, _shard)),
+    ".index.json": lambda file: _tied(file, shards.read_sharded(file, _shard), {}),
     ".pt": _pickled,
     ".pth": _pickled,
     ".th": _pickled,

@@ -29,13 +29,13 @@ _CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)\.weight$")
 def sort_out(
     tensors: Sequence[Stored],
     *,
-    include: Iterable[str] | None = None,
-    exclude: Iterable[str] = (),
-    aliases: Mapping[str, str] | None = None,
-    embedded: Iterable[str] = (),
-    layers: Iterable[str] = (),
-    vectors: bool = False,
-    what: str = "the file",
+    include: Iterable[str] | None,
+    exclude: Iterable[str],
+    aliases: Mapping[str, str],
+    embedded: Iterable[str],
+    layers: Iterable[str],
+    vectors: bool,
+    what: str,
 ) -> tuple[list[Stored], list[LeftOut]]:
     """The weights to prune, and the other tensors with a reason each.
 
@@ -51,7 +51,6 @@ def sort_out(
         what: what holds the tensors, for the error message.
     """
     patterns, unwanted = as_patterns(include, exclude)
-    aliases = aliases or {}
     known = dict.fromkeys(layers, "") | dict.fromkeys(embedded, "embedding")
     from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in tensors)
     cannot = {t.name: _cannot(t, vectors) for t in tensors}

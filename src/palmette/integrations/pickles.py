@@ -25,6 +25,7 @@ LARGE = 1 << 28  # bytes, from which on a file is read in parts: to find them ta
 
 def read(file: Path, *, in_parts: bool = False) -> tuple[list[Stored], dict[str, str], bool]:
     """The tensors, which of them are another one once more, and whether the file is a bare tensor."""
+    # Shards are asked for in parts, for many small ones are large together.
     large = in_parts or file.stat().st_size >= LARGE
     found = _heads(file) if large and _zipped(file) else None
     if found is None or isinstance(found, Tensor):
@@ -48,11 +49,6 @@ def read(file: Path, *, in_parts: bool = False) -> tuple[list[Stored], dict[str,
             if first != name:
                 aliases[name] = first
     return tensors, aliases, False
-
-
-def read_shard(file: Path) -> list[Stored]:
-    """The tensors of a shard, in parts: many small shards are large together."""
-    return read(file, in_parts=True)[0]
 
 
 def _load(file: Path) -> Any:

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -71,16 +72,17 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str]]:
         raise ValueError("it holds masks, not weights: name the file that they are for")
     header, start = header_of(file)
     masks = masks_file(file)
-    kept = _kept(masks) if masks.is_file() and masks != file else {}
+    shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+    kept = _kept(masks, shapes) if masks.is_file() and masks != file else {}
     found = []
     for name, entry in header.items():
-        shape, (first, last) = tuple(entry["shape"]), entry["data_offsets"]
+        shape, (first, last) = shapes[name], entry["data_offsets"]
         if entry["dtype"] not in DTYPES:
             found.append(unreadable(name, shape, last - first, f"has dtype {entry['dtype']}, which is not read"))
             continue
         dtype = DTYPES[entry["dtype"]]
         reader = part_of(file, start + first, shape, dtype)
-        tensor = Stored(name, shape, dtype, reader, last - first, kept=kept.get(name, lambda _: None)(shape))
+        tensor = Stored(name, shape, dtype, reader, last - first, kept=kept.get(name))
         _check_masked(tensor, masks)
         found.append(tensor)
     return found, {}
@@ -158,8 +160,8 @@ def masks_file(file: Path) -> Path:
     return file.with_name(file.name.removesuffix(".safetensors") + ".masks.safetensors")
 
 
-def _kept(masks: Path) -> dict[str, Callable[[tuple[int, ...]], Callable[[int, int], Tensor]]]:
-    """For each masked tensor: its shape -> what reads its mask in parts."""
+def _kept(masks: Path, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Callable[[int, int], Tensor]]:
+    """For each masked tensor of these `shapes`: what reads its mask in parts."""
     try:
         with safe_open(masks, "np") as file:
             metadata = file.metadata() or {}
@@ -168,25 +170,19 @@ def _kept(masks: Path) -> dict[str, Callable[[tuple[int, ...]], Callable[[int, i
     if metadata.get("format") != MASKS:
         return {}
     header, start = header_of(masks)
-    shapes = json.loads(metadata.get("shapes", "{}"))
+    said = json.loads(metadata.get("shapes", "{}"))
+    found = {}
+    for name in sorted(header.keys() & shapes.keys()):
+        if tuple(said.get(name, ())) != shapes[name]:
+            raise ValueError(f"{masks.name} beside it belongs to another model: {name!r} differs")
+        found[name] = partial(_bits, masks, start + header[name]["data_offsets"][0], shapes[name])
+    return found
 
-    def reader(name: str) -> Callable[[tuple[int, ...]], Callable[[int, int], Tensor]]:
-        offset = start + header[name]["data_offsets"][0]
 
-        def of_shape(shape: tuple[int, ...]) -> Callable[[int, int], Tensor]:
-            if tuple(shapes.get(name, ())) != shape:
-                raise ValueError(f"{masks.name} beside it belongs to another model: {name!r} differs")
-            width = math.prod(shape[1:])
-
-            def kept(first: int, last: int) -> Tensor:
-                # Parts begin at multiples of 8 entries, so at whole bytes.
-                size = (last - first) * width
-                bits = np.fromfile(masks, np.uint8, (size + 7) // 8, offset=offset + first * width // 8)
-                flat = np.unpackbits(bits, count=size, bitorder="little").astype(bool)
-                return torch.from_numpy(flat).reshape(last - first, *shape[1:])
-
-            return kept
-
-        return of_shape
-
-    return {name: reader(name) for name in header}
+def _bits(masks: Path, offset: int, shape: tuple[int, ...], first: int, last: int) -> Tensor:
+    """Part of a mask that begins at `offset`. Parts begin at multiples of 8 entries, so at whole bytes."""
+    width = math.prod(shape[1:])
+    size = (last - first) * width
+    bits = np.fromfile(masks, np.uint8, (size + 7) // 8, offset=offset + first * width // 8)
+    flat = np.unpackbits(bits, count=size, bitorder="little").astype(bool)
+    return torch.from_numpy(flat).reshape(last - first, *shape[1:])
