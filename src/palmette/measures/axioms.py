@@ -237,10 +237,12 @@ def _complexity(example: Counterexample) -> tuple[float, ...]:
 
 def _per_row(measure: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
     """The measure of every vector along the last dimension of a tensor."""
+    takes_dim = _takes_dim(measure)
 
-    def batched(vectors: Tensor) -> Tensor:
+    def evaluate(vectors: Tensor) -> Tensor:
         matrix = vectors.reshape(-1, vectors.shape[-1])
-        values = torch.as_tensor(measure(matrix, dim=1), dtype=torch.float64)
+        found = measure(matrix, dim=1) if takes_dim else [float(measure(row)) for row in matrix.numpy()]
+        values = torch.as_tensor(found, dtype=torch.float64)
         if values.shape != matrix.shape[:1]:
             raise ValueError(
                 f"a measure that takes dim must give one value per row, got shape {tuple(values.shape)} "
@@ -248,12 +250,7 @@ def _per_row(measure: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
             )
         return values.reshape(vectors.shape[:-1])
 
-    def one_by_one(vectors: Tensor) -> Tensor:
-        matrix = vectors.reshape(-1, vectors.shape[-1])
-        values = torch.tensor([float(measure(row)) for row in matrix.numpy()], dtype=torch.float64)
-        return values.reshape(vectors.shape[:-1])
-
-    return batched if _takes_dim(measure) else one_by_one
+    return evaluate
 
 
 def _takes_dim(measure: Callable[..., Any]) -> bool:

@@ -27,7 +27,7 @@ def cut(model: nn.Module, plan: Plan, gone: Tensor, untold: Tensor) -> nn.Module
             if read.bias is not None:
                 added[id(read.bias)] = amount
             else:
-                owner = _owner(small, read.weight)
+                owner = read.weight.owner(small)
                 stays = amount[~gone[read.weight.axes[read.out_axis]]]
                 like = read.weight.tensor
                 owner.bias = nn.Parameter(stays.to(like), requires_grad=bool(owner.weight.requires_grad))
@@ -35,16 +35,12 @@ def cut(model: nn.Module, plan: Plan, gone: Tensor, untold: Tensor) -> nn.Module
         if any(bool(gone[atoms].any()) for atoms in stored.axes.values()) or id(stored) in added:
             _replace(small, stored, gone, added.get(id(stored)))
     for grouped, firsts in plan.walk.groups:
-        _owner(small, grouped).groups = int((~gone[firsts]).sum())
+        grouped.owner(small).groups = int((~gone[firsts]).sum())
     silent = {n for s in plan.walk.stored for n in s.names if any(untold[a].any() for a in s.axes.values())}
     for name, module in small.named_modules():
         if f"{name}.weight".lstrip(".") not in silent:
             _resize(module)
     return small
-
-
-def _owner(small: nn.Module, stored: Stored) -> Any:
-    return small.get_submodule(stored.names[0].rpartition(".")[0])
 
 
 def _replace(small: nn.Module, stored: Stored, gone: Tensor, amount: Tensor | None) -> None:

@@ -51,6 +51,10 @@ class Stored:
     pinned: str = ""
     axes: dict[int, Tensor] = field(default_factory=dict)
 
+    def owner(self, model: nn.Module) -> Any:
+        """The module that has it."""
+        return model.get_submodule(self.names[0].rpartition(".")[0])
+
 
 @dataclass(frozen=True)
 class Read:
@@ -118,10 +122,6 @@ class Walk:
         except AttributeError:
             return None
         return found.detach() if isinstance(found, Tensor) else None
-
-    def owner(self, stored: Stored) -> nn.Module:
-        """The module that has it."""
-        return self.model.get_submodule(stored.names[0].rpartition(".")[0])
 
     def value(self, argument: Any) -> Value:
         """What is known of an argument of a node: of another node, or the number itself."""
@@ -247,7 +247,7 @@ def _surplus(walk: Walk, gone: Tensor) -> list[tuple[Tensor, str]]:
 def _unseen_rows(walk: Walk, stored: Stored) -> int:
     """Rows of zeros of a layer that has no atoms, as in a block in mixed precision or under weight norm."""
     path, _, made_of = f".{stored.names[0]}".partition(".parametrizations.")
-    layer: Any = walk.model.get_submodule(path[1:]) if made_of else walk.owner(stored)
+    layer: Any = walk.model.get_submodule(path[1:]) if made_of else stored.owner(walk.model)
     if not isinstance(layer, LAYERS) or made_of not in ("", "weight.original", "weight.original0"):
         return 0
     weight = layer.weight if made_of else stored.tensor

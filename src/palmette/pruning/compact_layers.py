@@ -63,7 +63,7 @@ def _takes(walk: Walk, weight: Stored, bias: Stored | None) -> bool:
     """Whether a number for each output can be added here and nowhere else: to the bias, or to a new one."""
     if bias is not None:
         return bias.uses == 1
-    owner = walk.owner(weight)
+    owner = weight.owner(walk.model)
     return weight.uses == 1 and isinstance(owner, LAYERS) and owner.bias is None
 
 
@@ -102,7 +102,7 @@ def _grouped(walk: Walk, node: Node, x: Any, w: Any, b: Any, groups: int, unifor
     inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
     if not isinstance(weight, Stored) or not isinstance(inputs, Channels) or inputs.axis != 1 or weight.uses > 1:
         return walk.stop(node)
-    if not isinstance(walk.owner(weight), nn.modules.conv._ConvNd):  # whose number of groups can be changed
+    if not isinstance(weight.owner(walk.model), nn.modules.conv._ConvNd):  # whose number of groups can be changed
         return walk.stop(node)
     if not (b is None or isinstance(bias, Stored)):
         return walk.stop(node)
