@@ -44,7 +44,7 @@ class Pace:
 
     def __init__(self, standings: Sequence[Standing], names: Sequence[str]) -> None:
         self.names = list(names)
-        self.left = [s.epochs_left + _rounds_left(s) for s in standings]
+        self.left = [s.epochs_left + s.rounds_left for s in standings]
         self.done = [s.epochs_done + s.rounds for s in standings]
         self.worked, self.began = 0, time.monotonic()
         self._begun: set[int] = set()
@@ -266,7 +266,3 @@ def _units(experiment: Experiment, rounds: int, epoch: int | None = None) -> int
 
     more = 0 if epoch is None else epoch - epochs_of(experiment, rounds).start
     return epochs_before(experiment, rounds) + rounds + more
-
-
-def _rounds_left(standing: Standing) -> int:
-    return 0 if standing.stopped is not None else max(0, standing.experiment.rounds + 1 - standing.rounds)

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 def show_plan(standings: Sequence[Standing], cost: Cost, device: str, out: Path) -> None:
     """Print the runs and their cost: for eyes on a terminal, else as one line of JSON."""
     epochs = sum(s.epochs_left for s in standings)
-    rounds = sum(max(0, s.experiment.rounds + 1 - s.rounds) for s in standings if s.state != "finished")
-    seconds = epochs * cost.seconds_per_epoch + rounds * cost.seconds_per_round
+    seconds = cost.seconds(standings)
     flops = 3 * cost.flops_per_image * cost.images * epochs  # forward once, backward twice
     if not sys.stdout.isatty():
         runs = [

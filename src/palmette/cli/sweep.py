@@ -129,8 +129,7 @@ class Sweep(Command):
                 images = load(first.data, folder=self.data_dir)
                 timed[key] = cost(first, images, device=self.device, members=members)
             epochs = sum(standings[e].epochs_left for e in fleet)
-            rounds = sum(max(0, e.rounds + 1 - standings[e].rounds) for e in fleet)
-            seconds = epochs * timed[key].seconds_per_epoch + rounds * timed[key].seconds_per_round
+            seconds = timed[key].seconds(standings[e] for e in fleet)
             plans.append(
                 {"data": first.data, "model": first.model, "runs": len(fleet), "model_epochs": epochs}
                 | {"seconds": seconds, "parameters": timed[key].parameters}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,6 +14,7 @@ from torch import nn
 from palmette.pruning.pruner import Pruner
 from palmette.studies.config import Experiment
 from palmette.studies.records import index_maps, measured
+from palmette.studies.standing import Standing
 from palmette.training.data import Images, validation_split
 from palmette.training.data.augment import Preparation
 from palmette.training.fleet import Fleet
@@ -46,6 +47,12 @@ class Cost:
     seconds_per_epoch: float
     seconds_per_round: float
     members: int = 1
+
+    def seconds(self, standings: Iterable[Standing]) -> float:
+        """For what is left of runs of such networks, if none ends early."""
+        return sum(
+            s.epochs_left * self.seconds_per_epoch + s.rounds_left * self.seconds_per_round for s in standings
+        )
 
 
 def cost(

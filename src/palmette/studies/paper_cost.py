@@ -58,9 +58,7 @@ class Clock:
         total = 0.0
         for fleet in fleets(left):
             spent = self._cost(fleet[0], min(_TOGETHER, self.fleet or _TOGETHER, len(fleet)))
-            for s in (left[e] for e in fleet):
-                rounds = max(0, s.experiment.rounds + 1 - s.rounds)
-                total += s.epochs_left * spent.seconds_per_epoch + rounds * spent.seconds_per_round
+            total += spent.seconds(left[e] for e in fleet)
         return total
 
     def _cost(self, experiment: Experiment, members: int) -> Cost:

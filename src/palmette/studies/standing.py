@@ -50,6 +50,11 @@ class Standing:
         whole = epochs_before(self.experiment, self.experiment.rounds + 1)
         return 0 if self.stopped is not None else whole - self.epochs_done
 
+    @property
+    def rounds_left(self) -> int:
+        """Rounds to come, likewise."""
+        return 0 if self.stopped is not None else max(0, self.experiment.rounds + 1 - self.rounds)
+
 
 def standing(rundir: RunDir, experiment: Experiment | None = None) -> Standing:
     """Where the run in a folder stands; of `experiment`, or of what the folder says."""
