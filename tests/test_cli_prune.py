@@ -1,5 +1,6 @@
 """A cut of a file is the cut of the model that the file is of."""
 
+import functools
 import os
 import resource
 import shutil
@@ -403,6 +404,20 @@ def test_a_second_calibrated_cut_goes_on_from_the_masks_of_the_first(tmp_path, t
     assert not (tmp_path / "third").exists()
     assert before.kept == 2 * after.kept
     assert f"Cut {after.kept:,} of {before.kept:,} weights; 25.0% of all" in result.output
+
+
+def test_a_calibrated_model_is_one_file_however_large(tmp_path, tiny_llama, monkeypatch):
+    import transformers
+
+    whole = transformers.PreTrainedModel.save_pretrained
+    monkeypatch.setattr(
+        transformers.PreTrainedModel, "save_pretrained", functools.partialmethod(whole, max_shard_size="1KB")
+    )
+    (tmp_path / "text.txt").write_text("the cat sat on the mat\n")
+    result = run(tiny_llama, "-o", tmp_path / "out", "--calibrate", tmp_path / "text.txt")
+    assert result.exit_code == 0, result.stderr
+    weights = [file.name for file in (tmp_path / "out").glob("*.safetensors")]
+    assert sorted(weights) == ["model.masks.safetensors", "model.safetensors"]
 
 
 def test_calibration_without_model_or_text_is_refused(tmp_path, tiny_llama):

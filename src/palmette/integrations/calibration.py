@@ -132,7 +132,7 @@ def prune_calibrated(
         if pack:
             save(file, model)
         else:
-            model.save_pretrained(file.parent)
+            model.save_pretrained(file.parent, max_shard_size=2**62)  # in one file, as its masks are
             pruner.masks.save(masks_file(file))
     layers = tuple(
         LayerCut(n, m.numel(), int(before[n].sum()), int(m.sum()), int((before[n] & ~m & zero[n]).sum()))
