@@ -204,7 +204,7 @@ def test_a_state_that_is_not_one_of_masks_is_refused(state):
 
 
 def test_masks_are_for_weights_by_name_and_a_model_is_not_that():
-    with pytest.raises(TypeError, match=r"as dict\(model.named_parameters\(\)\), got Linear"):
+    with pytest.raises(TypeError, match=r"as prunable\(model\) gives them, got Linear"):
         some_masks().apply_(torch.nn.Linear(2, 2))
 
 

@@ -145,7 +145,6 @@ def test_every_unit_loses_exactly_what_was_decided(kind, scope, budget):
                 rows = (weight if isinstance(weight, Weight) else Weight(weight)).rows
                 left = rows(narrowed[group.name]).sum(1)
                 assert (group.d - group.c).tolist() == left.tolist()
-                assert group.density_after.tolist() == (left / rows(masks[group.name]).shape[1]).tolist()
         if scope == "layer":
             assert [g.c.item() for g in decision.groups] == [int((masks[n] & ~narrowed[n]).sum()) for n in weights]
         everything = torch.cat([tensor(w)[masks[n]].double() for n, w in weights.items()])
@@ -342,7 +341,6 @@ def test_an_error_during_a_step_leaves_everything_as_it_was(scope, break_it, err
         ({"masks": {"w": torch.ones(2, 2)}}, TypeError, "torch.float32 for 'w'"),
         ({"budget": 0.2}, TypeError, "budget must be one such as Sap() or FixedRatio(0.2), got 0.2"),
         ({"budget": pm.Sap}, TypeError, "got <class"),
-        ({"scope": "row"}, ValueError, "got 'row'"),
     ],
     ids=str,
 )
@@ -351,22 +349,6 @@ def test_what_cannot_be_pruned_is_refused(arguments, error, says):
     pm.prune(**good)
     with pytest.raises(error) as caught:
         pm.prune(**good | arguments)
-    assert says in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "says"),
-    [
-        ({"budget": 0.2}, TypeError, "got 0.2"),
-        ({"scope": "row"}, ValueError, "got 'row'"),
-        ({"include": ["embed*"]}, NothingToPrune, "include=['embed*']"),
-        ({"exclude": "0.*"}, TypeError, "'0.*'"),
-    ],
-    ids=str,
-)
-def test_a_pruner_that_cannot_work_is_not_made(settings, error, says):
-    with pytest.raises(error) as caught:
-        pm.Pruner(network(), **settings)
     assert says in str(caught.value)
 
 

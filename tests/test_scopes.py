@@ -6,11 +6,7 @@ from torch import nn
 
 import palmette as pm
 from palmette.pruning.scopes import SCOPES, groups_of
-from palmette.pruning.weights import Weight
-
-
-def tensors_of(weights):
-    return {name: weight.tensor for name, weight in weights.items()}
+from palmette.pruning.weights import Weight, tensors_of
 
 
 def groups(weights, scope, kept=None):

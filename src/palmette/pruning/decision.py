@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from palmette.pruning.budgets import Budget, Plan
 from palmette.pruning.columns import aligned
 
 
@@ -32,16 +35,6 @@ class UnitDecisions:
     r: Tensor
     c: Tensor
 
-    @property
-    def density_before(self) -> Tensor:
-        """Fraction of each unit that was kept before."""
-        return self.d / self.total
-
-    @property
-    def density_after(self) -> Tensor:
-        """Fraction of each unit that is kept now."""
-        return (self.d - self.c) / self.total
-
 
 @dataclass(frozen=True, eq=False)
 class Decision:
@@ -63,6 +56,13 @@ class Decision:
     budget: str
     index: float
     groups: tuple[UnitDecisions, ...]
+
+    @staticmethod
+    def of(scope: str, budget: Budget, plans: Sequence[tuple[str, int, Plan]]) -> Decision:
+        """From the plan of each group, with its name and the entries of each of its units."""
+        network = reduce(add, (p.sums.over_rows() for _, _, p in plans))
+        groups = (UnitDecisions(name, n, p.sums.d, p.index, p.retained, p.cut) for name, n, p in plans)
+        return Decision(scope, str(budget), float(network.index()), tuple(groups))
 
     @property
     def total(self) -> int:

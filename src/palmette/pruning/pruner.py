@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from palmette.errors import MaskMismatch, NothingToPrune, ParameterGone
 from palmette.pruning.budgets import Budget, Sap, check_budget
-from palmette.pruning.decision import Decision, UnitDecisions
+from palmette.pruning.decision import Decision
 from palmette.pruning.holding import Holder
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.saliency import Saliency, magnitude
@@ -65,14 +65,10 @@ def prune(
     """
     check_scope(scope)
     check_budget(budget)
-    if not isinstance(weights, Mapping):
-        raise TypeError(
-            f"weights must be tensors by name, as prunable(model) gives them, got {type(weights).__name__}"
-        )
-    if not weights:
+    tensors = tensors_of(weights)
+    if not tensors:
         raise NothingToPrune("weights must hold at least one tensor, got none")
     whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
-    tensors = tensors_of(whole)
     if any(map(is_sharded, tensors.values())):
         masks = Masks.ones_like(tensors) if masks is None else Masks(masks)
         check_match(masks, {n: w.shape for n, w in tensors.items()}, "the masks")
@@ -89,24 +85,12 @@ def prune(
     scores = {n: _scores(n, w, kept[n], saliency) for n, w in tensors.items()}
 
     new: dict[str, Tensor] = {}
-    decided, network = [], None
+    plans = []
     for group in groups_of(whole, scores, kept, scope):
         plan = budget.plan(group.weights)
         new |= group.masks(select(group.scores, plan.cut))
-        sums = plan.sums.over_rows()
-        network = sums if network is None else network + sums
-        decided.append(
-            UnitDecisions(
-                group.name,
-                group.weights.width,
-                plan.sums.d.cpu(),
-                plan.index.cpu(),
-                plan.retained.cpu(),
-                plan.cut.cpu(),
-            )
-        )
-    assert network is not None
-    return Masks(new), Decision(scope, str(budget), float(network.index()), tuple(decided))
+        plans.append((group.name, group.weights.width, plan))
+    return Masks(new), Decision.of(scope, budget, plans)
 
 
 def _scores(name: str, weight: Tensor, kept: Tensor | None, saliency: Saliency) -> Tensor:

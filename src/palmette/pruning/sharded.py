@@ -8,6 +8,7 @@ the processes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from torch import Tensor
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Plan, TailMass
-from palmette.pruning.decision import Decision, UnitDecisions
+from palmette.pruning.decision import Decision
 from palmette.pruning.masks import Masks
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.selection import select
@@ -39,17 +40,13 @@ def prune_sharded(
     scores = {n: _scores(n, w, saliency) for n, w in tensors.items()}
     _check_all({n: s for n, s in scores.items() if s is not tensors[n]}, masks, "score")
     new: dict[str, Tensor] = {}
-    decided, network = [], None
+    plans = []
     for label, names in [("global", list(weights))] if scope == "global" else [(n, [n]) for n in weights]:
         parts = _parts(weights, names, per_neuron=scope == "neuron")
-        found = _cut(parts, names, tensors, scores, masks, budget)
-        width, plan = found[0], found[1]
-        new |= found[2]
-        sums = plan.sums.over_rows()
-        network = sums if network is None else network + sums
-        decided.append(UnitDecisions(label, width, plan.sums.d, plan.index, plan.retained, plan.cut))
-    assert network is not None
-    return Masks(new), Decision(scope, str(budget), float(network.index()), tuple(decided))
+        width, plan, narrowed = _cut(parts, names, tensors, scores, masks, budget)
+        new |= narrowed
+        plans.append((label, width, plan))
+    return Masks(new), Decision.of(scope, budget, plans)
 
 
 def _parts(weights: Mapping[str, Weight], names: Sequence[str], *, per_neuron: bool) -> list[Part]:
@@ -75,9 +72,7 @@ def _cut(
 
     def units(values: Mapping[str, Tensor]) -> tuple[Units, list[list[Piece]]]:
         pieces = [part.pieces(values[n], kept[n]) for part, n in zip(parts, names, strict=True)]
-        dtype = values[names[0]].dtype
-        for name in names:
-            dtype = torch.promote_types(dtype, values[name].dtype)
+        dtype = reduce(torch.promote_types, (values[name].dtype for name in names))
         return Units(count, width, [piece for own in pieces for piece in own], spreads, dtype), pieces
 
     (measured, pieces), (ranked, _) = units(tensors), units(scores)

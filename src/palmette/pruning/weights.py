@@ -125,7 +125,7 @@ def tensors_of(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:
     """The tensors by name, of tensors or of what `prunable` gives."""
     if not isinstance(weights, Mapping):
         raise TypeError(
-            f"weights must be tensors by name, as dict(model.named_parameters()), got {type(weights).__name__}"
+            f"weights must be tensors by name, as prunable(model) gives them, got {type(weights).__name__}"
         )
     return {n: w.tensor if isinstance(w, Weight) else w for n, w in weights.items()}
 
