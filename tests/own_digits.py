@@ -3,6 +3,7 @@
 import random
 
 import numpy as np
+import pytest
 import torch
 from torch import nn
 
@@ -64,6 +65,19 @@ def quick(model, lr=0.1, optimizer=torch.optim.SGD):
 def states_are_equal(one, other):
     one, other = one.state_dict(), other.state_dict()
     return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+def assert_zero(pruner):
+    for name, weight in pruner.weights.items():
+        assert not bool(weight.tensor.detach()[~pruner.masks[name]].any()), name
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 OPTIONS = {"budget": pm.FixedRatio(0.5), "rounds": 3, "tolerance": 1.0, "say": None}

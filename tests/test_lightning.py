@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import palmette as pm
 from killing import die, killed_in
-from own_digits import HELD_OUT, X, Y, network, states_are_equal
+from own_digits import HELD_OUT, X, Y, assert_zero, network, one_thread, states_are_equal  # noqa: F401
 from palmette.errors import MaskMismatch, ParameterGone
 
 # On their own imports, and on parts of torch, both libraries warn.
@@ -21,14 +21,6 @@ from palmette.integrations.lightning import PalmetteCallback  # noqa: E402
 HALF = pm.FixedRatio(0.5)
 for name in ("lightning.pytorch", "lightning.fabric"):
     logging.getLogger(name).setLevel(logging.ERROR)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class Digits(L.LightningModule):
@@ -83,11 +75,6 @@ class Watches(L.Callback):
         self.densities.append(self.callback.pruner.density)
 
 
-def assert_zero(pruner):
-    for name, weight in pruner.weights.items():
-        assert not bool(weight.tensor.detach()[~pruner.masks[name]].any()), name
-
-
 def fit(folder, callback, module=None, *, validate=True, resume=None, seed=3, **options):
     """Six batches an epoch."""
     watch = Watches(callback)
@@ -138,7 +125,6 @@ def callback():
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    torch.set_num_threads(1)
     return fit(tmp_path_factory.mktemp("whole"), callback())[0]
 
 

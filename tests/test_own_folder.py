@@ -11,19 +11,11 @@ from torch import nn
 
 import palmette as pm
 from killing import die, killed_in
-from own_digits import OPTIONS, X, Y, evaluate, network, states_are_equal, test, train
+from own_digits import OPTIONS, X, Y, evaluate, network, one_thread, states_are_equal, test, train  # noqa: F401
 from palmette.errors import MaskMismatch, RunBusy, RunDamaged
 from palmette.studies.rundir import RunDir
 
 test.__test__ = False
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

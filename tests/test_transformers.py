@@ -9,6 +9,7 @@ import torch
 
 import palmette as pm
 from killing import die, killed_in
+from own_digits import assert_zero, one_thread, states_are_equal  # noqa: F401
 from palmette.errors import MaskMismatch, RunDamaged
 
 transformers = pytest.importorskip("transformers")
@@ -25,14 +26,6 @@ pytestmark = [
 TEXT = torch.tensor(list((Path(__file__).parent.parent / "README.md").read_bytes()[:2048])).reshape(64, 32)
 DATA = [{"input_ids": row, "labels": row} for row in TEXT]
 HALF = pm.FixedRatio(0.5)
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def gpt2(layers=1, width=16):
@@ -60,11 +53,6 @@ class Watches(TrainerCallback):
             die()
 
 
-def assert_zero(pruner):
-    for name, weight in pruner.weights.items():
-        assert not bool(weight.tensor.detach()[~pruner.masks[name]].any()), name
-
-
 def trainer(folder, callback, *, model=None, dies_at=None, optimizers=(None, None), **options):
     """Eight steps an epoch, each over two batches of four."""
     options = {
@@ -82,11 +70,6 @@ def trainer(folder, callback, *, model=None, dies_at=None, optimizers=(None, Non
         optimizers=optimizers,
     )
     return made, watch
-
-
-def states_are_equal(one, other):
-    one, other = one.state_dict(), other.state_dict()
-    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
 SLOW = pytest.mark.slow
@@ -134,7 +117,6 @@ def test_the_neurons_of_conv1d_are_its_columns_and_tied_embeddings_are_left_alon
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    torch.set_num_threads(1)
     made, _ = trainer(tmp_path_factory.mktemp("whole"), callback())
     made.train()
     return made
