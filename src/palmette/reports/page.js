@@ -112,5 +112,5 @@
       fold(target.closest("section"));
     }
   });
-  window.palmette = { views, page };
+  window.palmette = { views };
 })();

@@ -84,7 +84,7 @@ def _library() -> str:
         from vl_convert import javascript_bundle
     except ImportError as error:
         raise ImportError("the page needs vl-convert-python: pip install 'palmette[report]'") from error
-    script = javascript_bundle("window.vegaEmbed = vegaEmbed; window.vega = vega;")
+    script = javascript_bundle("window.vegaEmbed = vegaEmbed;")
     return re.sub("</(?=script)", r"<\\/", script, flags=re.IGNORECASE)
 
 

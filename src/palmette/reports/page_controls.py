@@ -39,7 +39,7 @@ def symbols() -> str:
 def controls(study: Study, looks: Mapping[str, int]) -> str:
     """The bar above the charts; with families and a button for all where the series are many."""
     options = "".join(f'<option value="{name}">{escape(text)}</option>' for name, text in X_AXES.items())
-    x = f'<label class="chip x">x axis <select data-x>{options}</select></label>'
+    x = f'<label class="chip">x axis <select data-x>{options}</select></label>'
     chips = "".join(_chip(series.name, looks.get(series.name)) for series in study.series)
     many = len(study.series) > AT_ONCE
     return f"""{_compare(study, x) if many else ""}
