@@ -51,7 +51,6 @@ def test_a_scope_that_does_not_exist_is_refused_with_the_three_that_do(scope):
     for call in (
         lambda: pm.prune({"w": torch.ones(2, 2)}, scope=scope, budget=pm.Sap()),
         lambda: pm.Pruner(model, scope=scope),
-        lambda: groups(TWO_LAYERS, scope),
     ):
         with pytest.raises(ValueError, match="'neuron', 'layer', 'global'") as error:
             call()

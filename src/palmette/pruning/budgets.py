@@ -33,6 +33,11 @@ class Plan:
     retained: Tensor
     cut: Tensor
 
+    @staticmethod
+    def of(sums: PowerSums, index: Tensor, retained: Tensor, cut: Tensor) -> Plan:
+        """A plan by which a row without an index loses nothing."""
+        return Plan(sums, index, retained, torch.where(index.isnan(), 0, cut))
+
 
 class Budget(ABC):
     """How many weights of each row go. The index it reports is measured with `p` and `q`."""
@@ -63,18 +68,13 @@ class Budget(ABC):
         return self.plan(Rows.of(matrix, None if mask is None else mask.to(matrix.device).view(matrix.shape))).cut
 
     def plan(self, rows: Rows) -> Plan:
-        """The counts, and the measurements they rest on. A row without an index loses nothing."""
+        """The counts, and the measurements they rest on."""
         sums = power_sums(rows, p=float(self.p), q=float(self.q))
-        index = index_from_sums(rows, sums)
-        retained, cut = self._count(rows, sums)
-        cut = torch.where(index.isnan(), 0, cut)
-        return Plan(sums, index, retained, cut)
+        return Plan.of(sums, index_from_sums(rows, sums), *self._count(rows, sums))
 
     def plan_of_sums(self, sums: PowerSums) -> Plan:
         """The same of weights that are not at hand as a whole, for a budget that asks for no more than sums."""
-        index = sums.index()
-        retained, cut = self._count(Rows((), ()), sums)
-        return Plan(sums, index, retained, torch.where(index.isnan(), 0, cut))
+        return Plan.of(sums, sums.index(), *self._count(Rows((), ()), sums))
 
     @abstractmethod
     def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:

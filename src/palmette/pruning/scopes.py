@@ -45,7 +45,6 @@ def groups_of(
     weights: Mapping[str, Weight], scores: Mapping[str, Tensor], kept: Mapping[str, Tensor | None], scope: Scope
 ) -> list[Group]:
     """The units of `scope`, group by group, without copying weights where their layout allows it."""
-    check_scope(scope)
     if scope == "global":
         return [_group("global", list(weights), weights, scores, kept, per_neuron=False)]
     return [_group(n, [n], weights, scores, kept, per_neuron=scope == "neuron") for n in weights]

@@ -94,9 +94,8 @@ def _plan(units: Units, budget: Budget) -> Plan:
     sums = units.power_sums(p=float(budget.p), q=float(budget.q))
     if not isinstance(budget, TailMass):
         return budget.plan_of_sums(sums)
-    index = sums.index()
     cut = tail_mass_cut(units, p=float(budget.p), eta=float(budget.eta))
-    return Plan(sums, index, (sums.d - cut).to(torch.float64), torch.where(index.isnan(), 0, cut))
+    return Plan.of(sums, sums.index(), (sums.d - cut).to(torch.float64), cut)
 
 
 def _cut_here(units: Units, ranked: Units, budget: Budget) -> tuple[Plan, list[Tensor]]:
