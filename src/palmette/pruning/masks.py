@@ -183,21 +183,14 @@ class Masks(Mapping[str, Tensor]):
 
 def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], what: str) -> None:
     """Raise `MaskMismatch`, saying which names and shapes differ, unless `masks` has exactly `shapes`."""
-    missing = [n for n in shapes if n not in masks]
-    unknown = [n for n in masks if n not in shapes]
-    other = [
-        f"{n} ({tuple(masks[n].shape)} instead of {tuple(shapes[n])})"
-        for n in shapes
-        if n in masks and masks[n].shape != shapes[n]
-    ]
+    other = {n: s for n, s in shapes.items() if n in masks and masks[n].shape != s}
+    differ = {
+        "missing": [n for n in shapes if n not in masks],
+        "not in this model": [n for n in masks if n not in shapes],
+        "of another shape": [f"{n} ({tuple(masks[n].shape)} instead of {tuple(s)})" for n, s in other.items()],
+    }
     faults = [
-        f"{label}: {', '.join(names[:6])}{', …' if len(names) > 6 else ''}"
-        for label, names in (
-            ("missing", missing),
-            ("not in this model", unknown),
-            ("of another shape", other),
-        )
-        if names
+        f"{how}: {', '.join(names[:6])}{', …' if len(names) > 6 else ''}" for how, names in differ.items() if names
     ]
     if faults:
         raise MaskMismatch(f"{what} belong to another model; {'; '.join(faults)}")
