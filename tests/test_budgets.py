@@ -311,13 +311,13 @@ def test_a_budget_is_shown_as_the_call_that_makes_it(budget, text):
         *((pm.Sap, "p", bad) for bad in (0, -1, 1.5, math.nan, "half", None)),
         *((pm.Sap, "q", bad) for bad in (0.5, 0.99, math.inf, math.nan, "one")),
         *((pm.Sap, "eta", bad) for bad in (-0.1, math.inf, math.nan, "0")),
-        *((pm.Sap, "gamma", bad) for bad in (0, -1, math.inf, math.nan, "1")),
+        *((pm.Sap, "gamma", bad) for bad in (0, -1, math.inf, math.nan, "1", 10**400)),
         *((pm.Sap, "beta", bad) for bad in (0, -0.5, 1.1, 90, math.nan, "0.9")),
         *((pm.FixedRatio, "ratio", bad) for bad in (-0.1, 1.1, 20, math.nan, "0.2", None)),
         *((pm.TailMass, "p", bad) for bad in (0, 1.1, math.nan, "1")),
         *((pm.TailMass, "eta", bad) for bad in (-1, math.inf, math.nan, "1")),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_a_setting_out_of_range_is_refused_by_name_and_value(make, name, bad):
     with pytest.raises(ValueError) as error:

@@ -14,7 +14,7 @@ from torch import Tensor
 from palmette.measures.bound import check_eta, check_mass_power, droppable, ordered_mass
 from palmette.measures.exact import exact_power_sums, powers
 from palmette.measures.pq import PowerSums, check_pq, index_from_sums, power_sums
-from palmette.measures.rows import TILE, Rows, as_tensor, is_number
+from palmette.measures.rows import TILE, Rows, as_number, as_tensor
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class Sap(Budget):
     def __post_init__(self) -> None:
         check_pq(self.p, self.q)
         check_eta(self.eta)
-        if not (is_number(self.gamma) and 0 < self.gamma < float("inf")):
+        if not 0 < as_number(self.gamma) < float("inf"):
             raise ValueError(f"gamma must be above 0 and finite, got gamma={self.gamma!r}")
-        if not (is_number(self.beta) and 0 < self.beta <= 1):
+        if not 0 < as_number(self.beta) <= 1:
             raise ValueError(f"beta must be above 0 and at most 1, got beta={self.beta!r}")
 
     def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
@@ -166,7 +166,7 @@ class FixedRatio(Budget):
     q: float = field(default=1.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not (is_number(self.ratio) and 0 <= self.ratio <= 1):
+        if not 0 <= as_number(self.ratio) <= 1:
             raise ValueError(f"ratio must be between 0 and 1, got ratio={self.ratio!r}")
 
     def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:

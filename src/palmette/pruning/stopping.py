@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from palmette.measures.rows import is_number
+from palmette.measures.rows import as_number, is_number
 from palmette.pruning.decision import Decision
 
 StopRule = Callable[[Sequence[Decision]], str | None]
@@ -58,7 +58,7 @@ class SmallCut:
     below: float = 0.01
 
     def __post_init__(self) -> None:
-        if not (is_number(self.below) and 0 <= self.below <= 1):
+        if not 0 <= as_number(self.below) <= 1:
             raise ValueError(f"below must be between 0 and 1, got below={self.below!r}")
 
     def __call__(self, decisions: Sequence[Decision]) -> str | None:
@@ -83,7 +83,7 @@ class AtDensity:
     density: float
 
     def __post_init__(self) -> None:
-        if not (is_number(self.density) and 0 <= self.density <= 1):
+        if not 0 <= as_number(self.density) <= 1:
             raise ValueError(f"density must be between 0 and 1, got density={self.density!r}")
 
     def __call__(self, decisions: Sequence[Decision]) -> str | None:
@@ -110,7 +110,7 @@ class AccuracyDrops:
     by: float
 
     def __post_init__(self) -> None:
-        if not (is_number(self.by) and 0 <= self.by <= 1):
+        if not 0 <= as_number(self.by) <= 1:
             raise ValueError(f"an accuracy drops by something between 0 and 1, got by={self.by!r}")
 
     def of(self, dense: float, now: float) -> str | None:
