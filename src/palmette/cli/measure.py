@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from palmette.cli.flags import SETTINGS
 from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
@@ -26,12 +27,9 @@ _FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns,
 
 def sap_options(command: Callable[..., None]) -> Callable[..., None]:
     """The settings of SAP, and which tensors of a file are weights: for all commands that read one."""
+    of_sap = {name: SETTINGS["How it is pruned"][name] for name in ("p", "q", "eta", "gamma", "beta")}
     options = (
-        click.option("--p", default=0.5, show_default=True, help="The smaller norm of the index, 0 < p <= 1."),
-        click.option("--q", default=1.0, show_default=True, help="The larger norm of the index, q >= 1."),
-        click.option("--eta", default=0.0, show_default=True, help="Slack of SAP's bound: larger cuts more."),
-        click.option("--gamma", default=1.0, show_default=True, help="Factor on what SAP cuts."),
-        click.option("--beta", default=0.9, show_default=True, help="The largest fraction that SAP cuts."),
+        *(click.option(f"--{n}", default=d, show_default=True, help=text) for n, (d, text) in of_sap.items()),
         click.option(
             "--include",
             multiple=True,
