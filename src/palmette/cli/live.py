@@ -7,7 +7,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -76,24 +76,6 @@ class Pace:
         if not self.worked:
             return None
         return (time.monotonic() - self.began) / self.worked * sum(self.left)
-
-
-class Display(Protocol):
-    """What the command tells whoever looks on."""
-
-    def __enter__(self) -> Display: ...
-    def __exit__(self, *error: object) -> None: ...
-    def epoch(self, run: int, progress: Progress) -> None:
-        """An epoch of a run is done."""
-
-    def recorded(self, run: int, record: Mapping[str, Any]) -> None:
-        """A round of it is done, and on disk."""
-
-    def end(self, run: int, said: str) -> None:
-        """It is over: finished, or why not."""
-
-    def ending(self, said: str) -> None:
-        """The command was asked to end; called from a signal handler."""
 
 
 class Lines:
@@ -240,6 +222,10 @@ class Live:
                 del widths[cell]
         widths["method"] -= max(0, min(sum(widths.values()) - room, widths["method"] - 1 - _STATE))
         return list(widths), widths["method"] - 1, max(1, width - sum(widths.values()))
+
+
+Display = Lines | Live
+"""Either is told what becomes of the runs; `ending` is called from a signal handler."""
 
 
 def _end_of(name: str, longest: int) -> str:
