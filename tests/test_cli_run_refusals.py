@@ -154,14 +154,3 @@ def test_tensorboard_is_asked_for_before_anything_is_run(folder, monkeypatch):
     assert result.exit_code == 2
     assert "pip install 'palmette[tensorboard]'" in result.stderr
     assert not (folder / "runs").exists()
-
-
-def test_a_run_folder_that_holds_something_else_is_named(folder):
-    small = ["run", "--method", "one-shot", "--seeds", "0", "--epochs", "1", "--rounds", "0", "--model", "linear"]
-    assert CliRunner().invoke(main, small).exit_code == 0
-    (run,) = [path for path in (folder / "runs").iterdir() if path.is_dir()]
-    (run / "records.jsonl").write_text("no record\n")
-    result = CliRunner().invoke(main, small)
-    assert result.exit_code == 2
-    assert "line 1 of" in result.stderr
-    assert run.name in result.stderr
