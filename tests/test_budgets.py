@@ -266,6 +266,13 @@ def test_lists_and_arrays_are_counted_like_tensors(budget, kind):
     assert budget(kind(rows), kind(kept)).tolist() == budget(torch.tensor(rows), torch.tensor(kept)).tolist()
 
 
+def test_a_reversed_and_a_frozen_mask_are_masks():
+    kept = np.array([True, True, False, True])
+    kept.flags.writeable = False
+    assert pm.FixedRatio(0.5)([1.0, 2.0, 3.0, 4.0], kept).tolist() == [1]
+    assert pm.FixedRatio(0.5)([1.0, 2.0, 3.0, 4.0], kept[::-1]).tolist() == [1]
+
+
 # Values.
 
 
@@ -331,17 +338,17 @@ def test_equal_norms_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("rows", "kept", "says"),
+    ("rows", "kept", "error", "says"),
     [
-        (torch.ones(2, 3), torch.ones(3, 2, dtype=torch.bool), "(2, 3), got torch.bool of shape (3, 2)"),
-        (torch.ones(3), torch.ones(1, 3, dtype=torch.bool), "(3,), got torch.bool of shape (1, 3)"),
-        (torch.ones(2, 3), torch.ones(2, 3), "torch.float32"),
-        (torch.ones(2, 3, 4), None, "(2, 3, 4)"),
-        (torch.tensor(1.0), None, "()"),
+        (torch.ones(2, 3), torch.ones(3, 2).bool(), ValueError, "of rows, (2, 3), got a mask of shape (3, 2)"),
+        (torch.ones(3), torch.ones(1, 3).bool(), ValueError, "of rows, (3,), got a mask of shape (1, 3)"),
+        (torch.ones(2, 3), torch.ones(2, 3), TypeError, "torch.float32"),
+        (torch.ones(2, 3, 4), None, ValueError, "(2, 3, 4)"),
+        (torch.tensor(1.0), None, ValueError, "()"),
     ],
     ids=["shape", "dimensions", "dtype", "too many", "too few"],
 )
-def test_rows_and_masks_that_do_not_fit_are_refused(rows, kept, says):
-    with pytest.raises(ValueError) as error:
+def test_rows_and_masks_that_do_not_fit_are_refused(rows, kept, error, says):
+    with pytest.raises(error) as caught:
         pm.Sap()(rows, kept)
-    assert says in str(error.value)
+    assert says in str(caught.value)

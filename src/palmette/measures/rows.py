@@ -119,19 +119,22 @@ def cut_into_tiles(matrix: Tensor) -> Iterator[tuple[slice, slice]]:
             yield slice(i, i + tall), slice(j, j + wide)
 
 
-def as_rows(w: Any, *, dim: int | None = None, kept: Any = None) -> tuple[Rows, Callable[[Tensor], Any]]:
+def as_rows(
+    w: Any, *, dim: int | None = None, kept: Any = None, name: str = "w"
+) -> tuple[Rows, Callable[[Tensor], Any]]:
     """Rows of `w`, and the function that gives a result in the kind that came in.
 
     Args:
         w: numbers as a Python list, numpy array or torch tensor of any float or integer dtype.
         dim: the dimension along which a row lies; None takes all entries as one row.
         kept: boolean mask of the shape of `w`: which entries count.
+        name: what the caller calls `w`, for the error message.
     """
-    values = as_tensor(w, "w")
+    values = as_tensor(w, name)
     shape = values.shape
     if dim is not None and not (is_number(dim, whole=True) and -values.dim() <= dim < values.dim()):
-        raise ValueError(f"dim must name one of the {values.dim()} dimensions of w, got dim={dim!r}")
-    mask = None if kept is None else _mask(kept, shape).to(values.device)
+        raise ValueError(f"dim must name one of the {values.dim()} dimensions of {name}, got dim={dim!r}")
+    mask = None if kept is None else _mask(kept, shape, name).to(values.device)
     matrix = _flat(values, dim)
     rows = Rows.of(matrix, None if mask is None else _flat(mask, dim))
     left = () if dim is None else tuple(s for i, s in enumerate(shape) if i != dim % len(shape))
@@ -190,12 +193,13 @@ def _flat(values: Tensor, dim: int | None) -> Tensor:
     return values.reshape(math.prod(values.shape[:-1]), values.shape[-1])
 
 
-def _mask(kept: Any, shape: torch.Size) -> Tensor:
+def _mask(kept: Any, shape: torch.Size, of: str) -> Tensor:
     mask = _any_tensor(kept, "kept")
     if mask.dtype != torch.bool and not (mask.numel() == 0 and isinstance(kept, list | tuple)):
         raise TypeError(f"kept must be a boolean mask, got {_describe(mask)}")
     if mask.shape != shape:
-        raise ValueError(f"kept must have the shape of w, {tuple(shape)}, got a mask of shape {tuple(mask.shape)}")
+        got = f"got a mask of shape {tuple(mask.shape)}"
+        raise ValueError(f"kept must have the shape of {of}, {tuple(shape)}, {got}")
     return mask.to(torch.bool)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from palmette.measures.bound import check_eta, check_mass_power, droppable, ordered_mass
 from palmette.measures.exact import exact_power_sums, powers
 from palmette.measures.pq import PowerSums, check_pq, index_from_sums, power_sums
-from palmette.measures.rows import TILE, Rows, as_number, as_tensor
+from palmette.measures.rows import TILE, Rows, as_number, as_rows, as_tensor
 
 
 @dataclass(frozen=True)
@@ -53,19 +53,9 @@ class Budget(ABC):
             kept: boolean, of the same shape: which entries are still there (all by default).
         """
         values = as_tensor(rows, "rows")
-        try:
-            mask = None if kept is None else torch.as_tensor(kept)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(f"kept must be a boolean mask of the shape of rows, got {kept!r}") from error
         if values.dim() not in (1, 2):
             raise ValueError(f"rows must be a matrix or a vector, got shape {tuple(values.shape)}")
-        if mask is not None and (mask.dtype != torch.bool or mask.shape != values.shape):
-            raise ValueError(
-                f"kept must be boolean and have the shape of rows, {tuple(values.shape)}, "
-                f"got {mask.dtype} of shape {tuple(mask.shape)}"
-            )
-        matrix = values if values.dim() == 2 else values[None]
-        return self.plan(Rows.of(matrix, None if mask is None else mask.to(matrix.device).view(matrix.shape))).cut
+        return self.plan(as_rows(values, name="rows", dim=-1, kept=kept)[0]).cut
 
     def plan(self, rows: Rows) -> Plan:
         """The counts, and the measurements they rest on."""
