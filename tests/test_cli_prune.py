@@ -158,6 +158,7 @@ def test_shards_become_one_file_in_a_new_folder(tmp_path):
     (tmp_path / "in" / "pooling" / "config.json").write_text("{}")
     saved(nn.Linear(2, 2), tmp_path / "in" / "pooling" / "model.safetensors")  # of sentence-transformers
     (tmp_path / "in" / "checkpoint-500").mkdir()
+    (tmp_path / "in" / "the-same.th").touch()
     prune_checkpoint(tmp_path / "in", tmp_path / "out", scope="global")
     pm.Pruner(model, scope="global").step()
     assert all(
