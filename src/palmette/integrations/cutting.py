@@ -97,11 +97,9 @@ class Cutting:
     def _hold(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Hold those that update a pruned weight."""
         pruned = {id(weight.tensor) for weight in self.pruner.weights.values()}
-        held = 0
-        for optimizer in optimizers:
-            if any(id(p) in pruned for group in optimizer.param_groups for p in group["params"]):
-                self.pruner.hold(optimizer)
-                held += 1
+        held = [o for o in optimizers if any(id(p) in pruned for g in o.param_groups for p in g["params"])]
+        for optimizer in held:
+            self.pruner.hold(optimizer)
         if not held:
             warnings.warn(
                 "no optimizer updates a weight that is pruned: all of them are frozen, or the optimizer was made "

@@ -259,13 +259,12 @@ def sendable(outcome: Any) -> Any:
 def files_of(folder: Path, known: dict[str, tuple[int, int]] | None = None) -> Files:
     """What lies in a run folder, but for its lock; without what is `known` and has not changed since."""
     found: Files = {}
+    known = {} if known is None else known
     for name in _names(folder):
         status = (folder / name).stat()
         mark = (status.st_size, status.st_mtime_ns)
-        if known is None or known.get(name) != mark:
-            found[name] = (folder / name).read_bytes()
-            if known is not None:
-                known[name] = mark
+        if known.get(name) != mark:
+            found[name], known[name] = (folder / name).read_bytes(), mark
     return found
 
 

@@ -50,8 +50,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
                 )
         model: nn.Module = kwargs["model"]
         saved = state.stateful_callbacks.get(_KEY)
-        resumed = state.global_step > 0
-        if resumed and saved is None:
+        if state.global_step > 0 and saved is None:
             warnings.warn(
                 f"the checkpoint of step {state.global_step} was saved without PalmetteCallback: pruning begins "
                 "now",

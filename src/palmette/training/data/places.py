@@ -101,9 +101,7 @@ def find(name: str, folder: str | Path | None = None) -> Path:
 
 def _not_found(name: str, folder: str | Path | None) -> str:
     place = PLACES[name]
-    bases = [home(folder)] if folder is not None else []
-    bases += [home()] if os.environ.get("PALMETTE_DATA") else []
-    looked = [f"{str(base)!r}" for base in dict.fromkeys([*bases, cache_folder()])]
+    looked = [f"{str(base)!r}" for base in dict.fromkeys((home(folder), home(), cache_folder()))]
     looked += [f"{path!r}" for path in place.system]
     ways = [f"`palmette data get {name}`", *([place.package] if place.package else [])]
     unset = "" if os.environ.get("PALMETTE_DATA") else " ($PALMETTE_DATA is not set)"
