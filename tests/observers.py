@@ -1,4 +1,4 @@
-"""Observers of runs, for tests."""
+"""Observers of runs and of what they leave behind, for tests."""
 
 from palmette.studies.in_step import Observer
 
@@ -23,3 +23,10 @@ class EndsAfter(Observer):
 
     def say(self, text):
         self.said.append(text)
+
+
+def records_are_the_same(folder, runs):
+    """Of runs that were broken off and of those that were not."""
+    for e in runs:
+        whole, broken = (folder / name / e.id / "records.jsonl" for name in ("whole", "broken"))
+        assert whole.read_bytes() == broken.read_bytes()

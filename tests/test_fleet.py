@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import palmette as pm
-from observers import EndsAfter
+from observers import EndsAfter, records_are_the_same
 from palmette.errors import NotFinite, RunInterrupted
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer
@@ -227,9 +227,7 @@ def test_a_fleet_that_is_ended_anywhere_leaves_the_records_of_one_that_is_not(tm
             run_together({tmp_path / "broken" / e.id: e for e in runs}, observer=EndsAfter(epochs), save_every=1)
         except RunInterrupted:
             continue
-    for e in runs:
-        whole, broken = (tmp_path / folder / e.id / "records.jsonl" for folder in ("whole", "broken"))
-        assert whole.read_bytes() == broken.read_bytes()
+    records_are_the_same(tmp_path, runs)
 
 
 @pytest.mark.parametrize("rewind", ["init", "epoch:1"])
@@ -240,9 +238,7 @@ def test_a_run_whose_dense_network_was_trained_in_another_can_go_on_without_that
     with pytest.raises(RunInterrupted, match="round 0 after 1 of 2 epochs"):
         run_together({tmp_path / "broken" / e.id: e for e in runs}, observer=EndsAfter(1))
     run_together({tmp_path / "broken" / e.id: e for e in others})
-    for e in others:
-        whole, broken = (tmp_path / folder / e.id / "records.jsonl" for folder in ("whole", "broken"))
-        assert whole.read_bytes() == broken.read_bytes()
+    records_are_the_same(tmp_path, others)
 
 
 class Dies(Observer):
@@ -276,9 +272,7 @@ def test_a_fleet_that_dies_while_some_are_saved_and_others_not_ends_the_same(tmp
     with pytest.raises(SystemExit):
         run_together({tmp_path / "broken" / e.id: e for e in runs}, observer=Dies(5), size=size)
     run_together({tmp_path / "broken" / e.id: e for e in runs}, size=size)
-    for e in runs:
-        whole, broken = (tmp_path / folder / e.id / "records.jsonl" for folder in ("whole", "broken"))
-        assert whole.read_bytes() == broken.read_bytes()
+    records_are_the_same(tmp_path, runs)
 
 
 def test_a_member_of_a_fleet_can_be_finished_alone_or_in_another(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from observers import EndsAfter
+from observers import EndsAfter, records_are_the_same
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.studies.config import Experiment
 from palmette.studies.rounds import run, run_together
@@ -54,9 +54,7 @@ def test_a_damaged_checkpoint_of_one_takes_all_back_and_they_end_the_same(tmp_pa
     number = rundir.checkpoint_numbers()[-1 if which == "newest" else 0]
     rundir.checkpoint(number).write_bytes(b"damaged")
     all_done(tmp_path / "broken", RUNS)
-    for e in RUNS:
-        whole, broken = (tmp_path / folder / e.id / "records.jsonl" for folder in ("whole", "broken"))
-        assert whole.read_bytes() == broken.read_bytes()
+    records_are_the_same(tmp_path, RUNS)
 
 
 def test_a_run_that_cannot_be_mended_is_named_and_the_others_go_on(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import palmette as pm
-from observers import EndsAfter
+from observers import EndsAfter, records_are_the_same
 from palmette.errors import RunInterrupted
 from palmette.studies.config import Experiment
 from palmette.studies.rounds import run_together
@@ -150,9 +150,7 @@ def test_a_fleet_that_is_interrupted_leaves_the_records_of_one_that_is_not(tmp_p
             run_together({tmp_path / "broken" / e.id: e for e in fleet}, device="cuda", observer=EndsAfter(epochs))
         except RunInterrupted:
             continue
-    for e in fleet:
-        whole, broken = (tmp_path / folder / e.id / "records.jsonl" for folder in ("whole", "broken"))
-        assert whole.read_bytes() == broken.read_bytes()
+    records_are_the_same(tmp_path, fleet)
 
 
 def test_a_fleet_too_large_for_the_memory_is_halved_and_goes_on(tmp_path, monkeypatch):

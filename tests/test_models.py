@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 import palmette as pm
 from palmette.training.models import MODELS, build, flops_per_image
-from palmette.training.models.building import initialise_
 
 FASHION, CIFAR, TINY = (1, 28, 28), (3, 32, 32), (3, 64, 64)
 BESIDE = Path(__file__).resolve().parents[2] / "shared" / "data" / "weights"
@@ -173,11 +172,6 @@ def test_building_leaves_the_callers_generator_alone(name, own_models):
     torch.manual_seed(5)
     build(name, shape=(1, 8, 8), classes=3, seed=9)
     assert torch.equal(torch.rand(3), expected)
-
-
-def test_initialising_returns_the_model_itself():
-    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Linear(2, 2, bias=False))
-    assert initialise_(model) is model
 
 
 def test_a_block_is_the_identity_when_its_convolutions_are_zero():
