@@ -137,6 +137,14 @@ def test_scopes_are_trade_off_and_layers_in_three_columns(shelf):
         assert len(faint) == 2  # the other layers
 
 
+def test_of_two_layers_there_is_a_first_and_a_last(shelf):
+    picture = picture_of(shelf, "scopes")
+    runs = [(experiment, copy.deepcopy(records)) for experiment, records in picture.runs]
+    for record in (record for _, records in runs for record in records):
+        record["retrained"]["layers"] = {name: record["retrained"]["layers"][name] for name in LAYERS[:2]}
+    assert list(lines_of(draw(replace(picture, runs=tuple(runs))).axes[3])) == ["first (1)", "last (3)"]
+
+
 def test_remaining_weights_can_be_on_logarithmic_axes(shelf):
     picture = picture_of(shelf, "scopes")
     plain, log = draw(picture).axes, draw(picture, log=True).axes

@@ -147,7 +147,8 @@ def _ablations(picture: Picture, beside: Published | None) -> list[Row]:
 
 def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
     layers = list(picture.runs[0][1][0]["retrained"]["layers"])
-    places = {0: "first", round((len(layers) - 1) / 2): "middle", len(layers) - 1: "last"}
+    last = len(layers) - 1
+    places = dict(sorted({round(last / 2): "middle", 0: "first", last: "last"}.items()))  # of two, none is middle
     others = [name for i, name in enumerate(layers) if i not in places]
     sap = Experiment()
 
