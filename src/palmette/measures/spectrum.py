@@ -22,7 +22,6 @@ EXACT = 1 << 18  # up to so many wide entries are kept as they are: sorting them
 NARROW = (torch.bfloat16, torch.float16)
 _BUCKET_BITS = 20
 _BLOCK = 1 << 20
-_KEY_BITS: dict[Any, int] = {np.dtype(np.float32): 31, np.dtype(np.float64): 63}
 _INTEGERS: dict[int, np.dtype[Any]] = {31: np.dtype(np.int32), 63: np.dtype(np.int64)}
 _REALS: dict[int, np.dtype[Any]] = {31: np.dtype(np.float32), 63: np.dtype(np.float64)}
 
@@ -163,9 +162,8 @@ class Spectrum:
             values, counts = self.points()
             at, below = place_of(rank, counts)
             return float(values[at]), float(values[at]), below
-        everything = self._in_buckets(max(self._buckets))
-        ((bits, (counts, _)),) = everything._buckets.items()
-        bucket, below = place_of(rank, counts)
+        bits = max(self._buckets)
+        bucket, below = place_of(rank, self._in_buckets(bits))
         shift = bits - _BUCKET_BITS
         edges = np.array([bucket << shift, ((bucket + 1) << shift) - 1], _INTEGERS[bits])
         low, high = edges.view(_REALS[bits])
@@ -228,18 +226,17 @@ class Spectrum:
         for values in few:
             self._count(values)
 
-    def _in_buckets(self, bits: int) -> Spectrum:
-        """The same with all of it in buckets of one kind: narrower ones are each inside of a wider one."""
+    def _in_buckets(self, bits: int) -> _Array:
+        """How many entries are in each bucket of one kind: narrower ones are each inside of a wider one."""
         found = Spectrum()
-        for mine, more in zip(found._buckets_of(bits), self._buckets[bits], strict=True):
-            mine += more
+        found._buckets_of(bits)[0][:] = self._buckets[bits][0]
         others = [self._means(b) for b in self._buckets if b != bits]
         for values, counts in (*points_of(self.counts()), *others):
             found._count(values.astype(_REALS[bits]), counts)
-        return found
+        return found._buckets[bits][0]
 
     def _count(self, values: _Array, times: _Array | None = None) -> None:
-        bits = _KEY_BITS[values.dtype]
+        bits = 8 * values.itemsize - 1
         counts, above = self._buckets_of(bits)
         keys = values.view(_INTEGERS[bits]) & np.iinfo(_INTEGERS[bits]).max
         shift = bits - _BUCKET_BITS
