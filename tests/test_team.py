@@ -173,8 +173,8 @@ def test_a_process_that_dies_ends_the_command_which_says_so(uninterrupted):
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 def test_ctrl_c_while_the_processes_start():
     process = subprocess.Popen(command(*LONG), stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while not (followers := children(process)):
-        time.sleep(0.01)
+    while not (followers := children(process)):  # at once: it is in a session of its own a moment later
+        pass
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -172,8 +172,14 @@ def _start(rank: int, size: int, device: str, port: int) -> Follower:
     said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
     threads = max(1, torch.get_num_threads() // size)
     command = [sys.executable, "-m", __name__, *map(str, (rank, size, _device_of(rank, device), port, threads))]
-    # In a session of its own, so that Ctrl-C goes to the leader alone.
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True), said
+    # In a session of its own, so that Ctrl-C goes to the leader alone; until it has one, it does not hear it.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
+        ), said
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _wait_for(others: Sequence[Follower], store: Store) -> None:
