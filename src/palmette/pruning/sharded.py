@@ -100,23 +100,17 @@ def _plan(units: Units, budget: Budget) -> Plan:
 
 def _cut_here(units: Units, ranked: Units, budget: Budget) -> tuple[Plan, list[Tensor]]:
     """What one process does with the units that are here as a whole; and the plan of all, for all."""
-    rows, scores = _rows(units.pieces), _rows(ranked.pieces)
+    plan = budget.plan(_rows(units.pieces))
+    remaining = list(select(_rows(ranked.pieces), plan.cut))
     spread, here = units.pieces[0].spread, units.pieces[0].units
-    none = torch.zeros(0, dtype=torch.float64)
-    cut = torch.zeros(0, dtype=torch.int64)
-    plan = Plan(PowerSums(cut, none, none, none, float(budget.p), float(budget.q)), none, none, cut)
-    remaining = [torch.empty(p.matrix.shape, dtype=torch.bool, device=p.matrix.device) for p in units.pieces]
-    if rows.n:
-        plan = budget.plan(rows)
-        remaining = list(select(scores, plan.cut))
     if not spread.dimensions():
         return plan, remaining
     sums = plan.sums
     # Bit patterns add up without rounding where all others are zero.
-    numbers = [sums.d, plan.cut, *(x.view(torch.int64) for x in (sums.scale, sums.p_sum, sums.q_sum))]
-    numbers += [x.cpu().view(torch.int64) for x in (plan.index, plan.retained)]
+    reals = (sums.scale, sums.p_sum, sums.q_sum, plan.index, plan.retained)
+    numbers = [sums.d, plan.cut, *(x.view(torch.int64) for x in reals)]
     table = torch.zeros(len(numbers), units.count, dtype=torch.int64)
-    table[:, here] = torch.stack([x.cpu() for x in numbers])
+    table[:, here] = torch.stack(numbers)
     d, cut, *bits = (x.clone() for x in spread.add(table))
     scale, p_sum, q_sum, index, retained = (x.view(torch.float64) for x in bits)
     return Plan(PowerSums(d, scale, p_sum, q_sum, sums.p, sums.q), index, retained, cut), remaining
