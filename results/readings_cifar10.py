@@ -238,8 +238,9 @@ def resnet18_first_rounds(study: Study, equal: pd.DataFrame, shapes: Shapes) -> 
                 f"{percent(their_last)} remain in the end. There the index has turned up by T = 3 ({index[2]:.3f} "
                 f"to {index[3]:.3f}), here it still falls ({own[0]:.3f} to {own[1]:.3f}); and the last cut, which "
                 f"is a larger one of a smaller network there, leaves {cut[3]:.0f} % accuracy there and "
-                f"{100 * column(f, SAP2, 3, 'pruned_test_accuracy').mean():.0f} % here. Whether that is the seed "
-                "or something else, one run does not tell.",
+                f"{100 * column(f, SAP2, 3, 'pruned_test_accuracy').mean():.0f} % here. Whether that is the seed, "
+                "or [clipping](../../docs/differences.md), where the authors' code counts the gradients of pruned "
+                "weights and so makes the steps of sparse networks smaller, one run does not tell.",
             ),
             *by_rule.points,
         ],
