@@ -30,9 +30,11 @@ _CUT_OFF = (
     "header length",
     "header too small",
     "central directory",
+    "not a ZIP archive",
     "unexpected EOF",
     "Invalid argument",  # a place in the file that is not there
 )
+_ANOTHER_FORMAT = ("header too large", "magic string", "Cannot parse header", "magic invalid")
 
 
 @dataclass(frozen=True)
@@ -144,11 +146,10 @@ def _why(error: Exception, suffix: str) -> str:
         return "it is damaged, or was cut off when it was copied"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if "header too large" in str(error):
-        return f"its contents are not weights in the {suffix} format"
     # Torch goes on for paragraphs; a KeyError or a struct.error says nothing to a person.
     first = re.split(r"\n|; |(?<=\S)\. ", str(error).strip())[0].rstrip(".")
-    if first and isinstance(error, ValueError | TypeError | RuntimeError | MemoryError | SafetensorError):
+    told = isinstance(error, ValueError | TypeError | RuntimeError | MemoryError | SafetensorError)
+    if first and told and not any(words in first for words in _ANOTHER_FORMAT):
         return first
     return f"its contents are not weights in the {suffix} format"
 
