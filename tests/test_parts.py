@@ -50,6 +50,9 @@ def test_sixteen_bits_are_not_read_again(tmp_path):
     parts = [measure_part(file, k, 2) for k in (1, 2)]
     file.unlink()
     assert merge_parts(parts) == whole
+    for name, part in zip("ab", parts, strict=True):
+        (tmp_path / name).write_text(json.dumps(part))
+    assert merge_parts([tmp_path / "a", str(tmp_path / "b")]) == whole
 
 
 def run(*args):

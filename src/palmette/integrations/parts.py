@@ -71,7 +71,7 @@ def measure_part(
     }
 
 
-def merge_parts(parts: Sequence[Mapping[str, Any] | Path], *, memory: int = MEMORY) -> Compressibility:
+def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int = MEMORY) -> Compressibility:
     """The report on the whole checkpoint, equal to that of `palmette.how_compressible`.
 
     Weights of more than 16 bits are read once more, for what each layer loses in scope "global".
@@ -112,13 +112,13 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | Path], *, memory: int = MEMO
         return conclude(looked, weights, budget=budget, left_out=left_out, title=path.name, chunk=chunk)
 
 
-def _opened(part: Mapping[str, Any] | Path) -> Mapping[str, Any]:
+def _opened(part: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
     if isinstance(part, Mapping):
         return part
-    if not part.is_file():
+    if not Path(part).is_file():
         raise FileNotFoundError(f"no file at {str(part)!r}")
     try:
-        found = json.loads(part.read_bytes())
+        found = json.loads(Path(part).read_bytes())
     except ValueError:
         found = None
     if not (isinstance(found, dict) and found.get("format") == FORMAT and found.keys() >= _KEYS):
