@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.reports.words import counted, duration
+from palmette.reports.words import counted, duration, measured
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -164,12 +164,11 @@ class Live:
     def recorded(self, run: int, record: Mapping[str, Any]) -> None:
         """Its row shows what the round left."""
         self.pace.reach(run, _units(self.standings[run].experiment, record["round"] + 1))
-        index = record["retrained"]["pq_index"]
         self.rows[run] |= {
             "round": f"{record['round']}/{self.standings[run].experiment.rounds}",
             "test": f"{record['test']['accuracy']:.1%}",
             "density": f"{record['retrained']['density']:.1%}",
-            "index": "none" if index is None else f"{index:.4f}",
+            "index": measured(record["retrained"]["pq_index"]),
         }
 
     def end(self, run: int, said: str) -> None:

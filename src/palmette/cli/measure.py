@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.flags import SETTINGS
-from palmette.reports.words import counted, size
+from palmette.reports.words import counted, measured, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -248,16 +248,13 @@ def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]
     """What the table may show, by heading; plain numbers have no scopes and no neurons."""
     from palmette.pruning.verdict import scope_of_numbers
 
-    def digits(value: float | None) -> str:
-        return "none" if value is None else f"{value:.4f}"
-
     columns = {
         "numbers" if numbers else "weights": [f"{m.d:,}" if m.d < 10**8 else f"{m.d / 1e6:,.0f}M" for m in rows],
-        "PQ Index": [digits(m.pq_index) for m in rows],
-        "Gini": [digits(m.gini_index) for m in rows],
-        "Hoyer": [digits(m.hoyer) for m in rows],
+        "PQ Index": [measured(m.pq_index) for m in rows],
+        "Gini": [measured(m.gini_index) for m in rows],
+        "Hoyer": [measured(m.hoyer) for m in rows],
     }
-    tail = {"tail": [digits(m.tail_mass) for m in rows]}
+    tail = {"tail": [measured(m.tail_mass) for m in rows]}
     if numbers:
         cuts = [m.share_cut(scope_of_numbers(m)) for m in rows]
         return columns | {"SAP cuts": [f"{cut:.1%}" for cut in cuts]} | tail

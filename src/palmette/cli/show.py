@@ -14,7 +14,7 @@ import click
 
 from palmette.cli.live import in_short
 from palmette.errors import RunDamaged
-from palmette.reports.words import counted, duration, size
+from palmette.reports.words import counted, duration, measured, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -146,7 +146,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     )
     for r in found["records"]:
         accuracies = (_percent(_accuracy(r)), _percent(r["train_accuracy"]))
-        measures = (_index(r["pq_index"]), _index(r["gini_index"]))
+        measures = (measured(r["pq_index"]), measured(r["gini_index"]))
         counts = (f"{r['dead_neurons']:,}", f"{r['cut_weights']:,}")
         table.add_row(
             str(r["round"]), *accuracies, _percent(r["density"], 2), f"{r['kept']:,}", *measures, *counts
@@ -183,7 +183,7 @@ def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
     if one["records"]:
         last = one["records"][-1]
         accuracy, density = _percent(_accuracy(last)), _percent(last["density"], 2)
-        index = _index(last["pq_index"])
+        index = measured(last["pq_index"])
     rounds = "" if one["damage"] else f"{max(0, one['rounds_done'] - 1)}/{one['rounds']}"
     return rounds, accuracy, density, index, size(one["bytes"])
 
@@ -246,7 +246,3 @@ def _accuracy(record: Mapping[str, Any]) -> float | None:
 
 def _percent(value: float | None, digits: int = 1) -> str:
     return "none" if value is None else f"{value:.{digits}%}"
-
-
-def _index(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"

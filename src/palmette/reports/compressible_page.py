@@ -11,7 +11,7 @@ from palmette.pruning.compressible import Compressibility, LeftOut, Measurement
 from palmette.pruning.scopes import SCOPES, Scope
 from palmette.pruning.verdict import plain_numbers, scope_of_numbers
 from palmette.reports.page_looks import LAYER_COLOURS
-from palmette.reports.words import counted, size
+from palmette.reports.words import counted, measured, size
 
 _COLOURS = dict(zip(SCOPES, LAYER_COLOURS, strict=False))
 _STYLE = """
@@ -95,8 +95,8 @@ def _cards(whole: Measurement, numbers: bool) -> str:
     cards = [
         (
             "PQ Index",
-            _number(whole.pq_index),
-            f"Gini {_number(whole.gini_index)}, Hoyer {_number(whole.hoyer)}",
+            measured(whole.pq_index),
+            f"Gini {measured(whole.gini_index)}, Hoyer {measured(whole.hoyer)}",
             accent,
         )
     ]
@@ -129,9 +129,9 @@ def _table(report: Compressibility, numbers: bool) -> str:
 def _row(m: Measurement, most: float, numbers: bool) -> str:
     plain = [
         f"{m.d:,}",
-        *(_number(x) for x in (m.pq_index, m.gini_index, m.hoyer)),
+        *(measured(x) for x in (m.pq_index, m.gini_index, m.hoyer)),
         "none" if m.removable is None else f"{m.removable:.1%}",
-        _number(m.tail_mass),
+        measured(m.tail_mass),
     ]
     name = f'<td class="name">{escape(m.name).replace(".", ".<wbr>")}</td>'
     if numbers:
@@ -158,7 +158,3 @@ def _left_out(tensors: Sequence[LeftOut]) -> str:
         f"<li><code>{escape(t.name)}</code> {' × '.join(map(str, t.shape))}: {escape(t.why)}</li>" for t in tensors
     )
     return f"<details><summary>Left out: {counted(len(tensors), 'tensor')}</summary><ul>{items}</ul></details>"
-
-
-def _number(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"

@@ -40,6 +40,15 @@ def size(count: int) -> str:
     return f"{count} bytes"
 
 
+def measured(value: float | None) -> str:
+    """A measure of sparsity, to four digits.
+
+    >>> measured(0.25), measured(None)
+    ('0.2500', 'none')
+    """
+    return "none" if value is None else f"{value:.4f}"
+
+
 def setting(value: Any) -> str:
     """The value of a setting; in a table of numbers, None is NaN.
 
