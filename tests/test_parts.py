@@ -110,6 +110,8 @@ def test_parts_of_checkpoints_that_differ_in_values_alone_are_no_whole(tmp_path)
         merge_parts(parts)
     with pytest.raises(ValueError, match="got none"):
         merge_parts([])
+    with pytest.raises(TypeError, match="budget must be a Sap"):
+        measure_part(files[0], 1, 2, budget=pm.FixedRatio(0.5))
 
 
 @pytest.mark.parametrize("size", ["1", "1TB", "-1GB", "", "100MB"])

@@ -49,9 +49,7 @@ def how_compressible(
 
     Diao et al. 2023, Definition 1, Theorem 2 and Algorithm 1.
     """
-    budget = Sap() if budget is None else budget
-    if not isinstance(budget, Sap):
-        raise TypeError(f"budget must be a Sap(p, q, …), got {budget!r}")
+    budget = as_sap(budget)
     if isinstance(model, nn.Module):
         return _of_model(model, budget, include, exclude, masks)
     if not isinstance(model, str | Path):
@@ -67,6 +65,13 @@ def how_compressible(
             title=found.path.absolute().name,  # also of "."
             chunk=chunk,
         )
+
+
+def as_sap(budget: Sap | None) -> Sap:
+    """The budget to foretell with; refused before anything is measured if it is another."""
+    if not isinstance(budget, Sap | None):
+        raise TypeError(f"budget must be a Sap(p, q, …), got {budget!r}")
+    return budget or Sap()
 
 
 def _of_model(

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from palmette.integrations.compressible import as_sap
 from palmette.integrations.files import open_checkpoint, readable
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import is_number
@@ -53,7 +54,7 @@ def measure_part(
     """
     if not (is_number(part, whole=True) and is_number(of, whole=True) and 1 <= part <= of):
         raise ValueError(f"a part is one of 1 to as many as there are, such as 2/4, got {part}/{of}")
-    budget = Sap() if budget is None else budget
+    budget = as_sap(budget)
     checkpoint = open_checkpoint(path, include=include, exclude=exclude)
     with within(memory) as chunk, readable(checkpoint.path):
         found = look(_share(checkpoint.weights, part, of), budget=budget, chunk=chunk)
