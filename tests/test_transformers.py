@@ -284,6 +284,7 @@ WRONG = {
     "both": ({"steps": [1], "epochs": [1]}, ValueError, r"got steps=\[1\], epochs=\[1\]"),
     "text": ({"steps": "100"}, TypeError, r"steps must be whole numbers such as \[1, 2, 3\], got '100'"),
     "zero": ({"epochs": [0, 1]}, ValueError, r"epochs must be whole numbers of at least 1"),
+    "nested": ({"steps": [[1, 2]]}, ValueError, r"steps must be whole numbers of at least 1, .* got \[\[1, 2\]\]"),
     "half": ({"epochs": [0.5]}, ValueError, r"epochs must be whole numbers of at least 1"),
     "none": ({"steps": []}, ValueError, r"steps must be whole numbers of at least 1"),
     "scope": ({"steps": [1], "scope": "heads"}, ValueError, r"scope must be one of"),

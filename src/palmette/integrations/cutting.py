@@ -149,7 +149,7 @@ def _numbers(name: str, given: Any) -> frozenset[int]:
     numbers = [given] if is_number(given) else given
     if isinstance(numbers, str) or not isinstance(numbers, Iterable):
         raise TypeError(f"{name} must be whole numbers such as [1, 2, 3], got {given!r}")
-    found = frozenset(numbers)
+    found = list(numbers)
     if not found or not all(is_number(n, whole=True) and n >= 1 for n in found):
         raise ValueError(f"{name} must be whole numbers of at least 1, such as [1, 2, 3], got {given!r}")
-    return found
+    return frozenset(found)
