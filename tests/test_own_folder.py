@@ -1,6 +1,7 @@
 """The folder of a run around one's own training: killed and resumed bit for bit, read by others, and its own."""
 
 import copy
+import io
 import json
 from fractions import Fraction
 
@@ -249,11 +250,14 @@ def test_a_folder_belongs_to_one_model_and_one_set_of_settings(whole, tmp_path):
 def test_damage_in_a_folder_is_named(tmp_path):
     run, options = tmp_path / "run", OPTIONS | {"rounds": 1}
     pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
-    (run / "good.pt").write_bytes((run / "good.pt").read_bytes()[:100])
-    with pytest.raises(RunDamaged, match=r"the last good model.*cannot be read.*remove .* to begin again"):
-        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    other = io.BytesIO()
+    torch.save({"w": torch.ones(2)}, other)
+    for content in ((run / "good.pt").read_bytes()[:100], b"", b"a line of text\n", other.getvalue()):
+        (run / "good.pt").write_bytes(content)
+        with pytest.raises(RunDamaged, match=r"good\.pt', cannot be read: it is damaged.*; remove .* again$"):
+            pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
     (run / "good.pt").unlink()
-    with pytest.raises(RunDamaged, match="cannot be read"):
+    with pytest.raises(RunDamaged, match="cannot be read: No such file"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
     (run / "records.jsonl").write_text("".join((run / "records.jsonl").read_text().splitlines(True)[:1]))
     with pytest.raises(RunDamaged, match="records but no state to go on from"):

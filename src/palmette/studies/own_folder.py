@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import pickle
 import re
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -159,9 +157,11 @@ def read_good(rundir: RunDir) -> dict[str, Any]:
     file = rundir.path / GOOD
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
-        return dict(found)
-    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+        return {name: found[name] for name in ("round", "score", "state_dict", "buffers", "pruner")}
+    except Exception as error:  # whatever comes of bytes that are not what was written
+        damaged = "it is damaged, or holds more than tensors and plain values"
+        why = error.strerror if isinstance(error, OSError) else damaged
         raise RunDamaged(
-            f"the last good model, {str(file)!r}, cannot be read: {error}; remove {str(rundir.path)!r} to begin "
+            f"the last good model, {str(file)!r}, cannot be read: {why}; remove {str(rundir.path)!r} to begin "
             "again"
         ) from error

@@ -103,11 +103,11 @@ class RunDir:
             _write(self.lock_file, b"")
         return True
 
-    def write_text(self, name: str | Path, text: str) -> Path:
+    def write_text(self, name: str | Path, text: str) -> None:
         """Write a text file of the run, whole or not at all; see `write_bytes`."""
-        return self.write_bytes(name, text.encode())
+        self.write_bytes(name, text.encode())
 
-    def write_bytes(self, name: str | Path, content: bytes | memoryview) -> Path:
+    def write_bytes(self, name: str | Path, content: bytes | memoryview) -> None:
         """Write a file of the run, to the disk itself; on any error the old file stays as it was."""
         target = self.path / name
         if not target.resolve().is_relative_to(self.path.resolve()):
@@ -116,16 +116,14 @@ class RunDir:
             target.parent.mkdir(exist_ok=True)
             _write(target, content)
             _sync(self.path)
-        return target
 
-    def save_masks(self, round: int, masks: Masks) -> Path:
+    def save_masks(self, round: int, masks: Masks) -> None:
         """Write the masks of a round, one bit per weight."""
         target = self.mask(round)
         with self._writing(target, sum((m.numel() + 7) // 8 for m in masks.values())):
             target.parent.mkdir(exist_ok=True)
             masks.save(target)
             _sync(target, target.parent, self.path)
-        return target
 
     def append_record(self, record: Mapping[str, Any]) -> bool:
         """Add the record of a round as one line, keys in the order given; False when that very line is there."""
@@ -157,19 +155,18 @@ class RunDir:
         """The timings, in the order written."""
         return _lines(self.timings_file)
 
-    def save_checkpoint(self, number: int, state: Any) -> Path:
+    def save_checkpoint(self, number: int, state: Any) -> None:
         """Write `state`, made of tensors and plain values, with its SHA-256; keep it and the one before."""
         if type(number) is not int or number < 0:
             raise ValueError(f"the number of a checkpoint must be an integer of at least 0, got {number!r}")
         buffer = io.BytesIO()
         torch.save(state, buffer)
         buffer.write(_seal(buffer.getbuffer()))
-        target = self.write_bytes(self.checkpoint(number).relative_to(self.path), buffer.getbuffer())
+        self.write_bytes(self.checkpoint(number).relative_to(self.path), buffer.getbuffer())
         numbers = self.checkpoint_numbers()
         # A higher number is left from what could not be continued, and must not be taken for the newest.
         for other in set(numbers) - set([n for n in numbers if n <= number][-2:]):
             self.checkpoint(other).unlink()
-        return target
 
     def load_checkpoint(self, at_most: int | None = None, *, quiet: bool = False) -> tuple[int, Any] | None:
         """Number and state, on the CPU, of the newest checkpoint that is whole; None when there is none.
@@ -189,7 +186,7 @@ class RunDir:
             try:
                 return number, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
             except pickle.UnpicklingError as error:
-                raise RunDamaged(f"{str(path)!r} holds more than tensors and plain values: {error}") from error
+                raise RunDamaged(f"{str(path)!r} holds more than tensors and plain values") from error
         if numbers and not quiet:
             raise RunDamaged(
                 f"all {len(numbers)} checkpoints are damaged; remove {str(self.path)!r} to begin again"
