@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -101,12 +102,8 @@ class InStep:
         """From the newest states that all have, or from the beginning, to the end."""
         for part in self._in_step(pending):
             together = [(experiment, rundir) for experiment, rundir, _ in part]
-            fits = True
-            try:
+            with suppress(torch.OutOfMemoryError):  # which would hold on to the networks where it is caught
                 self._go_on(self._begun(part))
-            except torch.OutOfMemoryError:
-                fits = False  # and not here, where the error still holds on to the networks
-            if fits:
                 continue
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -131,16 +128,16 @@ class InStep:
         that were saved in other company go on from where they are.
         """
         newest: dict[str, tuple[int, Any]] = {}
-        runs = {}
         for experiment, rundir in pending:
             try:
                 newest[experiment.id] = rundir.load_checkpoint() or (0, None)
-                runs[experiment.id] = (experiment, rundir)
             except RunDamaged as error:
                 self.end(experiment, rundir, error)
         parts: dict[int, list[tuple[Experiment, RunDir, Mapping[str, Any] | None]]] = {}
-        for name, (experiment, rundir) in runs.items():
-            number, state = newest[name]
+        for experiment, rundir in pending:
+            if experiment.id not in newest:
+                continue
+            number, state = newest[experiment.id]
             company = state["company"] if state is not None else []
             least = min([newest[other][0] for other in company if other in newest], default=number)
             if least < number and (older := rundir.load_checkpoint(least, quiet=True)) and older[0] == least:

@@ -6,7 +6,7 @@ numbered as they stand there, those of the appendix from 7 on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -126,15 +126,14 @@ def model_epochs(experiments: Iterable[Experiment]) -> int:
     return sum(e.epochs * (e.rounds + 1) for e in experiments)
 
 
-_SAP: dict[str, object] = {"method": "sap"}
-_VARIANTS: dict[str, list[dict[str, object]]] = {
+_VARIANTS: dict[str, Sequence[Mapping[str, object]]] = {
     "hypothesis": [{"method": "one-shot"}],
-    "rounds": list(METHODS),
-    "p-q map": list(METHODS),
+    "rounds": METHODS,
+    "p-q map": METHODS,
     "scopes": [{**method, "scope": scope} for scope in ("neuron", "layer", "global") for method in METHODS],
-    "p and q": [{**_SAP, "p": p, "q": 1.0} for p in PS] + [{**_SAP, "p": 1.0, "q": q} for q in QS],
+    "p and q": [{"p": p, "q": 1.0} for p in PS] + [{"p": 1.0, "q": q} for q in QS],
     # At p = .5 and q = 1, as in the authors' code; the text does not say.
-    "eta and gamma": [{**_SAP, "eta": eta} for eta in ETAS] + [{**_SAP, "gamma": gamma} for gamma in GAMMAS],
+    "eta and gamma": [{"eta": eta} for eta in ETAS] + [{"gamma": gamma} for gamma in GAMMAS],
 }
 
 
