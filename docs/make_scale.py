@@ -84,9 +84,7 @@ def sizes(k: Kind) -> Sizes:
 
 def rounds_of_real_runs() -> list[int]:
     """How many rounds the runs of results/ had before nothing was left to cut."""
-    runs = [
-        run for study in ("fashionmnist-mlp", "fashionmnist-mlp-ablations") for run in find_runs(RESULTS / study)
-    ]
+    runs = find_runs(RESULTS / "fashionmnist-mlp", RESULTS / "fashionmnist-mlp-ablations")
     return [len(run.records()) for run in runs]
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import palmette as pm
 from palmette.errors import RunDamaged
-from palmette.studies.rundir import RunDir
+from palmette.studies.rundir import RunDir, find_runs
 
 TICKET = pm.Experiment(method="lottery-ticket", model="linear", epochs=1, rounds=2, validation=100)
 SAP = pm.Experiment(model="linear", epochs=0, rounds=1)
@@ -70,6 +70,12 @@ def test_a_folder_without_runs_is_refused(tmp_path):
         pm.read_runs(tmp_path)
     with pytest.raises(FileNotFoundError, match="no folder at"):
         pm.read_runs(tmp_path / "none")
+
+
+def test_a_run_in_folders_that_lie_in_one_another_is_found_once(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    assert {run.path.name for run in find_runs(folder)} == {SAP.id, TICKET.id}
+    assert len(find_runs(folder, "deeper", folder / TICKET.id)) == 2
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"-o must be an HTML file, such as report.html, got {str(out)!r}")
-    found = list({run.path.resolve(): run for folder in folders for run in find_runs(folder)}.values())
+    found = find_runs(*folders)
     if not found:
         raise ValueError(f"no run in {', '.join(repr(str(folder)) for folder in folders)}")
     read, damage = _read(found)

@@ -47,7 +47,7 @@ def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = lambda _
     under way is there with the rounds it has; those without any are named to `say`.
     """
     given = list(folders)
-    paths = dict.fromkeys(run.path.resolve() for folder in given for run in find_runs(folder))
+    paths = [run.path.resolve() for run in find_runs(*given)]
     found = {path: rows for path in paths if (rows := rows_of(RunDir(path)))}
     own = [RunDir(path) for path, rows in found.items() if rows[0]["data"] == OWN_DATA]
     for path, e in told_apart({run.path: (experiment_of(run), run.records()) for run in own}).items():

@@ -161,7 +161,7 @@ class Shelf:
     def of(folders: Iterable[str | Path], *, say: Callable[[str], None]) -> Shelf:
         """The runs below `folders`; `say` is told of those that cannot be read, and are left out."""
         found: dict[Path, Experiment] = {}
-        for path in dict.fromkeys(run.path.resolve() for folder in folders for run in find_runs(folder)):
+        for path in [run.path.resolve() for run in find_runs(*folders)]:
             try:
                 found[path] = experiment_of(RunDir(path))
             except RunDamaged as error:

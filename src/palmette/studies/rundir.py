@@ -233,20 +233,24 @@ class RunDir:
         return _explained(target, size, self.path, "run folder")
 
 
-def find_runs(folder: str | Path) -> list[RunDir]:
-    """The run folders in `folder`, at any depth, by name; it may be one itself.
+def find_runs(*folders: str | Path) -> list[RunDir]:
+    """The run folders in `folders`, at any depth, by name, and each once; a folder may be one itself.
 
     Those in a file ``runs.tar.xz`` count too, as studies are kept: they are unpacked to a place that is gone when
     Python ends.
     """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise FileNotFoundError(f"no folder at {str(folder)!r}")
-    archives = [file.resolve() for file in sorted(folder.rglob("runs.tar.xz"))]
-    kept = [_unpacked(archive, archive.stat().st_mtime_ns) for archive in archives]
-    runs = [RunDir(file.parent) for place in (folder, *kept) for file in sorted(place.rglob("experiment.toml"))]
-    # An experiment that somebody wrote and keeps beside the runs has neither.
-    return [run for run in runs if run.lock_file.exists() or run.records_file.exists()]
+    found: dict[Path, RunDir] = {}
+    for folder in map(Path, folders):
+        if not folder.is_dir():
+            raise FileNotFoundError(f"no folder at {str(folder)!r}")
+        archives = [file.resolve() for file in sorted(folder.rglob("runs.tar.xz"))]
+        kept = [_unpacked(archive, archive.stat().st_mtime_ns) for archive in archives]
+        for file in [file for place in (folder, *kept) for file in sorted(place.rglob("experiment.toml"))]:
+            run = RunDir(file.parent)
+            # An experiment that somebody wrote and keeps beside the runs has neither.
+            if run.lock_file.exists() or run.records_file.exists():
+                found[run.path.resolve()] = run
+    return list(found.values())
 
 
 @functools.cache
