@@ -5,11 +5,12 @@ python docs/make_axioms.py
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from marks import renewed
 
 from palmette.measures.axioms import PROPERTIES, Verdict, check, check_all
 from palmette.measures.classic import MEASURES, negative_tanh, pq_mean, u_theta
@@ -74,12 +75,9 @@ def parts() -> dict[str, str]:
 
 
 def filled(page: str) -> str:
-    """`page` with each part between its two marks replaced."""
+    """`page` with each part made anew."""
     for name, part in parts().items():
-        marks = rf"(<!-- {name}: begin -->\n).*?(<!-- {name}: end -->)"
-        page, found = re.subn(marks, lambda m, part=part: f"{m[1]}\n{part}\n\n{m[2]}", page, flags=re.DOTALL)
-        if found != 1:
-            raise ValueError(f"axioms.md must have the marks of the part {name!r} once, found {found}")
+        page = renewed(page, name, f"{part}\n", "make_axioms.py")
     return page
 
 

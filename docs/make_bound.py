@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+from marks import renewed
 
 from palmette import eta_of_cut, pq_index, retained_lower_bound, tail_mass_count
 
 PAGE = Path(__file__).with_name("bound.md")
-BEGIN, END = "<!-- tables: written by docs/make_bound.py -->\n", "<!-- end of tables -->\n"
 
 D, VECTORS = 1000, 40
 PAIRS = ((0.5, 1.0), (1.0, 2.0))
@@ -86,8 +86,7 @@ def _spread(values: list[float]) -> str:
 
 def page() -> str:
     """The page with its tables made anew."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return before + BEGIN + "\n" + tables() + "\n" + END + rest.split(END)[1]
+    return renewed(PAGE.read_text(encoding="utf-8"), "tables", tables(), "make_bound.py")
 
 
 if __name__ == "__main__":

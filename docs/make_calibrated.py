@@ -15,7 +15,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from make_checkpoints import PAGE, written
+from make_checkpoints import PAGE
+from marks import renewed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import palmette as pm
@@ -66,5 +67,5 @@ if __name__ == "__main__":
             found = [f"{perplexity(cut, text):.1f}" for cut in (plain, calibrated)]
             lines.append(f"| {density:.0%} | {' | '.join(found)} |")
             print(lines[-1], flush=True)
-    page = written(PAGE.read_text(encoding="utf-8"), "calibrated", "\n".join(lines) + "\n", "make_calibrated.py")
+    page = renewed(PAGE.read_text(encoding="utf-8"), "calibrated", "\n".join(lines) + "\n", "make_calibrated.py")
     PAGE.write_text(page, encoding="utf-8")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from marks import renewed
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -92,18 +93,11 @@ def measure_table(checkpoints: dict[str, Path]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def written(text: str, name: str, table: str, script: str = "make_checkpoints.py") -> str:
-    """The page with one of its tables made anew."""
-    begin, end = f"<!-- {name}: written by docs/{script} -->\n", f"<!-- end of {name} -->\n"
-    before, rest = text.split(begin)
-    return before + begin + "\n" + table + "\n" + end + rest.split(end)[1]
-
-
 if __name__ == "__main__":
     resnets, cifar = map(Path, sys.argv[1:3])
     files = {name: resnets / file for name, (file, _) in RESNETS.items()}
     files |= {name: Path(path) for name, path in (given.split("=", 1) for given in sys.argv[3:])}
     page = PAGE.read_text(encoding="utf-8")
-    page = written(page, "verdicts", measure_table(files))
-    page = written(page, "cuts", cut_table(resnets, cifar))
+    page = renewed(page, "verdicts", measure_table(files), "make_checkpoints.py")
+    page = renewed(page, "cuts", cut_table(resnets, cifar), "make_checkpoints.py")
     PAGE.write_text(page, encoding="utf-8")

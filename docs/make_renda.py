@@ -15,15 +15,15 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from marks import renewed
 
 from palmette.reports.figures import LINES, STYLE
 from palmette.studies.rundir import RunDir
 
 HERE = Path(__file__).parent
 PAGE, FIGURE, RUN = HERE / "renda.md", HERE / "renda.png", HERE / "renda/lottery-ticket-e120-s0"
-BEGIN, END = "<!-- numbers: written by docs/make_renda.py -->\n", "<!-- end of numbers -->\n"
-# Medians of three runs, in percent (Renda et al. 2020): dense, and at density 0.107 the best of each way to go on.
-DENSE, DENSITY = 91.71, 0.107
+# Medians of three runs, in percent (Renda et al. 2020), at this density the best of each way to go on.
+DENSITY = 0.107
 THEIRS = {
     "learning-rate rewinding": 91.23,
     "weight rewinding": 91.00,
@@ -66,7 +66,7 @@ def text(records: Sequence[dict[str, Any]], about: dict[str, Any], seconds: floa
         "by `python docs/run_renda.py resnet20-12fca82f.th CIFAR10 --methods lottery-ticket --epochs "
         f"{about['epochs']}`."
     )
-    return "\n".join(["", *lines, "", wrapped(said), "", wrapped(ran), "", ""])
+    return "\n".join([*lines, "", wrapped(said), "", wrapped(ran), ""])
 
 
 def accuracy(record: dict[str, Any]) -> float:
@@ -109,10 +109,8 @@ def draw(records: Sequence[dict[str, Any]]) -> None:
 def written(page: str) -> str:
     """The page with the numbers of the records."""
     about = json.loads((RUN / "about.json").read_text(encoding="utf-8"))
-    timings = (RUN / "timings.jsonl").read_text(encoding="utf-8").splitlines()
-    seconds = sum(json.loads(line)["seconds"] for line in timings)
-    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    return before + BEGIN + text(RunDir(RUN).records(), about, seconds) + END + after
+    seconds = sum(timing["seconds"] for timing in RunDir(RUN).timings())
+    return renewed(page, "numbers", text(RunDir(RUN).records(), about, seconds), "make_renda.py")
 
 
 def main() -> None:

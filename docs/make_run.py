@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,10 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from marks import renewed
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "README.md"
-MARKS = re.compile(r"(<!-- run: begin -->\n).*?(<!-- run: end -->)", re.DOTALL)
 
 
 def main() -> None:
@@ -28,11 +27,8 @@ def main() -> None:
         lines = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
         seconds, last = time.monotonic() - began, json.loads(lines[-1])
         shutil.copyfile(last["figure"], HERE / "run.png")
-    part = f"{_table(last['summary'])}\n\n{_under(last['summary'], seconds)}"
-    page, found = MARKS.subn(lambda m: f"{m[1]}\n{part}\n\n{m[2]}", PAGE.read_text(encoding="utf-8"))
-    if found != 1:
-        raise ValueError(f"README.md must have the marks of the run once, found {found}")
-    PAGE.write_text(page, encoding="utf-8")
+    part = f"{_table(last['summary'])}\n\n{_under(last['summary'], seconds)}\n"
+    PAGE.write_text(renewed(PAGE.read_text(encoding="utf-8"), "run", part, "make_run.py"), encoding="utf-8")
 
 
 def _table(summary: Sequence[Mapping[str, Any]]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
+from marks import renewed
 from matplotlib.figure import Figure
 from simulation import GPUS, KINDS, SEED, SHAPES, Kind, Result, simulated
 
@@ -32,7 +33,6 @@ from palmette.training.models import build
 
 PAGE = Path(__file__).with_name("scale.md")
 RESULTS = PAGE.parent.parent / "results"
-BEGIN, END = "<!-- tables: written by docs/make_scale.py -->\n", "<!-- end of tables -->\n"
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,7 @@ def page() -> str:
     mixed = dict(zip(POLICIES, shares, strict=True))
     lines = _schedule_table(mixed, calm, quick) + _bytes_table(mixed[POLICIES[-1]], quick, found)
     write_whole(PAGE.with_suffix(".png"), as_file(picture(mixed), "png"))
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return before + BEGIN + "\n" + "\n".join(lines) + "\n" + END + rest.split(END)[1]
+    return renewed(PAGE.read_text(encoding="utf-8"), "tables", "\n".join(lines), "make_scale.py")
 
 
 def _schedule_table(mixed: dict[str, Result], calm: Result, quick: Result) -> list[str]:

@@ -8,13 +8,13 @@ import zipfile
 from pathlib import Path
 
 import torch
+from marks import renewed
 from safetensors.torch import save as dense_bytes
 from torch import Tensor
 
 import palmette as pm
 
 PAGE = Path(__file__).with_name("smaller.md")
-BEGIN, END = "<!-- table: written by docs/make_smaller.py -->\n", "<!-- end of table -->\n"
 SIDE = 2000
 ZEROS = (0.5, 0.8, 0.9, 0.95, 0.99)
 
@@ -65,11 +65,6 @@ def table() -> str:
     return "\n".join(lines) + "\n"
 
 
-def page() -> str:
-    """The page with its table made anew."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    return before + BEGIN + "\n" + table() + "\n" + END + rest.split(END)[1]
-
-
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    page = renewed(PAGE.read_text(encoding="utf-8"), "table", table(), "make_smaller.py")
+    PAGE.write_text(page, encoding="utf-8")

@@ -20,7 +20,8 @@ import time
 from pathlib import Path
 
 import torch
-from make_checkpoints import PAGE, written
+from make_checkpoints import PAGE
+from marks import renewed
 
 from palmette.integrations import shards
 from palmette.integrations.checkpoints import Writer
@@ -116,5 +117,5 @@ def table(folder: Path, sizes: tuple[int, ...]) -> str:
 
 if __name__ == "__main__":
     made = table(Path(sys.argv[1]), tuple(map(int, sys.argv[2:])) or SIZES)
-    page = written(PAGE.read_text(encoding="utf-8"), "streaming", made, "make_streaming.py")
+    page = renewed(PAGE.read_text(encoding="utf-8"), "streaming", made, "make_streaming.py")
     PAGE.write_text(page, encoding="utf-8")
