@@ -13,12 +13,12 @@ from benchmarks.meters import extra_bytes, seconds
 SIZES = tuple(int(10 ** (k / 2)) for k in range(10, 19))
 
 
-def record(sizes: tuple[int, ...] = SIZES) -> list[dict[str, float | str]]:
+def record() -> list[dict[str, float | str]]:
     """Seconds and extra bytes of the index and of a whole global cut, for each size, on this machine."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     generator = torch.Generator(device).manual_seed(0)
     records: list[dict[str, float | str]] = []
-    for size in sizes:
+    for size in SIZES:
         weights = torch.randn(size, device=device, generator=generator)
         repeats = 2 if size > 10**8 and device == "cpu" else 5
         for name, work in (

@@ -9,7 +9,7 @@ import statistics
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy
@@ -71,16 +71,14 @@ def extra_bytes(work: Callable[[], object]) -> int:
     ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed before must not be there to be used again
     Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the highest mark
     before = _status("VmRSS")
-    result = work()
-    del result
+    work()
     return _status("VmHWM") - before
 
 
 def table(figures: list[Figure]) -> str:
     """Markdown."""
     head = ("what", "palmette", "beside", "that", "ratio", "goal")
-    lines = [head, ("---",) * len(head)]
-    lines += [(f.what, f.ours, f.beside, f.theirs, f.ratio, f.goal) for f in figures]
+    lines = [head, ("---",) * len(head), *map(astuple, figures)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
