@@ -19,6 +19,11 @@ from torch import nn
 def text(*, shape, classes): return "no model"
 def bare(*, shape, classes): return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), Norm(classes))
 one = nn.Linear(64, 10)
+why = "cannot load:\\n\\tno key 'gate'"
+def fails(*, shape, classes): raise RuntimeError(why)
+class Wrong(nn.Linear):
+    def forward(self, x): return fails(shape=0, classes=0)
+def wrong(*, shape, classes): return Wrong(64, 10)
 def three(*, shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
 def frozen(*, shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(64, classes)).requires_grad_(False)
@@ -76,6 +81,15 @@ REFUSED = {
     "a model in place of its function": (
         ["--model", "faulty_models:one"],
         "model 'faulty_models:one': one(shape=(1, 8, 8), classes=10) fails: TypeError",
+    ),
+    "a function that fails": (
+        ["--model", "faulty_models:fails"],
+        "classes=10) fails at faulty_models.py, line 7, 'def fails(*, shape, classes): raise RuntimeError(why)': "
+        "RuntimeError: cannot load: no key 'gate'",
+    ),
+    "a model that fails": (
+        ["--model", "faulty_models:wrong"],
+        "model 'faulty_models:wrong' fails on two images of shape (1, 8, 8) at faulty_models.py, line 7, ",
     ),
     "nothing to prune": (["--model", "faulty_models:bare"], "prun"),
     "nothing to train": (["--model", "faulty_models:frozen"], "none of its parameters requires a gradient"),

@@ -548,13 +548,15 @@ def test_a_model_that_cannot_be_traced_is_left_alone_and_the_reason_is_told(capf
 class Silent(nn.Module):
     """Fails without a word on other sizes than it was made for, or under the tracer."""
 
+    error = KeyError()
+
     def __init__(self, traced):
         super().__init__()
         self.a, self.b, self.traced = nn.Linear(4, 6), nn.Linear(6, 2), traced
 
     def forward(self, x):
         if torch.compiler.is_exporting() if self.traced else x.shape[1] != 4 or len(self.a.weight) != 6:
-            raise KeyError
+            raise self.error
         return self.b(self.a(x).relu())
 
 
@@ -568,6 +570,14 @@ def test_an_error_that_says_nothing_is_told_by_its_kind():
         assert re.fullmatch(note, compact(model, torch.ones(2, 4))[1].notes[0])
     with pytest.raises(ValueError, match=r"the model fails on the example inputs: KeyError$"):
         compact(Silent(traced=False), torch.ones(2, 5))
+
+
+def test_an_error_of_several_lines_is_told_whole(monkeypatch):
+    monkeypatch.setattr(Silent, "error", RuntimeError("sizes differ:\n\t3 is not 6"))
+    model = Silent(traced=False)
+    model.a.weight.data[:3] = 0
+    (note,) = compact(model, torch.ones(2, 4))[1].notes
+    assert note == "Left alone: a.weight, a.bias, b.weight: RuntimeError: sizes differ: 3 is not 6"
 
 
 class Sorting(nn.Module):

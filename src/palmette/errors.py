@@ -70,3 +70,27 @@ def in_words(error: Exception) -> str:
     """
     text, kind = first_line(error), type(error).__name__
     return text if isinstance(error, PalmetteError) or text == kind else f"{kind}: {text}"
+
+
+def in_full(error: Exception) -> str:
+    """All that an error in code of others says, in a line: what helps may stand below the first one.
+
+    >>> in_full(RuntimeError("cannot load:\\n  no key 'gate'")), in_full(KeyError())
+    ("RuntimeError: cannot load: no key 'gate'", 'KeyError')
+    """
+    return ": ".join(filter(None, (type(error).__name__, " ".join(str(error).split()))))
+
+
+def place_of(error: Exception) -> str:
+    """Where in the code of a model it was raised: the last line of a file that is not PyTorch's own."""
+    import traceback
+    from pathlib import Path
+
+    import torch
+
+    own = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)[1:]
+        if frame.line and not Path(frame.filename).is_relative_to(Path(torch.__file__).parent)
+    ]
+    return f" at {Path(own[-1].filename).name}, line {own[-1].lineno}, {own[-1].line!r}" if own else ""

@@ -8,11 +8,9 @@ import functools
 import inspect
 import io
 import logging
-import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -21,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from palmette.errors import in_words
+from palmette.errors import in_full, in_words, place_of
 from palmette.pruning.columns import aligned
 from palmette.pruning.compact_cut import cut
 from palmette.pruning.compact_graph import Plan, Walk, planned
@@ -137,7 +135,7 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     try:
         _outputs(model, args, kwargs)
     except Exception as error:
-        raise ValueError(f"the model fails on the example inputs: {in_words(error)}") from error
+        raise ValueError(f"the model fails on the example inputs: {in_full(error)}") from error
     try:
         with _quiet(), _giving_tensors(model):
             program = torch.export.export(model, args, kwargs)
@@ -145,7 +143,7 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
                 program = program.run_decompositions({})  # which puts other nodes in their place
     except Exception as error:  # whatever a model may do that cannot be traced
         said = in_words(error)[:200]
-        return None, f"Nothing was taken out: torch.export cannot trace the model{_line(error)}: {said}"
+        return None, f"Nothing was taken out: torch.export cannot trace the model{place_of(error)}: {said}"
     return Walk(program, model), ""
 
 
@@ -168,16 +166,6 @@ def _giving_tensors(model: nn.Module) -> Iterator[None]:
             del model.forward
 
 
-def _line(error: Exception) -> str:
-    """Where in the code of the model it was raised: the last line of a file that is not PyTorch's own."""
-    own = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)[1:]
-        if frame.line and not Path(frame.filename).is_relative_to(Path(torch.__file__).parent)
-    ]
-    return f" at {Path(own[-1].filename).name}, line {own[-1].lineno}, {own[-1].line!r}" if own else ""
-
-
 def _changes_inputs(target: Any) -> bool:
     schema = getattr(target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
@@ -197,7 +185,7 @@ def _cut_and_checked(
         try:
             found = [_outputs(small, *given) for given in inputs]
         except Exception as error:  # such as a view to a fixed number of channels
-            return in_words(error)[:200]
+            return in_full(error)[:200]
         same = all(
             close(a, b) for one, two in zip(wanted, found, strict=True) for a, b in zip(one, two, strict=True)
         )

@@ -11,7 +11,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import in_words
+from palmette.errors import in_full, place_of
 from palmette.pruning.weights import evaluating
 from palmette.training.models.building import Builder, Shape, check_images
 from palmette.training.models.cifar_resnet import resnet20, resnet56
@@ -73,7 +73,7 @@ def build(name: str, *, shape: Shape, classes: int, seed: int = 0) -> nn.Module:
             model = builder(shape=shape, classes=classes)
         except Exception as error:  # whatever a function of a user's may raise
             called = f"{name.partition(':')[2]}(shape={shape}, classes={classes})"
-            raise ValueError(f"model {name!r}: {called} fails: {in_words(error)}") from error
+            raise ValueError(f"model {name!r}: {called} fails{place_of(error)}: {in_full(error)}") from error
         _check_own(name, model, shape, classes)
     return model
 
@@ -89,7 +89,7 @@ def _imported(name: str) -> Builder:
         raise ValueError(f"model {name!r}: module {module!r} was imported, but has no {path!r}") from error
     except Exception as error:  # whatever a module may raise when it is imported
         raise ValueError(
-            f"model {name!r}: module {module!r} cannot be imported ({in_words(error)}); "
+            f"model {name!r}: module {module!r} cannot be imported ({in_full(error)}); "
             "a file of yours must lie in a folder that is on PYTHONPATH"
         ) from error
     try:
@@ -111,7 +111,8 @@ def _check_own(name: str, model: object, shape: Shape, classes: int) -> None:
         with evaluating(model), torch.no_grad():
             scores = model(torch.zeros(2, *shape))
     except Exception as error:  # whatever a model may raise
-        raise ValueError(f"model {name!r} fails on two images of shape {shape}: {in_words(error)}") from error
+        where = f"on two images of shape {shape}{place_of(error)}"
+        raise ValueError(f"model {name!r} fails {where}: {in_full(error)}") from error
     if not isinstance(scores, Tensor) or scores.shape != (2, classes):
         got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else type(scores).__name__
         raise ValueError(
