@@ -16,7 +16,7 @@ import torch
 
 import palmette as pm
 from palmette.errors import NotWritten, PalmetteError, RunBusy, RunDamaged
-from palmette.studies.rundir import RunDir
+from palmette.studies.rundir import RunDir, find_runs
 
 # Imports torch once, then starts a writer for every line it is sent; a writer goes on until it is killed.
 WRITERS = """
@@ -375,6 +375,23 @@ def test_an_unwritable_folder_is_reported(tmp_path):
         pass
     with pytest.raises(NotWritten, match="Permission denied"), RunDir(tmp_path / "run").lock():
         pass
+
+
+@pytest.mark.parametrize("look", [RunDir.size, RunDir.checkpoint_numbers, lambda run: find_runs(run.path)])
+def test_a_run_that_is_finished_while_one_looks_at_it_does_no_harm(run, monkeypatch, look):
+    run.write_text("experiment.toml", "")
+    run.save_checkpoint(0, {})
+    scandir = os.scandir
+
+    def late(path):
+        if os.fspath(path) == str(run.checkpoints) and run.checkpoint(0).exists():
+            run.checkpoint(0).unlink()
+            run.checkpoints.rmdir()
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", late)
+    look(run)
+    assert not run.checkpoints.exists()
 
 
 def test_a_finished_run_keeps_what_is_small(run):

@@ -202,11 +202,18 @@ class RunDir:
 
     def size(self) -> int:
         """How many bytes the files of the run take."""
-        return sum(f.stat().st_size for f in self.path.rglob("*") if f.is_file())
+        total = 0
+        for place, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(FileNotFoundError):  # whoever runs it may have replaced it
+                    total += os.stat(os.path.join(place, name)).st_size
+        return total
 
     def checkpoint_numbers(self) -> list[int]:
         """The numbers of all checkpoints, whole or not, in rising order."""
-        return sorted(int(f.stem) for f in self.checkpoints.glob("*.pt") if f.stem.isdecimal())
+        with suppress(FileNotFoundError):  # whoever runs it may have finished
+            return sorted(int(f.stem) for f in self.checkpoints.glob("*.pt") if f.stem.isdecimal())
+        return []
 
     def _append(self, target: Path, line: bytes) -> None:
         self._cut_torn_line(target)
@@ -243,14 +250,19 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise FileNotFoundError(f"no folder at {str(folder)!r}")
-        archives = [file.resolve() for file in sorted(folder.rglob("runs.tar.xz"))]
+        archives = [file.resolve() for file in _called("runs.tar.xz", folder)]
         kept = [_unpacked(archive, archive.stat().st_mtime_ns) for archive in archives]
-        for file in [file for place in (folder, *kept) for file in sorted(place.rglob("experiment.toml"))]:
+        for file in [file for place in (folder, *kept) for file in _called("experiment.toml", place)]:
             run = RunDir(file.parent)
             # An experiment that somebody wrote and keeps beside the runs has neither.
             if run.lock_file.exists() or run.records_file.exists():
                 found[run.path.resolve()] = run
     return list(found.values())
+
+
+def _called(name: str, folder: Path) -> list[Path]:
+    # Not `rglob`, which fails where a run is finished, and a folder of it gone, at this moment.
+    return sorted(Path(place, name) for place, _, names in os.walk(folder) if name in names)
 
 
 @functools.cache
