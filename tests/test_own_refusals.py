@@ -70,6 +70,7 @@ WRONG = {
     "another": (returns_another, {}, ValueError, "train the model that it is given, in place"),
     "no train": (None, {}, TypeError, "train must be a function that is given the model, got None"),
     "evaluate": (train, {"evaluate": 0.9}, TypeError, "evaluate must be a function"),
+    "say": (train, {"say": True}, TypeError, "say must be a function that is given a line, got True"),
     "no number": (train, {"evaluate": lambda m: None}, TypeError, "evaluate must return one number.*got None"),
     "percent": (train, {"evaluate": lambda m: 91.7, "tolerance": None}, ValueError, "tolerance=1.0 for accuracy"),
     "loss": (train, {"evaluate": lambda m: -2.3, "tolerance": None}, ValueError, "minus the loss"),

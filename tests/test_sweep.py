@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from observers import EndsAfter
+from observers import EndsAfter, records_are_the_same
 from palmette.errors import NotFinite, NotWritten, RunBusy, RunInterrupted
 from palmette.studies import sweep
 from palmette.studies.config import Experiment
@@ -209,12 +209,10 @@ def test_a_full_disk_ends_the_sweep(tmp_path, monkeypatch):
 def test_it_ends_when_asked_and_goes_on_to_the_same_records(tmp_path, epochs):
     planned = [Experiment(**SMALL), Experiment(**SMALL | {"batch": 100})]
     with pytest.raises(RunInterrupted):
-        sweep.run(planned, tmp_path / "a", observer=EndsAfter(epochs))
-    sweep.run(planned, tmp_path / "a")
-    sweep.run(planned, tmp_path / "b")
-    for e in planned:
-        one, two = (RunDir(tmp_path / name / e.id).records_file.read_bytes() for name in "ab")
-        assert one == two
+        sweep.run(planned, tmp_path / "broken", observer=EndsAfter(epochs))
+    for name in ("broken", "whole"):
+        sweep.run(planned, tmp_path / name)
+    records_are_the_same(tmp_path, planned)
 
 
 def test_another_engine_is_given_fleets_by_folder(tmp_path):

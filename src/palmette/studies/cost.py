@@ -22,7 +22,6 @@ from palmette.training.loop import evaluate
 from palmette.training.members import Member
 from palmette.training.models import build, flops_per_image
 
-_SECONDS = 1.0  # of training that are timed, at least
 _BATCHES = 8
 
 
@@ -61,7 +60,7 @@ def cost(
     *,
     device: torch.device | str = "cpu",
     members: int = 1,
-    seconds: float = _SECONDS,
+    seconds: float = 1.0,
 ) -> Cost:
     """Train a few steps on a part of `images`, test and measure once, and reckon from there.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -95,7 +95,8 @@ def prune_and_retrain(
     """
     for name, function in (("train", train), ("evaluate", evaluate), ("test", test), ("say", say)):
         if not (callable(function) or (function is None and name != "train")):
-            raise TypeError(f"{name} must be a function that is given the model, got {function!r}")
+            given = "a line" if name == "say" else "the model"
+            raise TypeError(f"{name} must be a function that is given {given}, got {function!r}")
     if not (is_number(rounds, whole=True) and rounds >= 0):
         raise ValueError(f"rounds must be a whole number of at least 0, got rounds={rounds!r}")
     if tolerance is not None and not (is_number(tolerance) and 0 <= tolerance < math.inf):
@@ -119,8 +120,7 @@ def prune_and_retrain(
     most = int(min([rounds, *(rule.steps for rule in rules if isinstance(rule, AfterSteps))]))
     tolerance = None if tolerance is None else float(tolerance)
     wanted = Wanted(train, evaluate, test, rewinding, rules, most, tolerance, bool(trained))
-    with ExitStack() as stack:
-        rundir = None if folder is None else stack.enter_context(RunDir(folder).lock())
+    with nullcontext() if folder is None else RunDir(folder).lock() as rundir:
         OwnRounds(pruner, wanted, rundir, say or (lambda _: None)).run()
     return model
 
