@@ -57,7 +57,7 @@ def test_masks_of_the_wrong_kind_are_refused_by_name():
 
 @pytest.mark.parametrize("kept", ["ab", [[True], [True, False]], object()], ids=["text", "ragged", "object"])
 def test_a_budget_refuses_what_is_no_mask_by_name(kept):
-    with pytest.raises(TypeError, match=r"kept must .*, got "):
+    with pytest.raises(TypeError, match=r"kept must (hold|be) booleans.*, got "):
         pm.Sap()(torch.ones(2), kept=kept)
 
 

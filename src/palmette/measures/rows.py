@@ -194,7 +194,7 @@ def _flat(values: Tensor, dim: int | None) -> Tensor:
 
 
 def _mask(kept: Any, shape: torch.Size, of: str) -> Tensor:
-    mask = _any_tensor(kept, "kept")
+    mask = _any_tensor(kept, "kept", "booleans")
     if mask.dtype != torch.bool and not (mask.numel() == 0 and isinstance(kept, list | tuple)):
         raise TypeError(f"kept must be a boolean mask, got {_describe(mask)}")
     if mask.shape != shape:
@@ -203,7 +203,7 @@ def _mask(kept: Any, shape: torch.Size, of: str) -> Tensor:
     return mask.to(torch.bool)
 
 
-def _any_tensor(values: Any, name: str) -> Tensor:
+def _any_tensor(values: Any, name: str, holds: str = "real numbers") -> Tensor:
     if isinstance(values, Tensor):
         if hasattr(values, "device_mesh"):  # a DTensor
             raise TypeError(f"{name} must be in this process as a whole, got a tensor that is spread over several")
@@ -211,9 +211,9 @@ def _any_tensor(values: Any, name: str) -> Tensor:
         return tensor.cpu() if tensor.device.type == "mps" else tensor  # MPS has no float64
     if isinstance(values, np.ma.MaskedArray):
         raise TypeError(f"{name} must be a plain array, got a masked one: pass its data, and kept=~mask")
-    array = np.asarray(values) if isinstance(values, np.ndarray | np.generic) else _listed(values, name)
+    array = np.asarray(values) if isinstance(values, np.ndarray | np.generic) else _listed(values, name, holds)
     if array.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers, got an array of dtype {array.dtype}")
+        raise TypeError(f"{name} must hold {holds}, got an array of dtype {array.dtype}")
     if array.dtype.itemsize > 8 or not array.dtype.isnative:
         with np.errstate(over="ignore"):  # beyond float64 is an infinity
             array = array.astype(np.float64)
@@ -225,14 +225,14 @@ def _any_tensor(values: Any, name: str) -> Tensor:
         return torch.from_numpy(array)
 
 
-def _listed(values: Any, name: str) -> np.ndarray[Any, Any]:
+def _listed(values: Any, name: str, holds: str) -> np.ndarray[Any, Any]:
     try:
         array = np.asarray(values)
         if array.dtype.kind == "O":  # integers beyond 64 bits, fractions, decimals
             array = np.array([float(v) for v in array.flat]).reshape(array.shape)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise TypeError(
-            f"{name} must be numbers in one rectangular list, got {reprlib.repr(values)}: {error}"
+            f"{name} must be {holds} in one rectangular list, got {reprlib.repr(values)}: {error}"
         ) from error
     return array
 
