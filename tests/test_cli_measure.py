@@ -318,6 +318,8 @@ UNREADABLE = [
     (b"junk that is no array", "a.npy", "its contents are not weights in the .npy format"),
     (b"junk", "a.npy", "its contents are not weights in the .npy format"),
     (b"\x93NUMPY\x01\x00\x04\x00" + bytes(4), "a.npy", "its contents are not weights in the .npy format"),
+    (b"\x93NUMPY\x01\x00\x76\x00" + bytes(4), "a.npy", "it is damaged, or was cut off when it was copied"),
+    (bytes([2, *bytes(7)]) + b"no", "a.safetensors", "its contents are not weights in the .safetensors format"),
     (b"junk that is no GGUF", "a.gguf", "its contents are not weights in the .gguf format"),
     ("name,town\nann,ulm\n", "a.csv", "it has no column of numbers"),
     ("width,height\n1,2\n3\n", "a.csv", "the number of columns changed from 2 to 1 at row 3"),

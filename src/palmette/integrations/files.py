@@ -32,9 +32,13 @@ _CUT_OFF = (
     "central directory",
     "not a ZIP archive",
     "unexpected EOF",
+    "reading array header",
+    "values to unpack",  # these three of a GGUF
+    "changing to a larger dtype",
+    "cannot reshape array",
     "Invalid argument",  # a place in the file that is not there
 )
-_ANOTHER_FORMAT = ("header too large", "magic string", "Cannot parse header", "magic invalid")
+_ANOTHER_FORMAT = ("header too large", "JSON in header", "magic string", "Cannot parse header", "magic invalid")
 
 
 @dataclass(frozen=True)
