@@ -112,6 +112,7 @@ REFUSED = {
     "unknown rule": (["--stop", "later"], "stop must be made of index-turns-up"),
     "bad seeds": (["--seeds", "3..1"], "as 0..3,7, got '3..1'"),
     "too large a seed": (["--seeds", str(2**63)], "seed must be at least 0 and below 2**63"),
+    "far too large a seed": (["--seeds", "1" + 30 * "0"], "seed must be at least 0 and below 2**63"),
     "too much validation": (["--validation", "1500"], "1 to 1499 of 1500 training images, got 1500"),
     "batch norm on one image": (
         ["--model", "cnn", "--validation", "249"],

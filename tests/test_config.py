@@ -267,7 +267,7 @@ def test_seeds_are_read_as_they_are_written(text, numbers):
     assert seeds(text) == numbers
 
 
-@pytest.mark.parametrize("text", ["", "1,", "3..1", "-1", "1.5", "0..", "a", "0...3", "0.." + "9" * 19, "1" * 30])
+@pytest.mark.parametrize("text", ["", "1,", "3..1", "-1", "1.5", "0..", "a", "0...3", "0.." + "9" * 19, "1" * 100])
 def test_seeds_that_are_none_are_refused_with_an_example(text):
     with pytest.raises(ValueError, match=re.escape("as 0..3,7, got ")) as refused:
         seeds(text)

@@ -244,7 +244,7 @@ def seeds(text: str) -> list[int]:
     """
     found: list[int] = []
     for part in text.split(","):
-        match = re.fullmatch(r"\s*([0-9]{1,19})\s*(?:\.\.\s*([0-9]{1,19})\s*)?", part)
+        match = re.fullmatch(r"\s*([0-9]{1,99})\s*(?:\.\.\s*([0-9]{1,99})\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if not 0 <= last - first < 100_000:
             rule = "seeds must be numbers or rising ranges of up to 100,000, as 0..3,7"

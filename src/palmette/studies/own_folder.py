@@ -160,7 +160,7 @@ def read_good(rundir: RunDir) -> dict[str, Any]:
         return {name: found[name] for name in ("round", "score", "state_dict", "buffers", "pruner")}
     except Exception as error:  # whatever comes of bytes that are not what was written
         damaged = "it is damaged, or holds more than tensors and plain values"
-        why = error.strerror if isinstance(error, OSError) else damaged
+        why = (isinstance(error, OSError) and error.strerror) or damaged
         raise RunDamaged(
             f"the last good model, {str(file)!r}, cannot be read: {why}; remove {str(rundir.path)!r} to begin "
             "again"
