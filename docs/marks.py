@@ -6,8 +6,7 @@ from __future__ import annotations
 def renewed(page: str, name: str, part: str, script: str) -> str:
     """The page with one of its parts made anew."""
     begin, end = f"<!-- {name}: written by docs/{script} -->\n", f"<!-- end of {name} -->\n"
-    before, there, rest = page.partition(begin)
-    _, ended, after = rest.partition(end)
-    if not (there and ended):
-        raise ValueError(f"the page has no part from {begin.strip()!r} to {end.strip()!r}")
-    return before + begin + "\n" + part + "\n" + end + after
+    for mark in (begin, end):
+        if (found := page.count(mark)) != 1:
+            raise ValueError(f"the page must have the mark {mark.strip()!r} once, found {found}")
+    return page.partition(begin)[0] + begin + "\n" + part + "\n" + end + page.partition(end)[2]

@@ -19,6 +19,7 @@ from command import palmette
 from palmette.reports.comparison import compare, read
 from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir
+from palmette.training.data import load
 
 GRID = """
 [base]
@@ -139,6 +140,15 @@ def test_a_run_that_another_process_has_is_left_to_it():
         result = sweep("one.toml", code=2)
     assert json.loads(result.stdout.splitlines()[-1])["finished"] == 1
     assert "in use by process" in result.stderr
+
+
+def test_every_batch_of_a_grid_is_checked_and_its_data_is_read_once(monkeypatch):
+    read = []
+    monkeypatch.setattr("palmette.training.data.load", lambda *args, **kw: read.append(args) or load(*args, **kw))
+    Path("batches.toml").write_text('[base]\nmodel = "cnn"\n[axes]\nbatch = [250, 1499]\n')
+    said = sweep("batches.toml", code=2).stderr
+    assert "batch=1499 of 1500 training images leaves one for the last batch; batch=1500 does not" in said
+    assert len(read) == 1
 
 
 LONG = '[base]\nmodel = "linear"\nepochs = 40\nrounds = 6\n[axes]\nbatch = [250, 100]\n'

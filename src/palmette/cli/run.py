@@ -133,7 +133,8 @@ class Command:
             raise ValueError(
                 f"model {first.model!r} cannot be trained: none of its parameters requires a gradient"
             )
-        check_last_batch(model, left, first.recipe)
+        for one in {e.batch: e for e in self.planned if e.epochs}.values():
+            check_last_batch(model, left, one.recipe)
         if self.tensorboard:
             from palmette.integrations.tensorboard import check_tensorboard
 

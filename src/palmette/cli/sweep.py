@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from palmette.cli.watch import Watch
     from palmette.integrations.ray import OnRay
     from palmette.reports.tables import Run
+    from palmette.studies.config import Experiment
     from palmette.studies.rounds import Outcomes
 
 
@@ -109,9 +110,11 @@ class Sweep(Command):
 
     def check_all(self) -> None:
         """Whatever would stop a run is said before the first begins."""
-        kinds = {(e.data, e.model, e.batch, e.validation_images(2**60)): e for e in self.planned}
-        for experiment in kinds.values():  # one after another: all data sets together may be too large
-            replace(self, planned=[experiment]).check()
+        kinds: dict[Hashable, list[Experiment]] = {}
+        for e in self.planned:
+            kinds.setdefault((e.data, e.model, e.validation_images(2**60)), []).append(e)
+        for experiments in kinds.values():  # one after another: all data sets together may be too large
+            replace(self, planned=experiments).check()
 
     def show_plans(self) -> None:
         """What would be run and what it costs, each kind of training timed on its own."""

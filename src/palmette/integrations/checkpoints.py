@@ -30,7 +30,19 @@ from palmette.pruning.stored import CHUNK, Part, Stored
 from palmette.pruning.streaming import Cut, check_streamable, decide
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_WEIGHT_FILES = ".safetensors .bin .pt .pth .th .ckpt .h5 .msgpack .onnx .gguf .index.json"
+_WEIGHT_FILES = (
+    ".safetensors",
+    ".bin",
+    ".pt",
+    ".pth",
+    ".th",
+    ".ckpt",
+    ".h5",
+    ".msgpack",
+    ".onnx",
+    ".gguf",
+    ".index.json",
+)
 
 
 @dataclass(frozen=True)
@@ -201,7 +213,7 @@ def _left_behind(source: Path, folder: str, names: list[str]) -> list[str]:
     """
     if Path(folder) != source:
         return []
-    return [n for n in names if n.endswith(tuple(_WEIGHT_FILES.split())) or n.startswith("checkpoint-")]
+    return [n for n in names if n.endswith(_WEIGHT_FILES) or n.startswith("checkpoint-")]
 
 
 @contextmanager

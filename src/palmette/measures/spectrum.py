@@ -160,10 +160,10 @@ class Spectrum:
         """
         if self.exact:
             values, counts = self.points()
-            at, below = place_of(rank, counts)
+            at, below = bucket_of(rank, counts)
             return float(values[at]), float(values[at]), below
         bits = max(self._buckets)
-        bucket, below = place_of(rank, self._in_buckets(bits))
+        bucket, below = bucket_of(rank, self._in_buckets(bits))
         shift = bits - _BUCKET_BITS
         edges = np.array([bucket << shift, ((bucket + 1) << shift) - 1], _INTEGERS[bits])
         low, high = edges.view(_REALS[bits])
@@ -282,7 +282,7 @@ def joined(parts: list[Points]) -> Points:
     return values[starts], np.add.reduceat(counts[order], starts) if len(values) else counts
 
 
-def place_of(rank: int, counts: _Array) -> tuple[int, int]:
+def bucket_of(rank: int, counts: _Array) -> tuple[int, int]:
     """Where the `rank`-th smallest is, and how many come before that place."""
     upto = np.cumsum(counts)
     at = int(np.searchsorted(upto, rank))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from palmette.errors import NothingToPrune
 from palmette.measures.rows import TILE
-from palmette.measures.spectrum import Points, Spectrum, joined, place_of
+from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
 from palmette.pruning.budgets import Budget, FixedRatio, Sap
 from palmette.pruning.pruner import prune
 from palmette.pruning.scopes import Scope, check_scope
@@ -55,7 +55,7 @@ def find_thresholds(
         for i, stored in enumerate(weights)
     ]
     values, counts = joined([points for _, points in inside])
-    at, smaller = place_of(cut - below, counts)
+    at, smaller = bucket_of(cut - below, counts)
     left = cut - below - smaller
     shares = []
     for less, (found, times) in inside:
