@@ -250,19 +250,19 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise FileNotFoundError(f"no folder at {str(folder)!r}")
-        archives = [file.resolve() for file in _called("runs.tar.xz", folder)]
-        kept = [_unpacked(archive, archive.stat().st_mtime_ns) for archive in archives]
-        for file in [file for place in (folder, *kept) for file in _called("experiment.toml", place)]:
-            run = RunDir(file.parent)
+        files = _called(folder, "experiment.toml", "runs.tar.xz")
+        for archive in [file.resolve() for file in files if file.name == "runs.tar.xz"]:
+            files += _called(_unpacked(archive, archive.stat().st_mtime_ns), "experiment.toml")
+        for run in [RunDir(file.parent) for file in files if file.name == "experiment.toml"]:
             # An experiment that somebody wrote and keeps beside the runs has neither.
             if run.lock_file.exists() or run.records_file.exists():
                 found[run.path.resolve()] = run
     return list(found.values())
 
 
-def _called(name: str, folder: Path) -> list[Path]:
+def _called(folder: Path, *names: str) -> list[Path]:
     # Not `rglob`, which fails where a run is finished, and a folder of it gone, at this moment.
-    return sorted(Path(place, name) for place, _, names in os.walk(folder) if name in names)
+    return sorted(Path(place, name) for place, _, there in os.walk(folder) for name in names if name in there)
 
 
 @functools.cache
