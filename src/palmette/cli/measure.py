@@ -161,13 +161,13 @@ def was_given(name: str) -> bool:
 def _bytes(text: str) -> int:
     """A size as a person writes it.
 
-    >>> _bytes("1GB"), _bytes("0.5 gb"), _bytes("800MB")
-    (1000000000, 500000000, 800000000)
+    >>> _bytes("1GB"), _bytes("0.5 gb"), _bytes("800MB"), _bytes("2GiB")
+    (1000000000, 500000000, 800000000, 2147483648)
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG])i?B?", text.strip(), re.I)
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([MG])(i?)B?", text.strip(), re.I)
     if found is None:
-        raise ValueError(f"--memory must be a size such as 800MB or 2GB, got {text!r}")
-    return int(float(found[1]) * {"M": 10**6, "G": 10**9}[found[2].upper()])
+        raise ValueError(f"--memory must be a size in MB, GB, MiB or GiB, such as 800MB or 2GB, got {text!r}")
+    return int(float(found[1]) * (1024 if found[3] else 1000) ** {"M": 2, "G": 3}[found[2].upper()])
 
 
 def _fraction(text: str) -> tuple[int, int]:
