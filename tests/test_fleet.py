@@ -286,6 +286,13 @@ def test_a_member_of_a_fleet_can_be_finished_alone_or_in_another(tmp_path):
     assert all(len(RunDir(tmp_path / e.id).records()) == 5 for e in [*runs, new])
 
 
+def test_one_experiment_in_two_folders_at_a_time_is_refused(tmp_path):
+    one = pm.Experiment(model="linear", epochs=1, rounds=1)
+    with pytest.raises(ValueError, match=f"{one.id} is to be run in 2 folders; at one time it has one"):
+        run_together({tmp_path / "a": one, tmp_path / "b": one})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_run_that_diverges_is_reported_and_the_others_go_on_untouched(tmp_path, monkeypatch):
     runs = experiments()[:3]
     run_together({tmp_path / "sound" / e.id: e for e in runs})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import resource
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -115,6 +116,9 @@ def run_together(
         outcomes[rundir.path] = outcome
         watch.ended(experiment, outcome)
 
+    for experiment, folders in Counter(experiments.values()).items():
+        if folders > 1:  # states of a fleet are told apart by what is run
+            raise ValueError(f"{experiment.id} is to be run in {folders} folders; at one time it has one")
     everyone = list(experiments.items())
     _make_room_for(len(everyone))
     size = size or len(everyone)
