@@ -159,9 +159,9 @@ class Sweep(Command):
 
     def names(self) -> list[str]:
         """What each run is, but for its seed: the method, and the settings that vary in the grid."""
-        from palmette.reports.comparison import in_words
+        from palmette.reports.comparison import names_among
 
-        return in_words(self.planned)
+        return names_among(self.planned)
 
     def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
         """All fleets, past those that fail."""

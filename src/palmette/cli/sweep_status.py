@@ -36,7 +36,7 @@ class _Run:
 
 def show_status(file: Path, out: Path) -> None:
     """Of the runs of a grid in `out`, or of all runs in a folder; a line of JSON where it is piped."""
-    from palmette.reports.comparison import in_words
+    from palmette.reports.comparison import names_among
 
     runs = _found(file, out)
     standings, counts = [run.standing for run in runs], Counter(run.state for run in runs)
@@ -44,7 +44,7 @@ def show_status(file: Path, out: Path) -> None:
     speed = sum(_speed(run.rundir) for run in runs if run.state == "running")
     seconds = left / speed if speed else None
     owners = sorted({s.owner for s in standings if s.owner})
-    names = in_words([s.experiment for s in standings])
+    names = names_among([s.experiment for s in standings])
     if not sys.stdout.isatty():
         told = [
             {"run": s.experiment.id, "method": name, "seed": s.experiment.seed, "state": run.state}

@@ -77,10 +77,10 @@ def name_of(experiment: Experiment) -> str:
     return ", ".join([label(experiment), *more])
 
 
-def in_words(experiments: Sequence[Experiment]) -> list[str]:
+def names_among(experiments: Sequence[Experiment]) -> list[str]:
     """What each is but for its seed: its method, and the settings that are not the same for all.
 
-    >>> in_words([Experiment(), Experiment(method="one-shot", scope="layer", seed=1)])
+    >>> names_among([Experiment(), Experiment(method="one-shot", scope="layer", seed=1)])
     ['SAP (p=0.5, q=1), global', 'One Shot, layer']
     """
     varied = [n for n in _SETTINGS if len({getattr(e, n) for e in experiments}) > 1]
