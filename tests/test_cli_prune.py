@@ -266,7 +266,12 @@ def test_what_cannot_be_cut_or_written_is_refused_with_the_way_out(tmp_path):
         ((file, "-o", out, "--density", "1.5"), "--density must be between 0 and 1, got 1.5"),
         ((file, "-o", out, "--density", "0.5", "--p", "0.5"), "leave out --p"),
         ((file, "-o", out, "--density", "0.5", "--budget", "sap"), "leave out --budget"),
-        ((file, "-o", out, "--include", "nothing*"), "nothing is left of"),
+        (
+            (file, "-o", out, "--include", "nothing*"),
+            "include has the pattern 'nothing*', which matches no weight of",
+        ),
+        ((file, "-o", out, "--exclude", "haed.*"), "exclude has the pattern 'haed.*', which matches no weight of"),
+        ((file, "-o", out, "--exclude", "*"), "nothing is left of"),
         ((file, "-o", out, "--gamma", "0"), "gamma must be above 0"),
     ):
         assert words in refused(*arguments)

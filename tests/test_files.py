@@ -313,8 +313,16 @@ def test_patterns_decide_and_errors_name_what_is_there(tmp_path):
     for include, exclude in ((["*embedding*", "head.*"], []), (None, ["head*"]), (["*"], ["conv*"])):
         found = open_checkpoint(tmp_path / "a.pt", include=include, exclude=exclude)
         assert [w.name for w in found.weights] == list(pm.prunable(model, include=include, exclude=exclude))
-    with pytest.raises(ValueError, match=r"nothing is left of .* include=\['x'\].*embedding.weight"):
-        open_checkpoint(tmp_path / "a.pt", include=["x"])
+    with pytest.raises(
+        ValueError, match=r"include has .* 'x', which matches no weight of .*a\.pt'.*embedding.weight"
+    ):
+        open_checkpoint(tmp_path / "a.pt", include=["head.*", "x"])
+    with pytest.raises(ValueError, match=r"exclude has .* 'x', which matches no weight of .*embedding.weight"):
+        open_checkpoint(tmp_path / "a.pt", exclude=["x"])
+    with pytest.raises(
+        ValueError, match=r"nothing is left of .* exclude=\['\*'\]; the names are .*embedding.weight"
+    ):
+        open_checkpoint(tmp_path / "a.pt", exclude=["*"])
     for wrong in ("head.*", 5):
         with pytest.raises(TypeError, match="include must be a list of patterns"):
             open_checkpoint(tmp_path / "a.pt", include=wrong)
@@ -439,8 +447,19 @@ def test_patterns_decide_about_plain_numbers_too(tmp_path):
     assert [w.name for w in found.weights] == ["income", "age"]
     assert [(t.name, t.why) for t in found.left_out] == [("id", "excluded")]
     assert [w.name for w in open_checkpoint(tmp_path / "a.csv", include=["inc*"]).weights] == ["income"]
-    with pytest.raises(ValueError, match=r"nothing is left of .*a\.csv' with .* the names are id, income, age"):
+    with pytest.raises(ValueError, match=r"matches no weight of .*a\.csv'.* the names are id, income, age$"):
         open_checkpoint(tmp_path / "a.csv", include=["no"])
+    (tmp_path / "b.csv").write_text("person,age\nann,30\nbob,40\n")
+    assert [w.name for w in open_checkpoint(tmp_path / "b.csv", exclude=["person"]).weights] == ["age"]
+
+
+def test_a_tensor_that_a_file_has_twice_goes_by_both_names(tmp_path):
+    linear = nn.Linear(3, 3)
+    model = nn.ModuleDict({"one": linear, "two": linear, "head": nn.Linear(3, 2)})
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    for options in ({"include": ["two.*"]}, {"exclude": ["two.*"]}):
+        found = open_checkpoint(tmp_path / "a.pt", **options)
+        assert [w.name for w in found.weights] == list(pm.prunable(model, **options))
 
 
 def test_folders_without_or_with_several_files_of_weights(tmp_path):

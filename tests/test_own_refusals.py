@@ -85,7 +85,7 @@ WRONG = {
     "fine-tune": (train, {"rewind": "fine-tune", "trained": True}, ValueError, "no last learning rate"),
     "stop": (train, {"stop": "density"}, TypeError, "stop must be a rule such as"),
     "scope": (train, {"scope": "network"}, ValueError, "scope must be one of"),
-    "include": (train, {"include": ["nothing"]}, NothingToPrune, "nothing is left to prune"),
+    "include": (train, {"include": ["nothing"]}, NothingToPrune, "include has the pattern 'nothing'"),
 }  # fmt: skip
 
 

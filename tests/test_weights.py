@@ -211,6 +211,39 @@ def test_a_model_with_nothing_prunable_is_refused_with_the_names_it_has(model, p
     assert all(word in str(error.value) for word in says)
 
 
+@pytest.mark.parametrize(
+    ("patterns", "says"),
+    [
+        (
+            {"exclude": ["typo.*"]},
+            r"exclude has the pattern 'typo\.\*', which matches no weight of the Sequential",
+        ),
+        (
+            {"include": ["3.*", "2.weight"]},
+            r"include has the pattern '2\.weight'.* 0\.weight, 2\.0\.weight, 3\.weight$",
+        ),
+        ({"include": ["3.*", "*.bias"]}, r"include has the pattern '\*\.bias'"),
+        ({"exclude": ["3"]}, r"'3'.*for the whole name, with \* for any part of it; the names are 0\.weight"),
+    ],
+    ids=str,
+)
+def test_a_pattern_that_matches_nothing_is_refused(patterns, says):
+    with pytest.raises(NothingToPrune, match=says):
+        pm.Pruner(NETWORK, **patterns)
+
+
+def test_of_many_names_the_nearest_to_a_pattern_are_told():
+    with pytest.raises(
+        NothingToPrune, match=r"'\*\.1\.mlp\.fc\.weight'.*nearest names are transformer\.h\.1\.mlp\.c_fc"
+    ):
+        pm.prunable(tiny_gpt2(), exclude=["*.1.mlp.fc.weight"])
+
+
+@pytest.mark.parametrize("pattern", ["*.bias", "1.*", "*.running_mean"])
+def test_what_is_never_pruned_may_be_left_out(pattern):
+    assert list(pm.prunable(NETWORK, exclude=[pattern])) == ["0.weight", "2.0.weight", "3.weight"]
+
+
 @pytest.mark.parametrize("patterns", [{"include": "2.*"}, {"exclude": "2.*"}], ids=str)
 def test_a_single_string_is_not_a_list_of_patterns(patterns):
     with pytest.raises(TypeError, match=r"'2\.\*'"):

@@ -107,6 +107,7 @@ def prune_calibrated(
     with place_for(source, out, folder=not pack) as file:  # told before the model is loaded, if it will not do
         earlier = _masks_beside(source)
         model, tokenizer = _loaded(source)
+        weights = prunable(model, include=include, exclude=exclude)
         try:
             norms = input_norms(model, _batches(model, tokenizer, sentences))
         except Exception as error:  # whatever a model says that is made for images, or for two texts at once
@@ -114,7 +115,6 @@ def prune_calibrated(
                 f"the model in {str(source)!r} does not read sentences alone, as --calibrate needs it "
                 f"({first_line(error)}); prune it without --calibrate"
             ) from error
-        weights = prunable(model, include=include, exclude=exclude)
         before = Masks({n: earlier.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
         index_before = _index(tensors_of(weights), before, budget)
         zero = {n: w.tensor.detach() == 0 for n, w in weights.items()}

@@ -114,11 +114,12 @@ def open_checkpoint(
         embedded=found.embedded,
         layers=found.layers,
         vectors=found.vectors,
+        no_tensors=found.left_out,
         what=repr(str(path)),
     )
     chosen = {w.name for w in weights}
     others = tuple(t for t in tensors if t.name not in chosen)
-    return Checkpoint(path, tuple(weights), others, (*left_out, *found.left_out), aliases, found.vectors)
+    return Checkpoint(path, tuple(weights), others, tuple(left_out), aliases, found.vectors)
 
 
 @contextmanager

@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 
 from palmette.errors import NothingToPrune
 from palmette.pruning.compressible import NO_FLOATS, LeftOut
 from palmette.pruning.stored import Stored
-from palmette.pruning.weights import as_patterns
+from palmette.pruning.weights import as_patterns, check_patterns, matches
 
 # What PyTorch's layers call the weights that are pruned; parameters of another name belong to no such layer.
 _WEIGHTS = ("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -35,6 +34,7 @@ def sort_out(
     embedded: Iterable[str],
     layers: Iterable[str],
     vectors: bool,
+    no_tensors: Sequence[LeftOut],
     what: str,
 ) -> tuple[list[Stored], list[LeftOut]]:
     """The weights to prune, and the other tensors with a reason each.
@@ -43,11 +43,13 @@ def sort_out(
         tensors: all that the file has.
         include: patterns such as ``"encoder.*.weight"`` that decide in place of the default: every tensor of
             floats with two or more dimensions whose name matches one of them.
-        exclude: patterns of names to leave out.
+        exclude: patterns of names to leave out. A tensor goes by each of its names, and a pattern that matches
+            nothing is refused.
         aliases: names of tensors that are another one once more, by name.
         embedded: names that are known to be embeddings.
         layers: names that are known to be weights of layers, whatever they look like.
         vectors: they are plain numbers, of which all count.
+        no_tensors: what is there besides, as a column with gaps.
         what: what holds the tensors, for the error message.
     """
     patterns, unwanted = as_patterns(include, exclude)
@@ -55,10 +57,19 @@ def sort_out(
     from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in tensors)
     cannot = {t.name: _cannot(t, vectors) for t in tensors}
     why = {t.name: cannot[t.name] or ("" if vectors else _why_not(t, from_torch, known)) for t in tensors}
+    called = {t.name: [t.name] for t in tensors}
     for alias, name in aliases.items():
+        called[name].append(alias)
         # A weight that is also an embedding is none to prune under either name.
         if "embedding" in (why[alias], why[name]):
             why[name] = why[name] or "embedding"
+    check_patterns(
+        patterns,
+        unwanted,
+        weights=[name for name in called if not cannot[name]],
+        others=[*called, *(t.name for t in no_tensors)],
+        what=what,
+    )
     # The Conv1D of GPT-2 has its inputs first: three times as wide as it is tall, it shows.
     conv1d = {t.name: t.shape for t in tensors if len(t.shape) == 2 and _CONV1D.search(t.name)}
     is_gpt2 = any("c_attn" in name and wide == 3 * tall for name, (tall, wide) in conv1d.items())
@@ -66,11 +77,10 @@ def sort_out(
     for tensor in tensors:
         reason = why[tensor.name]
         if patterns is not None:
-            matched = any(fnmatchcase(tensor.name, pattern) for pattern in patterns)
-            reason = cannot[tensor.name] or ("" if matched else "not included")
+            reason = cannot[tensor.name] or ("" if matches(called[tensor.name], patterns) else "not included")
         if tensor.name in aliases:
             reason = f"the same as {aliases[tensor.name]}"
-        if not reason and any(fnmatchcase(tensor.name, pattern) for pattern in unwanted):
+        if not reason and matches(called[tensor.name], unwanted):
             reason = "excluded"
         if reason:
             left_out.append(LeftOut(tensor.name, tensor.shape, reason, tensor.nbytes))
@@ -78,7 +88,7 @@ def sort_out(
             weights.append(replace(tensor, transposed=True) if is_gpt2 and tensor.name in conv1d else tensor)
     if not weights:
         raise NothingToPrune(_nothing(what, left_out, patterns, unwanted))
-    return weights, left_out
+    return weights, [*left_out, *no_tensors]
 
 
 def _cannot(tensor: Stored, vectors: bool) -> str:

@@ -6,7 +6,6 @@ The format is described in docs/checkpoints.md.
 from __future__ import annotations
 
 import base64
-import glob
 import hashlib
 import json
 import zlib
@@ -161,7 +160,7 @@ def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[Stored]
         raise FileNotFoundError(
             f"{str(path)!r} is not here; merging reads weights of more than 16 bits once more, for scope global"
         )
-    stored = open_checkpoint(path, include=[glob.escape(name) for name in names]).weights
+    stored = open_checkpoint(path, include=["*"]).weights
     by_name = {w.name: w for w in stored}
     found = [by_name[name] for name in names if name in by_name]
     if _fingerprint(found) != fingerprint:

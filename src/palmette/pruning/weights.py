@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -75,7 +76,8 @@ def prunable(
         model: any module; a compiled one is looked through to the module that was compiled.
         include: patterns such as ``"encoder.*.weight"`` (as in a shell) that decide in place of the
             default: every parameter with two or more dimensions whose name matches one of them.
-        exclude: patterns of names to leave out. A shared weight goes by each of its names.
+        exclude: patterns of names to leave out. A shared weight goes by each of its names. A pattern that matches
+            nothing is refused.
 
     >>> list(prunable(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))))
     ['0.weight', '2.weight']
@@ -95,11 +97,19 @@ def prunable(
         if isinstance(parameter, nn.UninitializedParameter):
             raise ValueError(f"{name!r} has no shape yet; run a batch through the model, then prune it")
         names.setdefault(parameter, []).append(name)
+    able = {p: aliases for p, aliases in names.items() if p.is_floating_point() and p.numel()}
+    check_patterns(
+        patterns,
+        left_out,
+        weights=[name for p, aliases in able.items() if p.dim() >= 2 for name in aliases],
+        others=[*(name for aliases in names.values() for name in aliases), *(n for n, _ in model.named_buffers())],
+        what=f"the {type(model).__name__}",
+    )
     chosen = {}
-    for parameter, aliases in names.items():
+    for parameter, aliases in able.items():
         layout = layouts.get(parameter)
-        wanted = layout is not None if patterns is None else _matches(aliases, patterns) and parameter.dim() >= 2
-        if wanted and parameter.is_floating_point() and parameter.numel() and not _matches(aliases, left_out):
+        wanted = layout is not None if patterns is None else matches(aliases, patterns) and parameter.dim() >= 2
+        if wanted and not matches(aliases, left_out):
             chosen[aliases[0]] = Weight(parameter, *(layout or ()))
     if not chosen:
         raise NothingToPrune(_nothing(model, patterns, left_out))
@@ -119,6 +129,37 @@ def as_patterns(include: Iterable[str] | None, exclude: Iterable[str]) -> tuple[
         if isinstance(given, str) or not isinstance(given, Iterable):
             raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
     return None if include is None else [str(p) for p in include], [str(p) for p in exclude]
+
+
+def matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
+    """Whether one of the names of a weight matches one of the patterns."""
+    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def check_patterns(
+    include: list[str] | None, exclude: list[str], *, weights: Sequence[str], others: Sequence[str], what: str
+) -> None:
+    """Raise, with the nearest names, at a pattern that matches nothing, such as one with a slip of the pen.
+
+    Args:
+        include: patterns, each of one or more of `weights`.
+        exclude: patterns, each of one or more of `weights` and `others`: what is never pruned may be left out.
+        weights: the names of what can be pruned; where there are none, no pattern is to blame.
+        others: the names of what cannot.
+        what: what has the names, for the error message.
+    """
+    asked = [("include", pattern, weights) for pattern in include or ()]
+    asked += [("exclude", pattern, [*weights, *others]) for pattern in exclude]
+    for argument, pattern, names in asked:
+        if weights and not any(fnmatchcase(name, pattern) for name in names):
+            near = difflib.get_close_matches(pattern, weights, n=4, cutoff=0)
+            shown = (
+                f"names are {', '.join(weights)}" if len(weights) <= 8 else f"nearest names are {', '.join(near)}"
+            )
+            raise NothingToPrune(
+                f"{argument} has the pattern {pattern!r}, which matches no weight of {what}; a pattern is for the "
+                f"whole name, with * for any part of it; the {shown}"
+            )
 
 
 def tensors_of(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:
@@ -209,10 +250,6 @@ def _is_transformers_conv1d(module: nn.Module) -> bool:
     return any(
         c.__name__ == "Conv1D" and c.__module__ == "transformers.pytorch_utils" for c in type(module).__mro__
     )
-
-
-def _matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
 
 
 def _nothing(model: nn.Module, include: list[str] | None, exclude: list[str]) -> str:
