@@ -4,6 +4,8 @@ import copy
 import importlib
 import sys
 from contextlib import nullcontext
+from fractions import Fraction
+from pathlib import Path
 
 import pytest
 import torch
@@ -95,6 +97,30 @@ def test_what_cannot_be_used_is_refused_with_the_way_out(name, tmp_path):
     options = OPTIONS | {"evaluate": evaluate, "folder": tmp_path} | options
     with pytest.raises(kind, match=text):
         pm.prune_and_retrain(network(), trains, **options)
+
+
+class Remembering(nn.Linear):
+    seen = None
+
+    def get_extra_state(self):
+        return self.seen
+
+    def set_extra_state(self, state):
+        self.seen = state
+
+
+@pytest.mark.parametrize(
+    "value", [{"path": Path("x")}, Fraction(1, 2), lambda: None], ids=["path", "own", "local"]
+)
+def test_extra_state_that_no_run_could_go_on_from_is_told_before_training(value, tmp_path):
+    model = network()
+    model[4] = Remembering(32, 10)
+    model[4].seen = value
+    with pytest.raises(
+        TypeError, match=r"'4\._extra_state' could not be read back.*get_extra_state, or leave out folder"
+    ):
+        pm.prune_and_retrain(model, lambda m: pytest.fail("it trains"), folder=tmp_path / "run", **OPTIONS)
+    assert not list((tmp_path / "run").glob("*.json"))
 
 
 def test_a_network_that_diverges_is_put_back_to_the_last_good_one(tmp_path):
