@@ -2,6 +2,7 @@
 
 import copy
 import importlib
+import math
 import sys
 from contextlib import nullcontext
 from fractions import Fraction
@@ -117,10 +118,21 @@ def test_extra_state_that_no_run_could_go_on_from_is_told_before_training(value,
     model[4] = Remembering(32, 10)
     model[4].seen = value
     with pytest.raises(
-        TypeError, match=r"'4\._extra_state' could not be read back.*get_extra_state, or leave out folder"
+        TypeError, match=r"'4\._extra_state' could not be read back.* Give only these in get_extra_state$"
     ):
         pm.prune_and_retrain(model, lambda m: pytest.fail("it trains"), folder=tmp_path / "run", **OPTIONS)
     assert not list((tmp_path / "run").glob("*.json"))
+
+
+def path_in_extra_state(*, shape, classes):
+    model = nn.Sequential(nn.Flatten(), Remembering(math.prod(shape), classes))
+    model[1].seen = Path("x")
+    return model
+
+
+def test_a_run_too_is_refused_that_could_not_go_on(tmp_path):
+    with pytest.raises(TypeError, match=r"'1\._extra_state' could not be read back"):
+        pm.run(pm.Experiment(model=f"{__name__}:path_in_extra_state"), tmp_path / "run")
 
 
 def test_a_network_that_diverges_is_put_back_to_the_last_good_one(tmp_path):

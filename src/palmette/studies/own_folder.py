@@ -19,6 +19,7 @@ from palmette.pruning.pruner import Pruner
 from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut, StopRule
 from palmette.pruning.weights import uncompiled
 from palmette.studies.config import OWN_DATA, Experiment
+from palmette.studies.run_state import check_plain
 from palmette.studies.rundir import RunDir
 from palmette.training.rewinding import Rewind
 
@@ -100,7 +101,7 @@ def _rule(rule: StopRule) -> str | None:
 def claim(rundir: RunDir, pruner: Pruner, wanted: Wanted) -> None:
     """Write down what is run here, or check that it is the same model and the same settings."""
     state = uncompiled(pruner.model).state_dict()
-    _check_plain({name: v for name, v in state.items() if not isinstance(v, Tensor)})
+    check_plain(state)
     tensors = {name: list(v.shape) for name, v in state.items() if isinstance(v, Tensor)}
     settings, weights, experiment = wanted.settings(pruner), list(pruner.weights), wanted.experiment(pruner)
     if (rundir.path / SETTINGS).exists():
@@ -112,22 +113,6 @@ def claim(rundir: RunDir, pruner: Pruner, wanted: Wanted) -> None:
         rundir.write_text(SETTINGS, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
     if experiment is not None and not rundir.experiment.exists():
         rundir.write_text(rundir.experiment.name, experiment.to_toml())
-
-
-def _check_plain(extra: Mapping[str, object]) -> None:
-    """Raise, before anything is trained, if what `get_extra_state` gives could not be read back to go on."""
-    for name, value in extra.items():
-        buffer = io.BytesIO()
-        try:
-            torch.save(value, buffer)
-            buffer.seek(0)
-            torch.load(buffer, weights_only=True)
-        except Exception as error:  # whatever comes of an object that cannot be pickled
-            raise TypeError(
-                f"the model's {name!r} could not be read back from the folder: only tensors and plain values can, "
-                f"and its {type(value).__name__} is, or holds, something else. Give only these in "
-                "get_extra_state, or leave out folder"
-            ) from error
 
 
 def _check_same(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -42,6 +43,7 @@ class RunState:
         rules = [rule for rule in experiment.rules if not isinstance(rule, AtDensity | AccuracyDrops)]
         self.pruner = Pruner(self.model, budget=experiment.budget, scope=experiment.scope, stop=rules)
         self.weights = self.pruner.weights
+        check_plain(self.model.state_dict())
         self.start = self._weights_and_buffers()  # what a round goes back to
         self.dense: dict[str, Tensor] | None = None  # w_0, for One Shot
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
@@ -223,6 +225,24 @@ def _own(values: Any) -> Any:
     if isinstance(values, Mapping):
         return {key: _own(value) for key, value in values.items()}
     return [_own(value) for value in values] if isinstance(values, list) else values
+
+
+def check_plain(state: Mapping[str, object]) -> None:
+    """Raise, before anything is trained, if a model's `get_extra_state` gives what could not be read back."""
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            continue
+        buffer = io.BytesIO()
+        try:
+            torch.save(value, buffer)
+            buffer.seek(0)
+            torch.load(buffer, weights_only=True)
+        except Exception as error:  # whatever comes of an object that cannot be pickled
+            raise TypeError(
+                f"the model's {name!r} could not be read back to go on from: only tensors and plain "
+                f"values can, and its {type(value).__name__} is, or holds, something else. Give only these in "
+                "get_extra_state"
+            ) from error
 
 
 def plain(score: Score) -> dict[str, float]:
