@@ -124,6 +124,19 @@ def test_extra_state_that_no_run_could_go_on_from_is_told_before_training(value,
     assert not list((tmp_path / "run").glob("*.json"))
 
 
+def test_the_good_model_has_the_extra_state_of_its_round():
+    def remembers(model):
+        train(model)
+        model[4].seen.append("trained")
+
+    model = network()
+    model[4] = Remembering(32, 10)
+    model[4].seen = []
+    scores = iter([1.0, 1.0, 0.1])
+    pm.prune_and_retrain(model, remembers, lambda m: next(scores), **OPTIONS)
+    assert model[4].seen == ["trained"]  # by round 0; round 1 is not good
+
+
 def path_in_extra_state(*, shape, classes):
     model = nn.Sequential(nn.Flatten(), Remembering(math.prod(shape), classes))
     model[1].seen = Path("x")
