@@ -11,7 +11,7 @@ import safetensors.torch
 import torch
 
 import palmette as pm
-from palmette.errors import MaskMismatch, PalmetteError
+from palmette.errors import MaskMismatch, NotWritten, PalmetteError
 
 SHAPES = {"scalar": (), "one": (1,), "eight": (8,), "nine": (3, 3), "conv": (5, 3, 3, 3), "empty": (0, 4)}
 
@@ -214,14 +214,15 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named_and_nothing_is_written(tmp_path):
-    with pytest.raises(OSError, match="nowhere"):
+    with pytest.raises(NotWritten, match=r"^cannot write .*: there is no folder .*nowhere'$"):
         some_masks().save(tmp_path / "nowhere" / "masks")
     (tmp_path / "file").write_text("text")
-    with pytest.raises(OSError, match="file"):
+    with pytest.raises(NotWritten, match=r"there is no folder .*file'$"):
         some_masks().save(tmp_path / "file" / "masks")
     (tmp_path / "folder").mkdir()
-    with pytest.raises(OSError, match="folder"):
-        some_masks().save(tmp_path / "folder")
+    for path in (tmp_path / "folder", "", "/"):
+        with pytest.raises(NotWritten, match=r"^cannot write .*: that is a folder, and not the name of a file$"):
+            some_masks().save(path)
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from palmette.errors import MaskMismatch
+from palmette.errors import MaskMismatch, NotWritten
 from palmette.pruning.shards import added, beside, is_sharded, local
 from palmette.pruning.weights import Weight, tensors_of
 
@@ -150,6 +150,7 @@ class Masks(Mapping[str, Tensor]):
         state = self.state_dict()
         metadata = {"format": _FORMAT, "shapes": json.dumps(state["shapes"])}
         path = Path(path)
+        check_place(path)
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
         try:
             partial.write_bytes(save(state["bits"], metadata))
@@ -179,6 +180,14 @@ class Masks(Mapping[str, Tensor]):
         if like is not None:
             check_match(masks, {n: w.shape for n, w in like.items()}, f"the masks in {str(path)!r}")
         return masks
+
+
+def check_place(path: Path) -> None:
+    """Raise, before anything is written, unless `path` names a file in a folder that there is."""
+    if not path.name or os.path.isdir(path):
+        raise NotWritten(f"cannot write {str(path)!r}: that is a folder, and not the name of a file")
+    if not os.path.isdir(path.parent):
+        raise NotWritten(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
 
 
 def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], what: str) -> None:

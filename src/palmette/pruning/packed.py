@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from palmette.errors import NotWritten, PackedDamaged
-from palmette.pruning.masks import check_match
+from palmette.pruning.masks import check_match, check_place
 from palmette.pruning.positions import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
 from palmette.pruning.shards import check_whole
 from palmette.pruning.weights import INTEGER, is_torch_pruned, uncompiled
@@ -126,8 +126,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file, whole or not at all."""
-    if not path.name:
-        raise NotWritten(f"cannot write {str(path)!r}: that is a folder, and not the name of a file")
+    check_place(path)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
         partial.touch()
@@ -138,8 +137,7 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
             os.fsync(file.fileno())
         partial.replace(path)
     except (OSError, SafetensorError) as error:
-        why = _said(error) if path.parent.is_dir() else f"there is no folder {str(path.parent)!r}"
-        raise NotWritten(f"cannot write {str(path)!r}: {why}") from error
+        raise NotWritten(f"cannot write {str(path)!r}: {_said(error)}") from error
     finally:
         with suppress(OSError):
             partial.unlink()
