@@ -244,6 +244,12 @@ def test_what_is_never_pruned_may_be_left_out(pattern):
     assert list(pm.prunable(NETWORK, exclude=[pattern])) == ["0.weight", "2.0.weight", "3.weight"]
 
 
+@pytest.mark.parametrize("wrong", [None, 5, [NETWORK[3]], ["3.*", None]], ids=str)
+def test_patterns_are_text(wrong):
+    with pytest.raises(TypeError, match=r"exclude must be a list of patterns such as \['\*\.weight'\], got "):
+        pm.prunable(NETWORK, exclude=wrong)
+
+
 @pytest.mark.parametrize("patterns", [{"include": "2.*"}, {"exclude": "2.*"}], ids=str)
 def test_a_single_string_is_not_a_list_of_patterns(patterns):
     with pytest.raises(TypeError, match=r"'2\.\*'"):

@@ -125,10 +125,14 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 def as_patterns(include: Iterable[str] | None, exclude: Iterable[str]) -> tuple[list[str] | None, list[str]]:
     """Both as lists; raise, naming the argument, unless they are patterns of names."""
-    for argument, given in (("include", () if include is None else include), ("exclude", exclude)):
-        if isinstance(given, str) or not isinstance(given, Iterable):
-            raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
-    return None if include is None else [str(p) for p in include], [str(p) for p in exclude]
+    return None if include is None else _as_list("include", include), _as_list("exclude", exclude)
+
+
+def _as_list(argument: str, given: Iterable[str]) -> list[str]:
+    found = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
+    if isinstance(given, str) or not all(isinstance(pattern, str) for pattern in found):
+        raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
+    return found
 
 
 def matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
