@@ -29,6 +29,8 @@ def trained_once(model, optimizer):
         ({"stop": 3}, "stop"),
         ({"stop": None}, "stop"),
         ({"stop": "x"}, "stop"),
+        ({"stop": pm.AtDensity}, "stop"),
+        ({"stop": [pm.AtDensity(0.1), pm.SmallCut]}, "stop"),
         ({"exclude": None}, "exclude"),
         ({"exclude": "*"}, "exclude"),
         ({"include": 3}, "include"),

@@ -164,7 +164,7 @@ class Pruner:
             raise TypeError(f"saliency must be a function of a name and a weight, got {saliency!r}")
         self.saliency = saliency
         rules = [stop] if callable(stop) else stop
-        if not (isinstance(rules, Sequence) and all(callable(rule) for rule in rules)):
+        if not isinstance(rules, Sequence) or not all(callable(r) and not isinstance(r, type) for r in rules):
             raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
         self.rules: tuple[StopRule, ...] = tuple(rules)
         self.decisions: list[Decision] = []
