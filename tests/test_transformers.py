@@ -247,6 +247,13 @@ def test_a_damaged_checkpoint_is_named(tmp_path, saved):
             made.train(resume_from_checkpoint=True)
 
 
+def test_a_second_callback_is_refused(tmp_path):
+    made, _ = trainer(tmp_path, callback())
+    made.add_callback(PalmetteCallback(steps=[3], include=["*.c_fc.weight"], say=None))
+    with pytest.raises(ValueError, match=r"two PalmetteCallbacks.*give all steps or epochs to the same callback"):
+        made.train()
+
+
 def test_a_checkpoint_without_masks_is_gone_on_from_and_said(tmp_path, saved):
     state = json.loads(saved.read_text())
     del state["stateful_callbacks"]["palmette"]

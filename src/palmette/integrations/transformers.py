@@ -50,6 +50,11 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
                 )
         model: nn.Module = kwargs["model"]
         saved = state.stateful_callbacks.get(_KEY)
+        if state.global_step == 0 and saved is not None:
+            raise ValueError(
+                "this Trainer has two PalmetteCallbacks, and a checkpoint keeps the masks of one: give all steps "
+                "or epochs to the same callback"
+            )
         if state.global_step > 0 and saved is None:
             warnings.warn(
                 f"the checkpoint of step {state.global_step} was saved without PalmetteCallback: pruning begins "
