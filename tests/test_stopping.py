@@ -106,3 +106,9 @@ def test_the_default_rules_end_every_loop(budget, scope):
         pruner.step()
         assert len(pruner.decisions) < 40
     assert pruner.decisions[-1].density_after == pruner.density
+
+
+def test_masks_that_are_given_may_have_reached_the_density_already():
+    masks = pm.Masks({"weight": torch.tensor([[True, False, False, False]])})
+    pruner = pm.Pruner(nn.Linear(4, 1), masks=masks, stop=pm.AtDensity(0.25))
+    assert pruner.stopped == "density 0.2500 has reached 0.25"

@@ -49,7 +49,9 @@ class Masks(Mapping[str, Tensor]):
     def ones_like(weights: Mapping[str, Tensor | Weight]) -> Masks:
         """Masks that keep everything."""
         tensors = tensors_of(weights)
-        return Masks({n: torch.ones_like(w.detach(), dtype=torch.bool) for n, w in tensors.items()})
+        masks = Masks({n: torch.ones_like(w.detach(), dtype=torch.bool) for n, w in tensors.items()})
+        masks.kept = masks.total  # known without the other processes
+        return masks
 
     def __getitem__(self, name: str) -> Tensor:
         return self._masks[name]

@@ -21,7 +21,7 @@ from palmette.pruning.scopes import Scope, check_scope, groups_of
 from palmette.pruning.selection import select
 from palmette.pruning.sharded import prune_sharded
 from palmette.pruning.shards import added, beside, is_sharded, local
-from palmette.pruning.stopping import DEFAULT_RULES, StopRule
+from palmette.pruning.stopping import DEFAULT_RULES, AtDensity, StopRule
 from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
     Weight,
@@ -206,7 +206,9 @@ class Pruner:
         """Why the loop should end; empty, and so false, while it should go on."""
         if self.decisions and self.decisions[-1].cut == 0:
             return "the last step cut nothing"
-        return next((reason for rule in self.rules if (reason := rule(self.decisions))), "")
+        # Masks may have been given, so that the density is known before the first decision.
+        reasons = (r.of(self.density) if isinstance(r, AtDensity) else r(self.decisions) for r in self.rules)
+        return next(filter(None, reasons), "")
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep pruned weights at zero through every step of `optimizer`, from here on.
