@@ -599,7 +599,7 @@ def test_gguf_is_unpacked_and_says_so(tmp_path):
     report = pm.how_compressible(tmp_path / "a.gguf")
     assert any("unpacked from Q4_1" in text for text in report.warnings)
     whole = (tmp_path / "a.gguf").read_bytes()
-    for size in (10, 16, len(whole) // 2, len(whole) - 1000):
+    for size in range(1, len(whole), 7):
         (tmp_path / "a.gguf").write_bytes(whole[:size])
         with pytest.raises(NotReadable, match="damaged, or was cut off when it was copied"):
             open_checkpoint(tmp_path / "a.gguf")

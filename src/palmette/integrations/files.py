@@ -33,7 +33,8 @@ _CUT_OFF = (
     "not a ZIP archive",
     "unexpected EOF",
     "reading array header",
-    "values to unpack",  # these three of a GGUF
+    "values to unpack",  # these four of a GGUF
+    "index 0 is out of bounds",
     "changing to a larger dtype",
     "cannot reshape array",
     "Invalid argument",  # a place in the file that is not there
