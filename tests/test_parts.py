@@ -114,6 +114,12 @@ def test_parts_of_checkpoints_that_differ_in_values_alone_are_no_whole(tmp_path)
         measure_part(files[0], 1, 2, budget=pm.FixedRatio(0.5))
 
 
+@pytest.mark.parametrize("size", ["1GB", 10**8, 1e9])
+def test_memory_is_a_number_of_bytes_in_python(tmp_path, size):
+    with pytest.raises(ValueError, match=f"memory must be at least 500 MB, in bytes, got {size!r}$"):
+        pm.how_compressible(checkpoint(tmp_path / "a.safetensors", KINDS["float32"]), memory=size)
+
+
 @pytest.mark.parametrize("size", ["1", "1TB", "-1GB", "", "100MB"])
 def test_memory_is_a_size_with_room_for_something(tmp_path, size):
     said = refused(checkpoint(tmp_path / "a.safetensors", KINDS["float32"]), "--memory", size)

@@ -33,7 +33,7 @@ def within(memory: int) -> Iterator[int]:
     True
     """
     if not (is_number(memory, whole=True) and memory >= _BASE + _THREAD):
-        raise ValueError(f"memory must be at least {(_BASE + _THREAD) // 10**6} MB, got {memory!r} bytes")
+        raise ValueError(f"memory must be at least {(_BASE + _THREAD) // 10**6} MB, in bytes, got {memory!r}")
     before = torch.get_num_threads()
     threads = min(before, (memory - _BASE) // _THREAD)
     torch.set_num_threads(threads)
