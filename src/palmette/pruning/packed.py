@@ -108,7 +108,8 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
         raise
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PackedDamaged(
-            f"{str(path)!r} is damaged or no safetensors file: {_said(error)}; copy it anew from where it was made"
+            f"{str(path)!r} is damaged or no safetensors file: {_said(error)}; copy it anew "
+            "from where it was made, or read one of torch.save with torch.load"
         ) from error
     if model is None:
         return state
