@@ -229,6 +229,16 @@ def test_nothing_is_wider_than_the_window(browser, made, width):
     assert browser.js(f"{too_wide}.length") == 0
 
 
+def test_a_table_that_is_moved_sideways_still_says_which_method_is_which(browser, tmp_path):
+    runs = [Experiment(), Experiment(scope="neuron", weight_decay=0.001, clip=None, label_smoothing=0.1)]
+    (tmp_path / "names.html").write_text(page([run_of(e, [0.9, 0.9]) for e in runs]))
+    browser.open(tmp_path / "names.html", width=400)
+    browser.js("document.querySelectorAll('.scroll').forEach(table => table.scrollLeft = 9999)")
+    places = "[...document.querySelectorAll('.scroll td:first-child')].map(cell => cell.getBoundingClientRect())"
+    for left, right in browser.js(f"{places}.map(place => [place.left, place.right])"):
+        assert 0 <= left < right <= 200
+
+
 def axes_of(browser, file, runs):
     """The numbers and names along the two axes of each panel, left out those that are not seen."""
     file.write_text(page(runs), encoding="utf-8")

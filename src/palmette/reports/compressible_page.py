@@ -18,7 +18,6 @@ _STYLE = """
 td.bar { min-width: 5.5rem; }
 .scroll th, .scroll td { padding-right: .9rem; }
 td.bar span { display: block; height: .4rem; margin-top: .15rem; border-radius: 2px; }
-.scroll td.name { text-align: left; white-space: normal; }
 tr.whole td { font-weight: 650; border-top: 2px solid var(--quiet); }
 @media print { td.bar { min-width: 3.5rem; } .scroll td:not(.name) { white-space: nowrap; } }
 """
