@@ -72,6 +72,12 @@ def test_every_setting_is_a_flag_with_its_default():
     assert [option.name for option in setting_options()] == list(table)
 
 
+def test_help_says_what_each_command_does_in_a_whole_sentence():
+    lines = CliRunner().invoke(main, ["--help"]).stdout.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in lines] == sorted(main.commands)
+    assert [line for line in lines if line.endswith("...") or line[-1] not in ".?" or line.endswith("al.")] == []
+
+
 def test_help_names_every_flag():
     text = CliRunner().invoke(main, ["run", "--help"]).stdout
     flags = [flag for parameter in main.commands["run"].params for flag in parameter.opts if flag.startswith("--")]

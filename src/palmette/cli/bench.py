@@ -47,10 +47,11 @@ def bench(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Measure the ways to run MODEL here: dense, without its dead neurons, with CSR weights, with 2:4 weights.
+    """Which way to run MODEL, when it is pruned, is the fastest here?
 
-    MODEL is one of those that `palmette run` knows, or your own as module:function. The answer may well be
-    "dense": zeros that are scattered save no time by themselves.
+    Measured are: dense, without its dead neurons, with CSR weights, with 2:4 weights. MODEL is one of those that
+    `palmette run` knows, or your own as module:function. The answer may well be "dense": zeros that are scattered
+    save no time by themselves.
     """
     import torch
 

@@ -66,9 +66,10 @@ def paper(
     for_program: bool,
     **scaled: Any,
 ) -> None:
-    """Reproduce the figures and tables of the paper (Diao et al. 2023), whole or scaled down.
+    """Reproduce the paper's figures and tables, whole or scaled down.
 
-    Without a name: a list of all, with what each costs here and how much of it is done.
+    The paper is Diao et al. 2023. Without a name: a list of all, with what each costs here and how much of it is
+    done.
 
     \b
       palmette paper

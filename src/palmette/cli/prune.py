@@ -61,11 +61,11 @@ def prune(
     pack: bool,
     calibrate: Path | None,
 ) -> None:
-    """Cut the checkpoint PATH once, without the model's code, and write OUT.
+    """Cut the checkpoint PATH once, and write OUT.
 
-    The smallest weights become zero. OUT is a .safetensors file that loads like any other; which weights are
-    pruned stands beside it, in its .masks.safetensors, and the next cut goes on from there. Files are read and
-    written in parts, so they may be larger than memory.
+    The smallest weights become zero; the model's code is not needed. OUT is a .safetensors file that loads like
+    any other; which weights are pruned stands beside it, in its .masks.safetensors, and the next cut goes on from
+    there. Files are read and written in parts, so they may be larger than memory.
 
     \b
       palmette prune model.safetensors -o small.safetensors --scope global

@@ -51,7 +51,7 @@ def sweep(
     status: bool,
     dry_run: bool,
 ) -> None:
-    """Run all experiments of a grid: every combination of the values of some settings.
+    """Run all experiments of a grid: every combination of its values.
 
     \b
       [base]                                # what all share

@@ -30,11 +30,12 @@ FORMATS = {"markdown": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parqu
 def table(
     runs: tuple[Path, ...], baseline: str | None, at: str | None, kind: str | None, output: Path | None
 ) -> None:
-    """Compare the methods of all runs in the folders RUNS: mean, standard deviation and number of runs.
+    """Compare the methods of all runs in the folders RUNS.
 
-    With --at they are compared at equal density, interpolated between rounds: a fair comparison of methods that
-    cut at different rates. With --baseline each is set against another method in pairs of equal seed, data, model,
-    scope and training, with a 95 % confidence interval of the mean difference.
+    Each has the mean, the standard deviation and the number of its runs. With --at they are compared at equal
+    density, interpolated between rounds: a fair comparison of methods that cut at different rates. With --baseline
+    each is set against another method in pairs of equal seed, data, model, scope and training, with a 95 %
+    confidence interval of the mean difference.
 
     \b
       palmette table runs

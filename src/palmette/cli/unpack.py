@@ -15,9 +15,10 @@ from palmette.reports.words import counted, size
     "-o", "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write."
 )
 def unpack(path: Path, out: Path) -> None:
-    """Write the packed file IN, made by pm.save, as a plain safetensors file that any program reads.
+    """Write the packed file IN as a plain safetensors file.
 
-    Every value is the same, bit for bit. A tensor that has two names is written under both.
+    IN was made by pm.save; any program reads what is written. Every value is the same, bit for bit. A tensor that
+    has two names is written under both.
     """
     from palmette.pruning.packed import load, write_safetensors
 
