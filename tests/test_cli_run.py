@@ -75,7 +75,7 @@ def test_every_setting_is_a_flag_with_its_default():
 def test_help_says_what_each_command_does_in_a_whole_sentence():
     lines = CliRunner().invoke(main, ["--help"]).stdout.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in lines] == sorted(main.commands)
-    assert [line for line in lines if line.endswith("...") or line[-1] not in ".?" or line.endswith("al.")] == []
+    assert [line for line in lines if line.endswith(("...", "al.")) or not line.endswith((".", "?"))] == []
 
 
 def test_help_names_every_flag():
