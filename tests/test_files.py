@@ -441,6 +441,18 @@ def test_a_column_with_gaps_is_left_out_and_said_so(tmp_path):
         open_checkpoint(tmp_path / "b.csv")
 
 
+def test_an_output_layer_that_is_tied_and_so_not_written_may_be_excluded(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(n_layer=1, n_head=2, n_embd=8, vocab_size=11, bos_token_id=0, eos_token_id=0)
+    model = transformers.GPT2LMHeadModel(config)
+    model.save_pretrained(tmp_path)
+    found = open_checkpoint(tmp_path, exclude=["lm_head*"])
+    assert "lm_head.weight" not in {t.name for t in found.tensors}
+    assert sorted(w.name for w in found.weights) == sorted(pm.prunable(model, exclude=["lm_head*"]))
+    with pytest.raises(ValueError, match=r"include has the pattern 'lm_head\*', which matches no weight"):
+        open_checkpoint(tmp_path, include=["lm_head*"])
+
+
 def test_patterns_decide_about_plain_numbers_too(tmp_path):
     (tmp_path / "a.csv").write_text("id,income,age\n1,20,30\n2,30,40\n")
     found = open_checkpoint(tmp_path / "a.csv", exclude=["id"])

@@ -76,6 +76,7 @@ class Contents:
         tensors: all of them.
         aliases: names of tensors that are another one once more, by name.
         embedded: names that the format says are embeddings.
+        unwritten: names that the model has and the file need not: of an output layer that is tied to an embedding.
         layers: names that the format says are weights of layers.
         vectors: True where every tensor is to be measured: plain numbers.
         left_out: what is there and is no tensor, as a column with gaps, with a reason each.
@@ -84,6 +85,7 @@ class Contents:
     tensors: Sequence[Stored]
     aliases: Mapping[str, str] = field(default_factory=dict)
     embedded: Sequence[str] = ()
+    unwritten: Sequence[str] = ()
     layers: Sequence[str] = ()
     vectors: bool = False
     left_out: Sequence[LeftOut] = ()
@@ -116,6 +118,7 @@ def open_checkpoint(
         layers=found.layers,
         vectors=found.vectors,
         no_tensors=found.left_out,
+        unwritten=found.unwritten,
         what=repr(str(path)),
     )
     chosen = {w.name for w in weights}
@@ -288,6 +291,8 @@ def _tied(file: Path, tensors: Sequence[Stored], aliases: Mapping[str, str]) -> 
     """With what config.json beside the file says: an output layer that is tied to the embedding is that one."""
     config = file.parent / "config.json"
     head = next((t.name for t in tensors if t.name.endswith("lm_head.weight")), None)
+    if head is None and config.is_file():
+        return Contents(tensors, aliases, unwritten=["lm_head.weight"])
     if head is not None and config.is_file():
         try:
             said = json.loads(config.read_bytes())

@@ -35,6 +35,7 @@ def sort_out(
     layers: Iterable[str],
     vectors: bool,
     no_tensors: Sequence[LeftOut],
+    unwritten: Sequence[str],
     what: str,
 ) -> tuple[list[Stored], list[LeftOut]]:
     """The weights to prune, and the other tensors with a reason each.
@@ -50,6 +51,7 @@ def sort_out(
         layers: names that are known to be weights of layers, whatever they look like.
         vectors: they are plain numbers, of which all count.
         no_tensors: what is there besides, as a column with gaps.
+        unwritten: names that the model has and the file has not; they may be excluded all the same.
         what: what holds the tensors, for the error message.
     """
     patterns, unwanted = as_patterns(include, exclude)
@@ -67,7 +69,7 @@ def sort_out(
         patterns,
         unwanted,
         weights=[name for name in called if not cannot[name]],
-        others=[*called, *(t.name for t in no_tensors)],
+        others=[*called, *(t.name for t in no_tensors), *unwritten],
         what=what,
     )
     # The Conv1D of GPT-2 has its inputs first: three times as wide as it is tall, it shows.
