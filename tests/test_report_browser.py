@@ -265,6 +265,16 @@ def test_a_logarithmic_axis_within_a_decade_has_numbers_all_along(browser, tmp_p
     ]
 
 
+def test_a_network_without_weights_has_no_place_on_a_logarithmic_axis_nor_a_bar(browser, tmp_path):
+    experiment, records = run_of(Experiment(), [0.9, 0.8, 0.1])
+    records[2]["retrained"] |= {"kept": 0, "density": 0.0}
+    records[2]["cut"] = {"weights": 0, "layers": {"a.weight": 0}}
+    found = axes_of(browser, tmp_path / "nothing.html", [(experiment, records)])
+    assert (found["trade_off"][0][0], found["trade_off"][0][-1]) == ("50%", "100%")
+    bars = f"[...{FIGURE.format('cut')}.querySelectorAll('.mark-rect.role-mark path')]"
+    assert browser.js(f"{bars}.map(bar => bar.getAttribute('opacity'))") == ["1", "1", "0"]
+
+
 def test_layers_with_long_names_can_be_told_apart(browser, tmp_path):
     many = [f"model.decoder.layers.{number}.self_attention.query.weight" for number in range(9)]
     found = axes_of(

@@ -143,10 +143,12 @@ def _curves(measure: str, title: str, every: int, *, axis: str, log: bool = Fals
     low = f"max({low}, datum.{measure} / 10)" if log else low
     specs = {}
     for kind in X_AXES:
+        # Nor has one that goes right for a network without weights.
+        there = sure if kind == "round" else f"{sure} && datum.{kind} > 0"
         curve = (
             base("curves")
             .transform_calculate(look="indexof(shown, datum.series)")
-            .transform_filter(f"datum.look >= 0 && {sure}")
+            .transform_filter(f"datum.look >= 0 && {there}")
             .transform_calculate(low=low, high=f"datum.{measure} + datum.{measure}_sd")
             .encode(x=_x(kind), color=alt.Color("look:N", scale=channel("colour"), legend=None))
         )

@@ -104,6 +104,7 @@ def cut_chart(names: Sequence[str], layers: Sequence[str]) -> dict[str, Any]:
             x=over_rounds("O"),
             y=alt.Y("cut:Q", title=None, stack="normalize", axis=alt.Axis(format="%", tickCount=5)),
             color=_layer_colour(layers),
+            opacity=alt.condition("datum.cut > 0", alt.value(1), alt.value(0)),  # of none, an edge would stay
             order=alt.Order("depth:Q"),
             tooltip=_layer_tooltip(),
         )
