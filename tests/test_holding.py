@@ -353,6 +353,22 @@ def test_two_optimizers_may_share_a_model():
     train(model, pruner, first, second, steps=3)
 
 
+def test_the_step_of_one_optimizer_leaves_the_weights_of_another_to_a_backward_pass():
+    model = nn.ModuleDict({"maker": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "critic": nn.Linear(4, 1)})
+    makes, judges = (torch.optim.Adam(model[name].parameters(), weight_decay=0.1) for name in ("maker", "critic"))
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
+    pruner.hold(makes)
+    pruner.hold(judges)
+    pruner.step()
+    for _ in range(2):
+        made = model["maker"](torch.randn(3, 4))
+        model["critic"](made.detach()).sum().backward()
+        judges.step()
+        model["critic"](made).sum().backward()
+        makes.step()
+        assert_pruned_are_zero(pruner)
+
+
 def test_holding_twice_is_holding_once():
     model = network()
     pruner, optimizer = halved(model), OPTIMIZERS["SGD"](model)

@@ -65,24 +65,28 @@ class Holder:
         """Zero the pruned weights after each step of `optimizer`; a second call does nothing more."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
-        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        if not any(id(p) in updated for p in self._parameters.values()):
+        if not self._updated_by(optimizer):
             raise ParameterGone(
                 f"this {type(optimizer).__name__} updates none of the pruned parameters "
                 f"({', '.join(list(self._parameters)[:4])}, …); was it made from another model, or before "
                 "the model's parameters were replaced?"
             )
-        self._zero_weights()
+        self._zero_weights(optimizer)
         if optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
             # The optimizer keeps this object alive: masks hold even if whoever made them lets go.
-            optimizer.register_step_post_hook(lambda *_: self._zero_weights())
+            optimizer.register_step_post_hook(lambda stepped, *_: self._zero_weights(stepped))
+
+    def _updated_by(self, optimizer: torch.optim.Optimizer) -> list[str]:
+        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        return [name for name, p in self._parameters.items() if id(p) in updated]
 
     @torch.no_grad()
-    def _zero_weights(self) -> None:
-        if self._kept:
-            weights = [_integers(local(self._parameters[name])) for name in self._kept]
-            torch._foreach_mul_(weights, [self._beside(n, w) for n, w in zip(self._kept, weights, strict=True)])
+    def _zero_weights(self, optimizer: torch.optim.Optimizer) -> None:
+        # No others: a backward pass may still need them as they are, as that of a generator when its critic steps.
+        if names := [name for name in self._updated_by(optimizer) if name in self._kept]:
+            weights = [_integers(local(self._parameters[name])) for name in names]
+            torch._foreach_mul_(weights, [self._beside(n, w) for n, w in zip(names, weights, strict=True)])
 
     @torch.no_grad()
     def _zero_gradient(self, name: str) -> None:
