@@ -298,6 +298,16 @@ WRONG = {
     "budget": ({"steps": [1], "budget": 0.5}, TypeError, r"budget must be one such as"),
     "include": ({"steps": [1], "include": "*.weight"}, TypeError, r"include must be a list of patterns"),
     "stop": ({"steps": [1], "stop": 0.1}, TypeError, r"stop must be a rule such as"),
+    "say": (
+        {"steps": [1], "say": True},
+        TypeError,
+        r"say must be a function that is given a line, or None .* True",
+    ),
+    "masks": (
+        {"steps": [1], "masks": "a.safetensors"},
+        TypeError,
+        r"masks must be boolean tensors by name, got str",
+    ),
 }
 
 

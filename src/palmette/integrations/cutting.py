@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from palmette.errors import MaskMismatch
 from palmette.measures.rows import is_number
 from palmette.pruning.budgets import Budget
+from palmette.pruning.masks import Masks
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope
@@ -65,7 +66,10 @@ class Cutting:
         }
         # What is wrong with them is better known now than when training begins.
         Pruner(nn.Linear(1, 1), **self._settings | {"include": None, "exclude": ()})
-        self._masks, self._say = masks, say or (lambda _: None)
+        self._masks = None if masks is None else Masks(masks)
+        if say is not None and not callable(say):
+            raise TypeError(f"say must be a function that is given a line, or None for silence, got {say!r}")
+        self._say = say or (lambda _: None)
         self._made: Pruner | None = None
         self._done: list[str] = []  # such as "step 500" or "epoch 2"
         self._seen = 0  # the last step
