@@ -57,8 +57,18 @@ def test_it_is_a_picture_and_the_same_each_time():
     assert min(height, width) > 500
 
 
-def test_a_single_round_is_drawn():
-    assert as_file(draw([(Experiment(), records([0.9]))]), "png").startswith(b"\x89PNG")
+def test_a_single_round_is_drawn_and_named_as_a_whole_one():
+    figure = draw([(Experiment(), records([0.9]))])
+    assert as_file(figure, "png").startswith(b"\x89PNG")
+    left, right = figure.axes[0].get_xlim()
+    assert [tick for tick in figure.axes[0].get_xticks() if left <= tick <= right] == [0]
+
+
+def test_a_network_without_weights_has_no_place_on_a_logarithmic_axis():
+    found = records([0.9, 0.8, 0.1])
+    found[2]["retrained"]["density"] = 0.0
+    panels = draw([(Experiment(), found)]).axes
+    assert [len(axis.get_lines()[0].get_xdata()) for axis in panels] == [3, 3, 2, 2]
 
 
 def test_without_matplotlib_the_line_that_installs_it_is_given(monkeypatch):

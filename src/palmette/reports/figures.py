@@ -140,9 +140,12 @@ def points(panel: Panel, many: Sequence[Sequence[Record]]) -> list[tuple[float, 
     found = []
     for at in by_round(many):
         values = [v for record in at if (v := panel.y(record)) is not None]
-        if values:
-            deviation = statistics.stdev(values) if len(values) > 1 else 0.0
-            found.append((statistics.fmean(map(panel.x, at)), statistics.fmean(values), deviation))
+        if not values:
+            continue
+        x, mean = statistics.fmean(map(panel.x, at)), statistics.fmean(values)
+        # A logarithmic axis has no place for 0, such as the density of a network without weights.
+        if (x > 0 or not panel.log_x) and (mean > 0 or not panel.log_y):
+            found.append((x, mean, statistics.stdev(values) if len(values) > 1 else 0.0))
     return found
 
 
@@ -171,7 +174,7 @@ def furnish(axis: Axes, panel: Panel) -> None:
     if panel.falling and not axis.xaxis_inverted():  # one that is shared may be already
         axis.invert_xaxis()
     if not panel.log_x:
-        axis.locator_params(axis="x", integer=True)  # rounds are whole
+        axis.locator_params(axis="x", integer=True, min_n_ticks=1)  # rounds are whole, also where there is one
 
 
 def _label(axis: Axis) -> None:
