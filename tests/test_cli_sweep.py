@@ -133,6 +133,11 @@ def test_what_cannot_be_run_is_said_before_anything_is(text, said):
     assert not Path("runs").exists()
 
 
+def test_a_folder_of_runs_is_no_grid_and_the_flag_that_takes_one_is_named():
+    Path("runs").mkdir()
+    assert "'runs' is a folder: add --status to see" in sweep("runs", code=2).stderr
+
+
 def test_a_run_that_another_process_has_is_left_to_it():
     Path("one.toml").write_text('[base]\nmodel = "linear"\nrounds = 1\nepochs = 1\n[axes]\nseed = [0, 1]\n')
     busy = Experiment(model="linear", rounds=1, epochs=1)

@@ -77,6 +77,8 @@ def sweep(
     if status:
         show_status(file, Path(out))
         return
+    if file.is_dir():
+        raise ValueError(f"{str(file)!r} is a folder: add --status to see how far its runs are, or name a grid")
     if address is not None and engine != "ray":
         raise ValueError("--address belongs to --engine ray")
     planned, arguments = read(file), ctx.meta["palmette.arguments"]
