@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from results.answers import (
@@ -167,7 +167,9 @@ def _faster(f: pd.DataFrame) -> str:
 
 def _hypothesis(f: pd.DataFrame, shapes: dict[str, Shape]) -> str:
     said, found, seeds = [n for n in shapes if shapes[n].as_said], rebounds(f, ONE_SHOT), f["seed"].nunique()
-    plain = [n for n in (shapes if seeds == 1 else (ONE_SHOT,)) if _in_every_run(f, n)]
+    plain = [ONE_SHOT] if _plain(found, seeds) else []
+    if seeds == 1:
+        plain = [n for n in shapes if _plain([shapes[n].index], seeds)]
     seen = [n for n in shapes if n in said or n in plain]
     verdict = f"**Yes for {listed(seen)}" if seen else "**No"
     others = [name for name in shapes if name not in seen]
@@ -184,10 +186,10 @@ def _hypothesis(f: pd.DataFrame, shapes: dict[str, Shape]) -> str:
     return f"{verdict}{missing}{path}{doubt}"
 
 
-def _in_every_run(f: pd.DataFrame, name: str) -> bool:
-    """Whether the index of each run comes to lie above its start, and then falls by half."""
-    found = rebounds(f, name)
-    return len(found) == f["seed"].nunique() and all(high > max(start, 2 * end) for start, _, high, end in found)
+def _plain(found: Sequence[Sequence[float]], seeds: int) -> bool:
+    """Whether the index of each run, at its start, lowest, highest and last, comes to lie above its start and then
+    falls by half."""
+    return len(found) == seeds and all(high > max(start, 2 * end) for start, _, high, end in found)
 
 
 def _gini(f: pd.DataFrame) -> str:

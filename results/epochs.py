@@ -23,6 +23,8 @@ PICTURE, HEADING = "epochs.png", "Beside the published values"
 SHORT = "-20"
 """How the name of a study with fewer epochs ends."""
 # Of a value that is read off: its panel, the column of a record, the factor, and how far a ruler is trusted.
+WORSE = 5
+"""In fewer rounds than that nothing is said of more epochs that make a network worse."""
 READ_OFF = {
     "accuracy": ("retrained/accuracy", "test_accuracy", 100, 1.0),
     "accuracy after the cut": ("pruned/accuracy", "pruned_test_accuracy", 100, 1.0),
@@ -153,19 +155,21 @@ def _difference(full: Study, short: Study) -> str:
 
 def _when_sparse(full: Study, short: Study) -> list[str]:
     """What more epochs do to Lottery Ticket, which keeps the same share of the weights whatever they are."""
-    frames, t = (full.frame, short.frame), min(last_round(s.frame, LT) for s in (full, short))
-    (dense, few), (many, fewer), dead = (
-        [Spread.of(column(f, LT, round, value)) for f in frames]
-        for round, value in ((0, "test_accuracy"), (t, "test_accuracy"), (t, "dead_neurons"))
-    )
-    if not (dense.mean > few.mean and many.mean < fewer.mean - 2 * fewer.sd):
+    frames = full.frame, short.frame
+    rounds = range(min(last_round(f, LT) for f in frames) + 1)
+    pairs = [tuple(column(f, LT, t, "test_accuracy") for f in frames) for t in rounds]
+    below = [t for t, (many, few) in enumerate(pairs) if many.max() < few.min()]
+    if len(below) < WORSE or pairs[0][0].mean() <= pairs[0][1].mean():
         return []
+    t = max(below, key=lambda t: pairs[t][1].mean() - pairs[t][0].mean())
+    many, few = (Spread.of(values) for values in pairs[t])
+    dead = " and ".join(f"{column(f, LT, t, 'dead_neurons').mean():.0f}" for f in frames)
     return [
         f"**More epochs make the dense network better and a sparse one worse**{', in one run' * (many.n == 1)}: "
-        f"Lottery Ticket, which keeps the same share in both, has {spread(many)} % at T = {t} "
-        f"({percent(mean_density(full.frame, LT, t))} of the weights) with {_epochs(full)} epochs a round and "
-        f"{spread(fewer)} % with {_epochs(short)}; "
-        f"{' and '.join(f'{s.mean:.0f}' for s in dead)} of its neurons have no weight left."
+        f"Lottery Ticket, which keeps the same share in both, is with {_epochs(full)} epochs a round below "
+        f"{f'each of {few.n} runs' if few.n > 1 else 'the run'} with {_epochs(short)} in {len(below)} rounds, "
+        f"from T = {below[0]} to {below[-1]}; most so at T = {t} ({percent(mean_density(full.frame, LT, t))} of "
+        f"the weights), with {spread(many)} and {spread(few)} %. There {dead} of its neurons have no weight left."
     ]
 
 

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MLP, LINEAR = Study("fashionmnist-mlp"), Study("fashionmnist-linear")
-CIFAR_MLP, CIFAR_CNN_20 = Study("cifar10-mlp"), Study("cifar10-cnn-20")
+CIFAR_MLP, CIFAR_CNN, CIFAR_CNN_20 = Study("cifar10-mlp"), Study("cifar10-cnn"), Study("cifar10-cnn-20")
 RESNET18, RESNET18_20 = Study("cifar10-resnet18"), Study("cifar10-resnet18-20")
 READ = {
     MLP: readings.fashion_mlp,
     LINEAR: readings.fashion_linear,
     CIFAR_MLP: readings_cifar10.mlp,
+    CIFAR_CNN: readings_cifar10.cnn_at_length,
     CIFAR_CNN_20: readings_cifar10.cnn,
     RESNET18: readings_cifar10.resnet18_first_rounds,
     RESNET18_20: readings_cifar10.resnet18,

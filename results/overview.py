@@ -50,7 +50,6 @@ MARKS = re.compile(r"(<!-- results: begin -->\n).*?(<!-- results: end -->)", re.
 ABLATED = tuple(ablation.study.name for ablation in ablation_runs.ABLATIONS)
 LATER = {
     "cifar10-cnn-ablations": "CIFAR10, CNN: scopes and settings with 20 epochs a round",
-    "tinyimagenet-resnet50": "TinyImageNet, ResNet50: a few rounds",
 }
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from palmette.studies.config import Experiment
 
 HERE = Path(__file__).parent
-EPOCHS = 200
-"""Of a round in the paper."""
+EPOCHS, BATCH = 200, 250
+"""Of a round in the paper, and of all networks in its Table 3."""
 MANY = 8
 """More runs than that are counted and not named."""
 WIDTH = 124
@@ -134,13 +134,14 @@ class Study:
         first = self.frame.iloc[0]
         whole = "Times are of whole commands, Python's start included. " if self.seconds else ""
         fewer = "" if first["epochs"] == EPOCHS else f" in place of {EPOCHS}"
+        batch = "" if first["batch"] == BATCH else f" in place of {BATCH} (the authors' code has it for this data)"
         return f"```sh\n{commands}\n```\n\n" + prose(
             f"{self.under()}. {whole}Training and pruning alone, of {self.frame['id'].nunique()} runs, took "
             f"{self.frame['seconds'].sum():.0f} s. Settings are the paper's Table 3: {first['epochs']} epochs a "
-            f"round{fewer}, batch {first['batch']}, SGD, learning rate {first['learning_rate']:g} with cosine "
-            f"annealing, momentum {first['momentum']:g} (Nesterov), weight decay {first['weight_decay']:g}; "
-            f"gradients clipped to norm {first['clip']:g}; every round begins at the initial weights; precision "
-            f"{first['precision']}. The last epoch of a round counts, and no epoch, cut or stop is chosen by "
+            f"round{fewer}, batch {first['batch']}{batch}, SGD, learning rate {first['learning_rate']:g} with "
+            f"cosine annealing, momentum {first['momentum']:g} (Nesterov), weight decay "
+            f"{first['weight_decay']:g}; gradients clipped to norm {first['clip']:g}; every round begins "
+            f"at the initial weights; precision {first['precision']}. The last epoch of a round counts, and no epoch, cut or stop is chosen by "
             "looking at test data. The records are in [runs.tar.xz](runs.tar.xz): `palmette table`, `palmette "
             "report`, `palmette paper --from` and `read_runs` read the folder as it is. This page is written "
             "from them by `python -m results.make`."

@@ -120,13 +120,15 @@ def test_words_about_equal_density_are_those_of_the_table(study):
 
 def test_what_more_epochs_do_to_a_sparse_network_is_that_of_the_records():
     (long,), short = records("cifar10-cnn", "lottery-ticket").values(), records("cifar10-cnn-20", "lottery-ticket")
-    last = len(long) - 1
-    few = [100 * run[last]["test"]["accuracy"] for run in short.values()]
+    accuracy = [[run[t]["test"]["accuracy"] for run in (long, *short.values())] for t in range(31)]
+    below = [t for t, (many, *few) in enumerate(accuracy) if many < min(few)]
+    most = max(below, key=lambda t: statistics.fmean(accuracy[t][1:]) - accuracy[t][0])
     text = words((RESULTS / "cifar10-cnn/README.md").read_bytes())
-    assert f"has {100 * long[last]['test']['accuracy']:.2f} % at T = {last} (" in text
-    assert f"and {statistics.fmean(few):.2f} ± {statistics.stdev(few):.2f} % with 20;" in text
-    dead = statistics.fmean(run[last]["retrained"]["dead_neurons"] for run in short.values())
-    assert f"{long[last]['retrained']['dead_neurons']} and {dead:.0f} of its neurons" in text
+    assert f"below each of 4 runs with 20 in {len(below)} rounds, from T = {below[0]} to {below[-1]};" in text
+    many, *few = (100 * value for value in accuracy[most])
+    assert f"with {many:.2f} and {statistics.fmean(few):.2f} ± {statistics.stdev(few):.2f} %" in text
+    dead = statistics.fmean(run[most]["retrained"]["dead_neurons"] for run in short.values())
+    assert f"{long[most]['retrained']['dead_neurons']} and {dead:.0f} of its neurons" in text
     (run,) = records("cifar10-cnn", "sap-p0.5").values()
     lost = [run[0]["test"]["accuracy"] - one["test"]["accuracy"] > 0.05 for one in run]
     first = len(lost) - lost[::-1].index(False)
@@ -290,6 +292,13 @@ def words(page):
     return " ".join(text.split())
 
 
+@pytest.fixture
+def unread(monkeypatch):
+    """Nothing was written about the CNN with all epochs, whose records a stand-in has others of."""
+    monkeypatch.delitem(four_methods.READ, four_methods.CIFAR_CNN)
+
+
+@pytest.mark.usefixtures("unread")
 def test_a_study_of_one_seed_stands_beside_the_one_with_fewer_epochs(place):
     study = stand_in(place, "cifar10-cnn", index=1.5)
     text = words(four_methods.text(study))
@@ -301,6 +310,7 @@ def test_a_study_of_one_seed_stands_beside_the_one_with_fewer_epochs(place):
     assert f"| SAP (p=0.5, q=1) | 200 | {index:.3f}; {accuracy:.2f} at 100 % |" in text
 
 
+@pytest.mark.usefixtures("unread")
 @pytest.mark.parametrize("reach", [2, 8])
 def test_a_study_under_way_says_how_far_it_is(place, reach):
     study = stand_in(place, "cifar10-cnn", reach=reach, without=("lottery-ticket",))
@@ -411,7 +421,6 @@ def test_the_overview_takes_in_the_studies_to_come(place, monkeypatch):
             (place / name).symlink_to(RESULTS / name)
     there = words(overview.text())
     assert "## Not run yet - CIFAR10" in there
-    assert "Linear on CIFAR10 and ResNet50 on TinyImageNet too" in there
     for name in overview.LATER:
         stand_in(place, name, reach=12)
     text = words(overview.text())
