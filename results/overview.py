@@ -48,9 +48,6 @@ WHERE = 0.02
 """The density at which the front page has all networks."""
 MARKS = re.compile(r"(<!-- results: begin -->\n).*?(<!-- results: end -->)", re.DOTALL)
 ABLATED = tuple(ablation.study.name for ablation in ablation_runs.ABLATIONS)
-LATER = {
-    "cifar10-cnn-ablations": "CIFAR10, CNN: scopes and settings with 20 epochs a round",
-}
 
 
 def studies() -> list[Study]:
@@ -84,9 +81,8 @@ def text() -> bytes:
         )
         for study in there
     ]
-    names, alone = {study.name for study in there}, [s for s in there if s.frame["seed"].nunique() == 1]
+    alone = [study for study in there if study.frame["seed"].nunique() == 1]
     dates = sorted({study.about["date"] for study in there} - {MLP.about["date"]})
-    later = [words for name, words in LATER.items() if name not in names]
     return page(
         "# Results on record",
         prose(
@@ -139,7 +135,6 @@ def text() -> bytes:
             "Training is in bfloat16, the paper's in float32: [no difference is "
             f"seen]({precision.STUDY.name}/README.md) in the MLP on FashionMNIST, where both were tried.",
         ),
-        *(["## Not run yet", points(*later)] if later else []),
         *_unseen(there),
     )
 

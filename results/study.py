@@ -140,11 +140,11 @@ class Study:
             f"{self.frame['seconds'].sum():.0f} s. Settings are the paper's Table 3: {first['epochs']} epochs a "
             f"round{fewer}, batch {first['batch']}{batch}, SGD, learning rate {first['learning_rate']:g} with "
             f"cosine annealing, momentum {first['momentum']:g} (Nesterov), weight decay "
-            f"{first['weight_decay']:g}; gradients clipped to norm {first['clip']:g}; every round begins "
-            f"at the initial weights; precision {first['precision']}. The last epoch of a round counts, and no epoch, cut or stop is chosen by "
-            "looking at test data. The records are in [runs.tar.xz](runs.tar.xz): `palmette table`, `palmette "
-            "report`, `palmette paper --from` and `read_runs` read the folder as it is. This page is written "
-            "from them by `python -m results.make`."
+            f"{first['weight_decay']:g}; gradients clipped to norm {first['clip']:g}; every round begins at the "
+            f"initial weights; precision {first['precision']}. The last epoch of a round counts, and no epoch, "
+            "cut or stop is chosen by looking at test data. The records are in [runs.tar.xz](runs.tar.xz): "
+            "`palmette table`, `palmette report`, `palmette paper --from` and `read_runs` read the folder as it is. "
+            "This page is written from them by `python -m results.make`."
         )
 
 
