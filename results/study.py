@@ -143,8 +143,8 @@ class Study:
             f"{first['weight_decay']:g}; gradients clipped to norm {first['clip']:g}; every round begins at the "
             f"initial weights; precision {first['precision']}. The last epoch of a round counts, and no epoch, "
             "cut or stop is chosen by looking at test data. The records are in [runs.tar.xz](runs.tar.xz): "
-            "`palmette table`, `palmette report`, `palmette paper --from` and `read_runs` read the folder as it is. "
-            "This page is written from them by `python -m results.make`."
+            "`palmette table`, `palmette report`, `palmette paper --from` and `read_runs` read the folder as it "
+            "is. This page is written from them by `python -m results.make`."
         )
 
 

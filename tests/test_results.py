@@ -417,6 +417,7 @@ def test_the_picture_of_both_numbers_of_epochs_lies_with_the_larger(place):
 def test_the_overview_says_which_study_is_under_way(place, monkeypatch):
     monkeypatch.setattr("results.overview.HERE", place)
     under_way = "cifar10-cnn-ablations"
+    monkeypatch.setattr(ablation_runs, "CNN", replace(ablation_runs.CNN, study=Study(under_way)))
     for name in STUDIES:
         if name != under_way and not (place / name).exists():
             (place / name).symlink_to(RESULTS / name)
