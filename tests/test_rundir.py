@@ -138,6 +138,11 @@ def test_the_lock_holds_inside_one_process_too_and_is_let_go_after_an_error(run,
         pass
 
 
+def test_a_run_without_a_folder_is_refused():
+    with pytest.raises(ValueError, match=r"a run needs a folder, got ''; the current one is '\.'"):
+        RunDir("")
+
+
 def test_a_record_is_one_readable_line_in_the_order_given(run):
     assert run.append_record(
         {"round": 0, "loss": float("nan"), "b": [float("inf"), 0.1], "a": {"é": 1e-17, "x": True}}

@@ -36,7 +36,9 @@ if TYPE_CHECKING:
     help="Where weights compete.",
 )
 @click.option("--budget", type=click.Choice(["sap"]), help="Let the PQ Index say how many go. [default]")
-@click.option("--density", type=float, metavar="D", help="In place of SAP: keep this fraction of the weights.")
+@click.option(
+    "--density", type=float, metavar="D", help="In place of SAP: keep this fraction of what is not pruned yet."
+)
 @sap_options
 @click.option("--pack", is_flag=True, help="Write the small form that `pm.load` and `palmette unpack` read.")
 @click.option(

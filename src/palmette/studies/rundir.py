@@ -37,6 +37,8 @@ class RunDir:
     """
 
     def __init__(self, path: str | Path, *, say: Callable[[str], None] = warnings.warn) -> None:
+        if path == "":
+            raise ValueError("a run needs a folder, got ''; the current one is '.'")
         self.path = Path(path)
         self.experiment = self.path / "experiment.toml"  # what was asked for
         self.records_file = self.path / "records.jsonl"  # a line per round, the same in every repetition
