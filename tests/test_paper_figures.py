@@ -155,6 +155,17 @@ def test_remaining_weights_can_be_on_logarithmic_axes(shelf):
     assert [lines_of(axis) for axis in log] == [lines_of(axis) for axis in plain]
 
 
+def test_a_shared_logarithmic_axis_that_falls_has_a_number_at_each_power_of_ten(shelf):
+    picture = picture_of(shelf, "scopes")
+    runs = [(experiment, copy.deepcopy(records)) for experiment, records in picture.runs]
+    for _, records in runs:
+        for record, density in zip(records, (1, 0.1, 0.001), strict=True):
+            record["retrained"]["density"] = density
+    for axis in draw(replace(picture, runs=tuple(runs)), log=True).axes[:3]:
+        low, high = sorted(axis.get_xlim())
+        assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [0.1, 1, 10, 100]
+
+
 def test_scopes_that_were_not_run_leave_columns_that_say_so(shelf):
     whole = picture_of(shelf, "scopes")
     axes = draw(replace(whole, runs=whole.only(scope="global").runs)).axes

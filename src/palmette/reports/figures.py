@@ -181,7 +181,7 @@ def _label(axis: Axis) -> None:
     """Plain numbers on a logarithmic axis: powers of ten, more where it spans little, even steps where less."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    low, high = axis.get_view_interval()
+    low, high = sorted(axis.get_view_interval())  # one that falls has its larger end first
     powers = LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,))
     axis.set_major_locator(MaxNLocator(5) if high < 5 * low else powers)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
