@@ -28,6 +28,7 @@ MODEL = "tiny_models:five_layers"
 LAYERS = [f"{number}.weight" for number in (1, 3, 5, 7, 9)]
 SEEDS = (0, 1)
 SCALE = {"seeds": SEEDS, "epochs": 1, "rounds": 2}
+DONE = {"stopped": "all rounds are done"}
 METHODS = ["SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "Lottery Ticket", "One Shot"]
 
 
@@ -282,7 +283,29 @@ def test_a_run_under_way_is_drawn_as_far_as_it_goes(shelf):
     runs = [(e, records[: 1 + (label(e) == METHODS[0])]) for e, records in whole.runs]
     part = replace(whole, runs=tuple(runs))
     assert [len(xy[0]) for xy in lines_of(draw(part).axes[0]).values()] == [2, 1, 1, 1]
-    assert "rounds 0 to 1 (of 2, so far)" in part.caption
+    assert "rounds 0 to 1 (of 2, 6 of 8 runs up to 0, so far)" in part.caption
+
+
+def test_the_caption_says_how_many_runs_are_behind_the_others(shelf):
+    whole = picture_of(shelf, "rounds")
+    (first, records), (second, more), *others = whole.runs
+    late = replace(whole, runs=((first, records[:1]), (second, more[:2]), *others))
+    assert "in each of rounds 0 to 2 (2 of 8 runs up to 0–1, so far), 2 seeds" in late.caption
+    short = replace(whole, runs=((replace(first, rounds=1), [records[0], records[1] | DONE]), *whole.runs[1:]))
+    assert "in each of rounds 0 to 2 (1 of 8 runs up to 1), 2 seeds" in short.caption
+    assert "nothing left" not in short.caption
+    assert "in round 0, 2 seeds" in picture_of(shelf, "rounds", rounds=0).caption
+
+
+def test_the_papers_protocol_is_not_claimed_of_runs_under_way(shelf):
+    figure = FIGURES["fig2"]
+    _, records = picture_of(shelf, "rounds").runs[0]
+    planned = tuple(figure.experiments())
+    ended = [records[0]] * 30 + [records[0] | DONE]
+    picture = Picture(figure, tuple((e, ended) for e in planned), planned)
+    assert picture.caption.startswith("The paper's protocol: 200 epochs in each of rounds 0 to 30, 4 seeds.")
+    late = replace(picture, runs=(*picture.runs[:-1], (planned[-1], [records[0]] * 4)))
+    assert late.caption.startswith("Here 200 epochs in each of rounds 0 to 30 (1 of 16 runs up to 3, so far), 4")
 
 
 def test_that_runs_ended_at_different_rounds_is_said(shelf):

@@ -104,8 +104,10 @@ class Picture:
                 if self.seeds[-1] > 1
                 else "One seed, so no error bars."
             )
-        ends = {len(records) for _, records in self.runs if records[-1]["stopped"] is not None}
-        if len(ends) > 1 and self.seeds[-1] > 1:
+        early = [
+            e for e, records in self.runs if records[-1]["stopped"] and len(records) <= min(e.rounds, self.last)
+        ]
+        if early and self.seeds[-1] > 1:
             lines.append("Where runs had nothing left to cut, means are over the others.")
         if self.missing:
             lines.append(f"Not run: {'; '.join(self.missing)}.")
@@ -125,12 +127,22 @@ class Picture:
         count = counted(seeds[-1], "seed")
         if seeds[0] != seeds[-1]:
             count = f"{seeds[0]} to {count}"
-        rounds = max(e.rounds for e in self.planned)
-        under_way = any(records[-1]["stopped"] is None for _, records in self.runs)
-        last = min(self.last, rounds) if under_way else rounds
-        so_far = f" (of {rounds}, so far)" if last < rounds else ""
         epochs = counted(first.epochs, "epoch")
-        return ", ".join([f"{epochs} in each of rounds 0 to {last}{so_far}, {count}{network}", *self._others])
+        return ", ".join([f"{epochs} in {self._rounds}, {count}{network}", *self._others])
+
+    @property
+    def _rounds(self) -> str:
+        """Those of the runs that go furthest, and how far others have come that are not at their end."""
+        rounds = max(e.rounds for e in self.planned)
+        under_way = [len(records) - 1 for _, records in self.runs if records[-1]["stopped"] is None]
+        last = min(self.last, rounds) if under_way else rounds
+        shorter = [len(records) - 1 for e, records in self.runs if len(records) - 1 == e.rounds]
+        said = [f"of {rounds}"] if last < rounds else []
+        if behind := sorted(reached for reached in (*under_way, *shorter) if reached < last):
+            each = f"{behind[0]}–{behind[-1]}" if behind[0] != behind[-1] else str(behind[0])
+            said.append(f"{len(behind)} of {len(self.runs)} runs up to {each}")
+        said += ["so far"] if said and under_way else []
+        return (f"each of rounds 0 to {last}" if last else "round 0") + (f" ({', '.join(said)})" if said else "")
 
     @property
     def _others(self) -> list[str]:
