@@ -211,6 +211,14 @@ def test_a_map_has_a_row_for_each_method_and_a_column_for_each_round(shelf):
         assert np.argwhere(np.isnan(drawn)).tolist() == [[9, 0]]  # p = q = 1
 
 
+def test_a_map_has_no_row_for_a_method_that_was_not_run(shelf):
+    whole = picture_of(shelf, "p-q map")
+    part = replace(whole, runs=whole.only(method="lottery-ticket").runs)
+    figure = draw(part)
+    assert [row.get_suptitle() for row in figure.subfigs] == ["(c) Lottery Ticket"]
+    assert [len(axis.get_images()) for axis in figure.axes[:3]] == [1, 1, 1]
+
+
 def with_curve(picture, accuracies, indices):
     """The one run of a picture, as if it had had these accuracies and indices."""
     experiment, (record, *_) = picture.runs[0]
@@ -233,6 +241,11 @@ def test_the_hypothesis_is_accuracy_and_index_with_the_phases_that_are_there(she
     assert [text.get_text().split("\n")[0] for text in top.texts] == ["regularised", "compressed", "collapsed"]
     spans = [(round(p.get_x(), 6), round(p.get_x() + p.get_width(), 6)) for p in top.patches]
     assert spans == [(0, 1.5), (1.5, 3.5), (3.5, 5)]
+
+
+def test_a_single_round_is_of_no_phase(shelf):
+    top, _ = draw(picture_of(shelf, "hypothesis", rounds=0)).axes
+    assert (list(top.texts), list(top.patches)) == ([], [])
 
 
 @pytest.mark.parametrize(("end", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
@@ -418,6 +431,13 @@ def test_figure_3_has_published_values_beside_it(shelf):
     (legend,) = (part.legends[0] for part in axes[0].get_figure(root=True).subfigs if part.legends)
     assert legend.get_texts()[-1].get_text() == "published (Diao et al. 2023)"
     assert published(FIGURES["fig2"]) is None
+
+
+def test_panels_of_a_row_go_as_far_as_the_longest(shelf):
+    whole = picture_of(shelf, "rounds")
+    part = replace(whole, runs=whole.only(method="sap", p=1, q=2).runs)  # four published densities, 16 accuracies
+    axes = draw(part, beside=published(FIGURES["fig3"])).axes
+    assert [len({axis.get_xlim() for axis in row}) for row in (axes[:4], axes[4:])] == [1, 1]
 
 
 def test_values_of_ones_own_can_be_laid_beside_an_ablation(shelf, tmp_path):

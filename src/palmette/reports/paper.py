@@ -189,7 +189,7 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
     axes[0].set_xlabel("")
     bottom, top = axes[0].get_ylim()
     axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # for the names of the phases
-    found = phases_of_mean(many)
+    found = phases_of_mean(many) if picture.last else []  # of a single round there is none to tell
     axes[0].set_yticks([tick for tick in axes[0].get_yticks() if bottom <= tick <= min(100, top)])
     said = ("regularised\nindex falls", "compressed\nindex rises", "collapsed\naccuracy is lost")
     for phase, colour, words in zip(PHASES, PHASE_COLOURS, said, strict=True):
@@ -221,14 +221,15 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
 
 
 def _maps(picture: Picture, title: str) -> Figure:
-    """A map of the index for each method, downwards, and four rounds, to the right."""
+    """A map of the index for each method that was run, downwards, and four rounds, to the right."""
     from matplotlib.figure import Figure
 
-    groups, rounds = _groups(picture, label), shown_rounds(picture.last)
-    figure = Figure(figsize=(2.75 * len(rounds) + 0.9, 0.9 + 2.75 * len(groups)), layout="constrained")
-    parts = figure.subfigures(len(groups), 1, squeeze=False).flatten()
+    lettered = zip("abcdefgh", _groups(picture, label).items(), strict=False)
+    rows, rounds = [row for row in lettered if row[1][1]], shown_rounds(picture.last)
+    figure = Figure(figsize=(2.75 * len(rounds) + 0.9, 0.9 + 2.75 * len(rows)), layout="constrained")
+    parts = figure.subfigures(len(rows), 1, squeeze=False).flatten()
     grid = picture.runs[0][1][0]["index_map"]
-    for letter, part, (name, many) in zip("abcdefgh", parts, groups.items(), strict=False):
+    for part, (letter, (name, many)) in zip(parts, rows, strict=True):
         part.suptitle(f"({letter}) {name}", x=0.006, ha="left", fontsize=11.5, fontweight="bold")
         axes = part.subplots(1, len(rounds), squeeze=False).flatten()
         maps = [_mean_map([records[t] for _, records in many if len(records) > t]) for t in rounds]

@@ -35,7 +35,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Row:
-    """Panels side by side below a heading; `alike` gives them the same axes.
+    """Panels side by side below a heading, over one horizontal axis; `alike` gives them one vertical axis too.
 
     A row without a legend has that of the row above it.
     """
@@ -55,7 +55,7 @@ def page(rows: Sequence[Row], *, title: str, caption: str, open_marks: str = "")
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)  # type: ignore[union-attr,call-arg]
     grid = []
     for part, row in zip(parts, rows, strict=True):
-        axes = part.subplots(1, len(row.cells), sharex=row.alike, sharey=row.alike, squeeze=False).flatten()
+        axes = part.subplots(1, len(row.cells), sharex=True, sharey=row.alike, squeeze=False).flatten()
         for axis, (panel, curves) in zip(axes, row.cells, strict=True):
             for number, curve in enumerate(curves):
                 draw_curve(axis, panel, curve, number)
