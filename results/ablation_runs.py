@@ -48,6 +48,17 @@ class Ablation:
         return pd.concat([base, self.study.frame], ignore_index=True)
 
     @functools.cached_property
+    def varied(self) -> bool:
+        """Whether a run has other values of p, q, η_r or γ; the others of the study are in other scopes."""
+        return bool((self.study.frame["scope"] == "global").any())
+
+    @functools.cached_property
+    def noise(self) -> pd.Series:
+        """The standard deviation of the accuracy over all seeds of `base`, by method and density."""
+        points = at_densities(self.base.frame, DENSITIES)
+        return points.groupby(["name", "density"])["test_accuracy"].std().dropna()
+
+    @functools.cached_property
     def at_equal_density(self) -> pd.DataFrame:
         """Accuracy of each run at each of `DENSITIES`."""
         return at_densities(self.everything, DENSITIES)
@@ -124,6 +135,6 @@ def settings_of() -> dict[str, dict[str, str]]:
     return {
         "p varies, q = 1": {f"p = {p:g}": f"SAP (p={p:g}, q=1)" for p in PS},
         "q varies, p = 1": {f"q = {q:g}": f"SAP (p=1, q={q:g})" for q in QS},
-        "η varies, γ = 1": {f"η = {e:g}": SAP + (f", eta={e:g}" if e else "") for e in ETAS},
-        "γ varies, η = 0": {f"γ = {g:g}": SAP + (f", gamma={g:g}" if g != 1 else "") for g in GAMMAS},
+        "η_r varies, γ = 1": {f"η_r = {e:g}": SAP + (f", eta={e:g}" if e else "") for e in ETAS},
+        "γ varies, η_r = 0": {f"γ = {g:g}": SAP + (f", gamma={g:g}" if g != 1 else "") for g in GAMMAS},
     }

@@ -8,13 +8,25 @@ from dataclasses import replace
 
 from palmette.reports.paper import draw
 from palmette.studies.paper import FIGURES
-from palmette.studies.rundir import write_whole
 from results import readings_ablations
 from results.ablation_runs import FASHION, SCOPES, Ablation, settings_of
 from results.answers import DENSITIES, LEVEL, LT, METHODS, SAP, SAP2, SHORT, Difference, Spread, adjusted
 from results.pictures import floor, trade_offs
-from results.readings_ablations import SAPS
-from results.study import bold, difference, page, percent, points, prose, ranged, save, shelf, spread, table
+from results.readings_ablations import CLEAR, SAPS
+from results.study import (
+    bold,
+    difference,
+    page,
+    percent,
+    points,
+    prose,
+    ranged,
+    save,
+    shelf,
+    spread,
+    table,
+    write_page,
+)
 
 Pair = tuple[tuple[str, str], tuple[str, str]]
 
@@ -22,21 +34,27 @@ Pair = tuple[tuple[str, str], tuple[str, str]]
 def write(a: Ablation) -> None:
     """Figures and page."""
     both = shelf([a.base, a.study])
-    for name in a.figures:
+    for name in a.figures if a.varied else a.figures[:1]:
         figure = replace(FIGURES[name], data=a.base.frame["data"].iloc[0])
         picture = both.picture(figure, seeds=a.seeds, rounds=a.last)
         assert picture is not None
         save(draw(picture), a.study.folder / f"{name}.png")
     scopes = {name: {f"{scope} scope": a.many(name, scope) for scope in SCOPES} for name in METHODS}
     settings = {
-        title: {words: a.many(name) for words, name in row.items()} for title, row in settings_of().items()
+        _math(title): {_math(words): a.many(name) for words, name in row.items()}
+        for title, row in settings_of().items()
     }
     n = len(a.seeds)
     what = f"Mean and one standard deviation over {n} seeds" if n > 1 else "One seed"
-    for name, lines in (("scopes", scopes), ("settings", settings)):
+    for name, lines in (("scopes", scopes), *([("settings", settings)] if a.varied else [])):
         caption = f"{what}; what is below {floor(lines)} % is not shown."
         save(trade_offs(lines, caption=caption, legends=name == "settings"), a.study.folder / f"{name}.png")
-    write_whole(a.study.folder / "README.md", text(a))
+    write_page(a.study, text(a))
+
+
+def _math(words: str) -> str:
+    """For a picture."""
+    return words.replace("η_r", r"$\eta_r$")
 
 
 def gap_table(a: Ablation, columns: Mapping[str, Pair]) -> tuple[str, dict[tuple[str, float], int]]:
@@ -82,11 +100,13 @@ def text(a: Ablation) -> bytes:
         reading = readings_ablations.fashion(a, scope_verdicts, inside_verdicts)
     else:
         reading = readings_ablations.by_rule(a)
-    several, base = len(a.seeds) > 1, f"../{a.base.name}/README.md"
+    several = len(a.seeds) > 1
+    few_pairs = (
+        "As above. Four pairs see only large differences; the sixteen of the [page of the four "
+        f"methods](../{a.base.name}/README.md) see small ones."
+    )
     over = "mean ± standard deviation over four seeds" if several else "one run of each"
     short = "not all got so far" if several else "it did not get so far"
-    end = ("in the last round so far", "then") if a.study.so_far else ("at the end", "at the end")
-    numbers = [FIGURES[name].number for name in a.figures]
     return page(
         f"# {a.study.about['title']}",
         *filter(None, [a.study.so_far]),
@@ -97,31 +117,34 @@ def text(a: Ablation) -> bytes:
         *scope_table(a, f"Test accuracy in percent at a share of the weights, {over}; empty where {short}."),
         *([scopes, prose(note(a))] if scopes else []),
         *(["Against Lottery Ticket in the same scope:", inside] if inside else []),
-        prose(
-            "As above. Four pairs see only large differences; the sixteen of the [page of the four "
-            f"methods]({base}) see small ones."
-            if several
-            else f"The [page of the four methods]({base}) has more seeds in global scope."
-        ),
-        f"![{numbers[0]} of the paper: accuracy by remaining weights, and remaining weights and index of the "
-        f"layers]({a.figures[0]}.png)",
-        "## p and q, η_r and γ",
-        "![Accuracy by density for values of p, q, η_r and γ](settings.png)",
-        settings_table(a),
-        prose(
-            f"SAP in global scope. Share of the weights that remain after 1, 5 and 10 rounds and {end[0]}; "
-            f"accuracy {end[1]} and, in percent and interpolated, at a share of the weights: {over}. Empty "
-            f"where {'not all runs got' if several else 'a run did not get'} so far. Where a run cuts much at "
-            "once (η_r = 1, γ ≥ 5) accuracy is interpolated over wide gaps."
-        ),
-        f"![The panels of {numbers[1]}: p and q]({a.figures[1]}.png)",
-        f"![The panels of {numbers[2]}: η_r and γ]({a.figures[2]}.png)",
+        *([prose(few_pairs)] if several else []),
+        f"![{FIGURES[a.figures[0]].number} of the paper: accuracy by remaining weights, and remaining weights and "
+        f"index of the layers]({a.figures[0]}.png)",
+        *(settings(a, f"{over}. Empty where {short}") if a.varied else []),
         "## Beside the paper",
         prose(reading.beside),
         table(("the paper says", "here"), reading.claims, words=2),
         "## How it was made",
         a.study.made(),
     )
+
+
+def settings(a: Ablation, over: str) -> list[str]:
+    """The section about the settings of SAP."""
+    end = ("in the last round so far", "then") if a.study.so_far else ("at the end", "at the end")
+    p_and_q, eta_and_gamma = a.figures[1:]
+    return [
+        "## p and q, η_r and γ",
+        "![Accuracy by density for values of p, q, η_r and γ](settings.png)",
+        settings_table(a),
+        prose(
+            f"SAP in global scope. Share of the weights that remain after 1, 5 and 10 rounds and {end[0]}; "
+            f"accuracy {end[1]} and, in percent and interpolated, at a share of the weights: {over}. Where a run "
+            "cuts much at once (η_r = 1, γ ≥ 5) accuracy is interpolated over wide gaps."
+        ),
+        f"![The panels of {FIGURES[p_and_q].number}: p and q]({p_and_q}.png)",
+        f"![The panels of {FIGURES[eta_and_gamma].number}: η_r and γ]({eta_and_gamma}.png)",
+    ]
 
 
 def note(a: Ablation) -> str:
@@ -132,15 +155,14 @@ def note(a: Ablation) -> str:
             "holds when the whole table is judged together (paired t-tests, Holm's correction, 5 %); empty with "
             "fewer than three pairs."
         )
-    from palmette.reports.comparison import at_densities
-
-    noise = at_densities(a.base.frame, [d for d in DENSITIES if d >= 0.02])
-    found = noise[noise["name"].isin((SAP, SAP2, LT))].groupby(["name", "density"])["test_accuracy"].std().dropna()
+    noise = 100 * a.noise[[SAP, SAP2, LT]]
+    many = noise.index.get_level_values("density") >= 0.01
     return (
         "Points of accuracy between two runs of equal seed. **From one seed no interval and no test can be had.** "
         f"How much seeds differ is known in global scope: the {a.base.frame['seed'].nunique()} of [the study of "
-        f"the four methods](../{a.base.name}/README.md) have standard deviations of {ranged(100 * found)} points "
-        "from 50 % down to 2 % of the weights, larger below; so differences of such a size say nothing."
+        f"the four methods](../{a.base.name}/README.md) have standard deviations of {ranged(noise[many])} points "
+        f"from 50 % down to 1 % of the weights, and {ranged(noise[~many])} below. A difference of less "
+        f"than {CLEAR} times that is not called one."
     )
 
 

@@ -65,8 +65,7 @@ def claims(frame: pd.DataFrame, equal: pd.DataFrame, shapes: dict[str, Shape]) -
         ),
         ("A cut lowers the index of the weights that it is made in", {}, lambda: _lowered(frame)),
     ]
-    one = "In one run: " if frame["seed"].nunique() == 1 else ""
-    return [(sentence, _missing(frame, needs) or one + answer()) for sentence, needs, answer in asked]
+    return [(sentence, _missing(frame, needs) or answer()) for sentence, needs, answer in asked]
 
 
 def so_far(frame: pd.DataFrame) -> pd.DataFrame:
@@ -91,10 +90,10 @@ def _match(f: pd.DataFrame) -> str:
     found = between(f, (SAP2, 10), (LT, 25))
     narrow = max(abs(found.low), abs(found.high)) < CLOSE
     verdict = "**Yes.**" if narrow else f"**Yes, as far as {found.pairs} seeds can tell.**"
-    if found.pairs == 1:
+    if found.sign or (found.pairs == 1 and abs(found.mean) > COLLAPSE):
+        verdict = f"**No,** it is {'ahead' if found.mean > 0 else 'behind'}."
+    elif found.pairs == 1:
         verdict = ""
-    elif found.sign:
-        verdict = f"**No,** it is {'ahead' if found.sign > 0 else 'behind'}."
     weights = (percent(mean_density(f, *at)) for at in ((SAP2, 10), (LT, 25)))
     shown = between(so_far(f), (SAP2, 10), (LT, 25))
     return (
@@ -156,9 +155,10 @@ def _faster(f: pd.DataFrame) -> str:
     end = ""
     if len(ended):
         span = ranged(ended, digits=0)
-        end = (
-            f". Of {len(last)} runs {len(ended)} end by themselves, after {span} rounds, when a step cuts nothing"
-        )
+        which = "The run ends by itself"
+        if len(last) > 1:
+            which = f"Of {len(last)} runs {len(ended)} end by themselves"
+        end = f". {which}, after {span} rounds, when a step cuts nothing"
     return (
         f"**{'Yes' if kept[SAP2] < kept[SAP] else 'No'}.** {percent(kept[SAP2])} and {percent(kept[SAP])} remain "
         f"at T = {t}{end}"
@@ -203,10 +203,10 @@ def _gini(f: pd.DataFrame) -> str:
 def _without_retraining(f: pd.DataFrame) -> str:
     drop = {name: largest_drop(f, name) for name in (SAP, SAP2, LT)}
     words = [f"{'yes' if drop[n][1] < CLOSE else 'no'} for {s}" for n, s in ((SAP, "(0.5, 1)"), (SAP2, "(1, 2)"))]
+    lost, mean = [f"{100 * loss:.1f} (T = {t})" for t, loss in drop.values()], "mean " * (f["seed"].nunique() > 1)
     return (
-        f"**{', '.join(words).capitalize()}.** The largest mean loss in a round is {100 * drop[SAP][1]:.2f} "
-        f"points for the one, {100 * drop[SAP2][1]:.1f} (T = {drop[SAP2][0]}) for the other, "
-        f"{100 * drop[LT][1]:.1f} for Lottery Ticket"
+        f"**{', '.join(words).capitalize()}.** The largest {mean}loss in a round, in points, is {lost[0]} for the "
+        f"one, {lost[1]} for the other, {lost[2]} for Lottery Ticket"
     )
 
 

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 PICTURE, HEADING = "epochs.png", "Beside the published values"
 SHORT = "-20"
 """How the name of a study with fewer epochs ends."""
-# Of a value that is read off: its panel, the column of a record, the factor, and how far a ruler is trusted.
 WORSE = 5
 """In fewer rounds than that nothing is said of more epochs that make a network worse."""
+# Of a value that is read off: its panel, the column of a record, the factor, and how far a ruler is trusted.
 READ_OFF = {
     "accuracy": ("retrained/accuracy", "test_accuracy", 100, 1.0),
     "accuracy after the cut": ("pruned/accuracy", "pruned_test_accuracy", 100, 1.0),
@@ -116,7 +116,8 @@ def _cell(frame: pd.DataFrame, name: str, round: int) -> str:
     if not accuracy.n:
         return ""
     weights = percent(mean_density(frame, name, round))
-    return f"{spread(index, scale=1, digits=3)}; {spread(accuracy)} at {weights}"
+    fewer = f", n = {accuracy.n}" * (accuracy.n < frame["seed"].nunique())
+    return f"{spread(index, scale=1, digits=3)}; {spread(accuracy)} at {weights}{fewer}"
 
 
 def _legend(full: Study, short: Study) -> str:

@@ -23,6 +23,8 @@ CLASSES = {"CIFAR100": 100, "TinyImageNet": 200}
 BEFORE = {"test_accuracy": (100, 2), "pq_index": (1, 3)}
 AFTER = {"pruned_test_accuracy": (100, 2), "pruned_pq_index": (1, 3)}
 """Accuracy and index around a cut, each with its factor and digits."""
+GAIN = 0.01
+"""From there on a pruned network is better than the dense one by more than seeds are."""
 LEARNT = 5
 """How many times as good as guessing a network that trains is."""
 
@@ -130,12 +132,13 @@ def _cost(f: pd.DataFrame) -> str:
     )
     text = f"**What it costs:** a cut network that is not trained again has lost at most {at_once} points."
     last = {name: last_round(f, name) for name in present(f)}
-    changes = [
-        f"{difference(between(f, (name, t), (name, 0)))} ({SHORT.get(name, name)}, T = {t})"
-        for name, t in last.items()
-        if t
-    ]
-    return text + (f" Trained again, it is {listed(changes)} points from dense." if changes else "")
+    found = {name: between(f, (name, t), (name, 0)) for name, t in last.items() if t}
+    if not found:
+        return text
+    changes = [f"{difference(d)} ({SHORT.get(name, name)}, T = {last[name]})" for name, d in found.items()]
+    gains = max(d.mean for d in found.values()) > GAIN and int(f["epochs"].iloc[0]) < EPOCHS
+    brief = "; so brief a training leaves much to gain, and this says nothing about longer ones" * gains
+    return f"{text} Trained again, it is {listed(changes)} points from dense{brief}."
 
 
 def every_round(f: pd.DataFrame) -> list[str]:

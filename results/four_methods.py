@@ -9,12 +9,11 @@ from palmette.reports.figures import draw as draw_overview
 from palmette.reports.paper import draw
 from palmette.reports.paper_published import Published, published
 from palmette.studies.paper import FIGURES, PaperFigure
-from palmette.studies.rundir import write_whole
 from results import epochs, few_rounds, readings, readings_cifar10
 from results.answers import LT, Shape, equal_density, present, shape
 from results.claims import UNSAID, claims
 from results.epochs import rounds_figure
-from results.study import Study, page, points, prose, save, shelf, table
+from results.study import Study, page, points, prose, save, shelf, table, write_page
 from results.tables import density_tables, hypothesis, rounds_table
 
 if TYPE_CHECKING:
@@ -51,11 +50,7 @@ def write(study: Study) -> None:
     if not few_rounds.few(study):
         runs = [run for name in present(study.frame) for run in study.of(name)]
         save(draw_overview(runs, caption=caption), study.folder / "overview.png")
-    written = text(study)
-    write_whole(study.folder / "README.md", written)
-    for old in study.folder.glob("*.png"):
-        if f"({old.name})".encode() not in written:
-            old.unlink()  # so that of 20 epochs, when that of 200 and 20 comes in the other folder
+    write_page(study, text(study))
 
 
 def _beside(study: Study, figure: PaperFigure) -> Published | None:
@@ -72,6 +67,7 @@ def text(study: Study) -> bytes:
     """The page of a study."""
     figure, f = rounds_figure(study), study.frame
     few, seeds = few_rounds.few(study), f["seed"].nunique()
+    interval = " with a 95 % interval" * (seeds > 1)
     equal, shapes = equal_density(f, LT), {name: shape(f, name) for name in present(f)}
     reading = READ.get(study, few_rounds.reading if few else readings.unread)(study, equal, shapes)
     asked = claims(f, equal, shapes)
@@ -91,10 +87,8 @@ def text(study: Study) -> bytes:
         "## Beside the paper",
         prose(
             reading.beside,
-            f"Differences are in points of accuracy{' with a 95 % interval' * (seeds > 1)}, over pairs of equal "
-            "seed; the same rules give the verdicts of all studies."
-            if not few
-            else "The same rules give the verdicts of all studies.",
+            *([f"Differences are in points of accuracy{interval}, over pairs of equal seed."] if not few else []),
+            f"The same rules give the verdicts of all studies{', here of one run of each method' * (seeds == 1)}.",
         ),
         table(("the paper says", "here"), [*said, *reading.claims], words=2),
         *([_unsaid(len(asked) - len(said))] if len(said) < len(asked) else []),

@@ -16,6 +16,8 @@ from results.tables import gap, holds
 SAPS = (SAP, SAP2)
 FEW = 0.05
 """A share of the weights from which on few remain."""
+CLEAR = 3
+"""So many standard deviations of seeds are two runs apart, of which it is said that one is ahead."""
 Verdicts = Mapping[tuple[str, float], int]
 
 
@@ -172,24 +174,25 @@ def by_rule(a: Ablation) -> Reading:
     claims = [
         (
             "SAP in global scope may be worse than Lottery Ticket where few weights remain",
-            f"{least(a, 'global')}; [more seeds](../{a.base.name}/README.md#at-equal-density)",
+            f"[More seeds](../{a.base.name}/README.md#beside-the-paper) tell. In one run "
+            + (with_few(a, "global")[0] or "not known yet"),
         ),
         (
             "SAP in neuron and layer scope is better than Lottery Ticket there",
-            least(a, *SCOPES[:2]),
+            better(a, *SCOPES[:2]),
         ),
         (
             "Neuron scope prunes the first layer more than global scope in early rounds",
             said(
-                first["neuron"] < first["global"],
+                "Yes" if first["neuron"] < first["global"] else "No",
                 first.values(),
-                f"At T = 5 it has kept {shares(f'{percent(first[s])} in {s} scope' for s in SCOPES)}",
+                "At T = 5 SAP (0.5, 1) has of it " + shares(f"{percent(first[s])} in {s} scope" for s in SCOPES),
             ),
         ),
         (
             "The index of layers is more stable in neuron scope",
             said(
-                moved["neuron"] < min(moved["layer"], moved["global"]),
+                "Yes" if moved["neuron"] < min(moved["layer"], moved["global"]) else "No",
                 moved.values() if common >= 5 else (math.nan,),
                 f"Up to T = {common} the index of a layer has a range, on average over layers, of "
                 + shares(f"{moved[s]:.3f} in {s} scope" for s in SCOPES),
@@ -198,7 +201,7 @@ def by_rule(a: Ablation) -> Reading:
         (
             "SAP prunes more when p is close to q = 1, and when q is far from p = 1",
             said(
-                falling(p_row) and falling(q_row),
+                trend(p_row, q_row),
                 [*p_row, *q_row],
                 f"At T = 5 there remain, from p = {PS[0]:g} to {PS[-1]:g}, {shares(map(percent, p_row))}; from q "
                 f"= {QS[0]:g} to {QS[-1]:g}, {shares(map(percent, q_row))}",
@@ -207,7 +210,7 @@ def by_rule(a: Ablation) -> Reading:
         (
             "SAP prunes more when η_r > 0",
             said(
-                falling(eta_row),
+                trend(eta_row),
                 eta_row,
                 f"{shares(map(percent, eta_row))} remain at T = 5 for η_r = {shares(f'{e:g}' for e in ETAS)}",
             ),
@@ -215,10 +218,10 @@ def by_rule(a: Ablation) -> Reading:
         (
             "SAP prunes more when γ > 1",
             said(
-                gamma_row[1] < gamma_row[0],
+                trend(gamma_row[:2]),
                 gamma_row,
                 f"{shares(map(percent, gamma_row))} remain at T = 5 for γ = {shares(f'{g:g}' for g in GAMMAS)}"
-                + "; γ = 5, 7 and 9 are the same runs: every cut is the largest that β allows" * same,
+                + "; γ = 5, 7 and 9 are the same runs: every cut is the largest that β = 0.9 allows" * same,
             ),
         ),
     ]
@@ -230,22 +233,37 @@ def by_rule(a: Ablation) -> Reading:
         "epochs; **and one seed has no interval and no test**, so what follows says what was seen in one run of "
         "each. Lines in global scope at the usual settings are the same seed of [the study of the four methods]"
         f"(../{a.base.name}/README.md).",
-        [f"**Is neuron scope the best for SAP?** {best(a)}.", f"**p and q** at equal density: {speeds(a)}."],
+        [
+            f"**Is neuron scope the best for SAP?** {best(a)}.",
+            *([f"**p and q** at equal density: {speeds(a)}."] if a.varied else []),
+        ],
         "The paper's words about Figures 4 to 6, which have this network; *yes* and *no* say what one run of "
         "each did.",
         claims=claims,
     )
 
 
-def said(condition: bool, values: Iterable[float], words: str) -> str:
+def said(verdict: str, values: Iterable[float], words: str) -> str:
     """A verdict and what it is about, unless a value is missing."""
     if any(math.isnan(value) for value in values):
         return "**Not known yet**"
-    return f"**{'Yes' if condition else 'No'}.** {words}"
+    return f"**{verdict}.** {words}"
+
+
+def trend(*rows: Sequence[float]) -> str:
+    """Whether values fall from step to step, or at least from the first to the last.
+
+    >>> trend([3, 2, 1]), trend([3, 1, 2]), trend([2, 3])
+    ('Yes', 'Mostly', 'No')
+    """
+    if all(map(falling, rows)):
+        return "Yes"
+    return "Mostly" if all(row[-1] < row[0] for row in rows) else "No"
 
 
 def best(a: Ablation) -> str:
-    """In how many places neuron scope is ahead of the others for SAP, and how far it gets."""
+    """Whether neuron scope is ahead of the others for SAP at the least density that all reached, and how far they
+    get."""
     words = []
     for name in SAPS:
         found = {
@@ -253,19 +271,22 @@ def best(a: Ablation) -> str:
         }
         known = {d: gaps for d, gaps in found.items() if not any(map(math.isnan, gaps))}
         rounds = a.ends[a.ends["name"] == name].groupby("scope")["round"].min()
-        if not known or not set(SCOPES) <= set(rounds.index):
+        if not known:
             words.append(f"for {SHORT[name]} not known yet")
             continue
-        ahead = sum(min(gaps) > 0 for gaps in known.values())
         at = min(known)
-        kept = ", ".join(f"{percent(_density(a, name, s, rounds.min()))} in {s} scope" for s in SCOPES)
+        sd, least = a.noise[name, at], min(known[at])
+        verdict = "yes" if least > CLEAR * sd else "no" if least < -CLEAR * sd else "cannot be told"
+        kept = [percent(_density(a, name, scope, rounds.min())) for scope in SCOPES]
         words.append(
-            f"{SHORT[name]} in neuron scope is ahead of both others at {ahead} of {len(known)} "
-            f"{'density' if len(known) == 1 else 'densities'} that all three reached, and at the least, "
-            f"{percent(at)}, {signed(known[at][0])} points "
-            f"from layer and {signed(known[at][1])} from global scope; at T = {rounds.min()} it has kept {kept}"
+            f"for {SHORT[name]} {verdict}, as it is {signed(known[at][0])} points from layer and "
+            f"{signed(known[at][1])} from global scope at {percent(at)} (± {100 * sd:.2f}), and keeps {kept[0]} "
+            f"at T = {rounds.min()}, layer scope {kept[1]}, global scope {kept[2]}"
         )
-    return "One run of each: " + "; ".join(words)
+    return (
+        "One run of each, at the least density that all scopes reached (± is the standard deviation of seeds in "
+        f"global scope): {'; '.join(words)}"
+    )
 
 
 def _density(a: Ablation, name: str, scope: str, round: int) -> float:
@@ -273,22 +294,28 @@ def _density(a: Ablation, name: str, scope: str, round: int) -> float:
     return float(f[(f["name"] == name) & (f["scope"] == scope) & (f["round"] == round)]["density"].mean())
 
 
-def least(a: Ablation, *scopes: str) -> str:
-    """SAP less Lottery Ticket at the least density that both have reached in a scope."""
+def with_few(a: Ablation, scope: str) -> tuple[str, list[float]]:
+    """SAP less Lottery Ticket wherever both have come down to few weights in a scope: in words, and in standard
+    deviations of seeds."""
     words, found = [], []
-    for scope in scopes:
-        parts = []
-        for name in SAPS:
-            gaps = {d: a.gap((name, scope), (LT, scope), d) for d in DENSITIES}
-            known = {d: g for d, g in gaps.items() if g.pairs}
-            found.append(min(known, default=1.0))
-            if known:
-                parts.append(f"{SHORT[name]} {difference(known[found[-1]])} points at {percent(found[-1])}")
-        if parts:
-            words.append(f"{scope} scope: " * (len(scopes) > 1) + ", ".join(parts))
-    if min(found) > FEW:
-        return f"**Not known yet**{', so many weights remain: ' if words else ''}{'; '.join(words)}"
-    return f"**One run of each:** {'; '.join(words)}"
+    for name in SAPS:
+        gaps = {d: a.gap((name, scope), (LT, scope), d).mean for d in DENSITIES if d <= FEW}
+        known = {d: gap for d, gap in gaps.items() if not math.isnan(gap)}
+        found += [gap / a.noise[LT, d] for d, gap in known.items()]
+        if known:
+            span = " to ".join(dict.fromkeys(map(signed, (min(known.values()), max(known.values())))))
+            at = " to ".join(dict.fromkeys(map(percent, (max(known), min(known)))))
+            words.append(f"{SHORT[name]} in {scope} scope {span} points at {at}")
+    return "; ".join(words), found
+
+
+def better(a: Ablation, *scopes: str) -> str:
+    """Whether SAP is ahead of Lottery Ticket in some scopes where few weights remain."""
+    words, found = zip(*(with_few(a, scope) for scope in scopes), strict=True)
+    gaps = [gap for of_scope in found for gap in of_scope]
+    ahead, behind = any(gap > CLEAR for gap in gaps), any(gap < -CLEAR for gap in gaps)
+    verdict = ("In part" if behind else "Yes") if ahead else "No" if behind else "Cannot be told"
+    return said(verdict, [] if gaps else [math.nan], "; ".join(filter(None, words)))
 
 
 def speeds(a: Ablation) -> str:
@@ -300,7 +327,7 @@ def speeds(a: Ablation) -> str:
             words.append(
                 f"{count} settings lie between {percent2(low)} and {percent2(high)} at {percent(d)} of the weights"
             )
-    return ", ".join(words) or "not known yet"
+    return " and ".join(words) or "not known yet"
 
 
 def settings_spread(a: Ablation, density: float) -> tuple[float, float, int]:

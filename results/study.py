@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 EPOCHS, BATCH = 200, 250
 """Of a round in the paper, and of all networks in its Table 3."""
-MANY = 8
+MANY = 4
 """More runs than that are counted and not named."""
 WIDTH = 124
 """Of a line of prose on a page."""
@@ -50,7 +50,7 @@ class Study:
     @property
     def on_record(self) -> bool:
         """Whether there is something to write a page of."""
-        return (self.folder / "study.toml").exists() and (self.folder / "runs.tar.xz").exists()
+        return (self.folder / "runs.tar.xz").exists()
 
     @functools.cached_property
     def about(self) -> dict[str, Any]:
@@ -173,6 +173,14 @@ def save(figure: Figure, file: Path) -> None:
     small = io.BytesIO()
     whole.quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     write_whole(file, small.getvalue())
+
+
+def write_page(study: Study, text: bytes) -> None:
+    """Its README; a picture that it does not show any more goes."""
+    write_whole(study.folder / "README.md", text)
+    for old in study.folder.glob("*.png"):
+        if f"({old.name})".encode() not in text:
+            old.unlink()
 
 
 def paragraphs(*parts: str) -> str:

@@ -192,7 +192,7 @@ def hypothesis(frame: pd.DataFrame, shapes: dict[str, Shape]) -> list[str]:
         table(
             (
                 "method",
-                "the index turned up after",
+                "the index turned up, before a collapse, after",
                 "its highest then",
                 "collapsed from",
                 "within a point of dense until",
