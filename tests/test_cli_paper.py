@@ -158,6 +158,17 @@ def test_all_figures_are_drawn_that_runs_are_there_for():
     assert Path("all/table3.tex").exists()
 
 
+def test_figures_whose_runs_are_mixed_are_named_together_after_all_that_is_drawn():
+    for epochs in (1, 2):
+        run("fig1", "--epochs", epochs, "--rounds", 0, "--seeds", 0)
+    result = paper("all", "--from", "runs", "--out", "all", code=2)
+    assert result.stdout.startswith("all/table1.md")
+    assert result.stderr == (
+        "palmette: the runs for fig1, fig2, fig7, fig19 differ in epochs (1, 2) and do not belong into one "
+        "picture; choose with --epochs\n"
+    )
+
+
 @pytest.mark.slow
 def test_a_damaged_run_below_a_folder_is_said_and_the_others_are_drawn():
     runs = list(last_line(run("fig1", *TINY, *LINEAR))["runs"])

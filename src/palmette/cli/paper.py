@@ -76,7 +76,7 @@ def paper(
       palmette paper fig2 --dry-run
       palmette paper fig2 fig11 --epochs 10 --rounds 12 --seeds 0
       palmette paper fig3 --models mlp --data digits --epochs 15
-      palmette paper all --from results --precision bfloat16
+      palmette paper all --from results --precision bfloat16 --epochs 200
       palmette paper table3
 
     What is missing is run, what was begun goes on, and a run that fails does not stop the others; figures share
@@ -209,7 +209,8 @@ def _draw_from(
     from palmette.reports.paper_runs import Shelf
 
     shelf = Shelf.of(sources, say=lambda text: click.echo(f"palmette: {text}", err=True))
-    absent, troubles = [], []
+    absent: list[str] = []
+    refused: dict[str, list[str]] = {}  # why, and which figures
     for figure in asked.variants(figures):
         try:
             picture = shelf.picture(
@@ -222,7 +223,8 @@ def _draw_from(
         except ValueError as error:
             if not everything:
                 raise
-            troubles.append(str(error))
+            why = str(error).removeprefix(f"the runs for {figure.name} ")
+            refused.setdefault(why, []).append(figure.name)
             continue
         if picture is None:
             absent.append(f"{figure.name} ({figure.model} on {figure.data})")
@@ -244,8 +246,8 @@ def _draw_from(
         raise ValueError(
             f"no run below {where} is one for {wanted}" + (f" with the {given} asked for" if given else "")
         )
-    if troubles:  # after all that could be drawn
-        raise ValueError("\n".join(troubles))
+    if refused:  # after all that could be drawn
+        raise ValueError("\n".join(f"the runs for {', '.join(those)} {why}" for why, those in refused.items()))
 
 
 def write_table(name: str, out: Path) -> Path:
