@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -48,17 +49,18 @@ def adjusted(pairs: Mapping[Key, Sequence[float]]) -> dict[Key, float]:
     return dict(zip(tests, holm(list(tests.values())), strict=True))
 
 
-def equal_density(frame: pd.DataFrame, baseline: str, at: Sequence[float] = DENSITIES) -> pd.DataFrame:
-    """The frame of `compare`, and `adjusted`: the p-value of a paired t-test, by `holm` over all of the table.
+def equal_density(frame: pd.DataFrame, at: Sequence[float] = DENSITIES) -> pd.DataFrame:
+    """The frame of `compare` beside Lottery Ticket, and `adjusted`: the p-value of a paired t-test, by `holm` over
+    all of the table.
 
-    Where the baseline has no run yet there is no pair.
+    Where Lottery Ticket has no run yet there is no pair.
     """
-    if not (frame["name"] == baseline).any():
+    if not (frame["name"] == LT).any():
         nothing = dict.fromkeys(("difference", "low", "high", "adjusted"), math.nan)
         return compare(frame, at=at).assign(pairs=0, **nothing)
-    found = compare(frame, at=at, baseline=baseline)
+    found = compare(frame, at=at, baseline=LT)
     points = at_densities(frame, list(at))
-    points = points.assign(difference=differences(points, baseline))
+    points = points.assign(difference=differences(points, LT))
     groups = points.groupby(["scope", "density", "name"], sort=False)
     tests = adjusted({key: group["difference"].dropna().tolist() for key, group in groups})
     keys = list(zip(found["scope"], found["density"], found["method"], strict=True))
@@ -86,17 +88,21 @@ class Difference:
         return int(self.low > 0) - int(self.high < 0)
 
 
-def column(frame: pd.DataFrame, name: str, round: int, value: str, scope: str = "global") -> pd.Series:
+def falling(values: Sequence[float]) -> bool:
+    """Each smaller than the one before."""
+    return all(a > b for a, b in itertools.pairwise(values))
+
+
+def column(frame: pd.DataFrame, name: str, round: int, value: str) -> pd.Series:
     """A value of all runs of a method in a round, by seed."""
-    here = frame[(frame["name"] == name) & (frame["round"] == round) & (frame["scope"] == scope)]
+    here = frame[(frame["name"] == name) & (frame["round"] == round)]
     return here.set_index("seed")[value].sort_index()
 
 
-def between(
-    frame: pd.DataFrame, one: tuple[str, int], other: tuple[str, int], value: str = "test_accuracy"
-) -> Difference:
-    """One method in one round less another in another, in pairs of equal seed."""
-    return Difference.of((column(frame, *one, value) - column(frame, *other, value)).dropna().tolist())
+def between(frame: pd.DataFrame, one: tuple[str, int], other: tuple[str, int]) -> Difference:
+    """The accuracy of one method in one round less another's in another, in pairs of equal seed."""
+    a, b = (column(frame, *at, "test_accuracy") for at in (one, other))
+    return Difference.of((a - b).dropna().tolist())
 
 
 @dataclass(frozen=True)
@@ -108,7 +114,6 @@ class Shape:
     at the start, the lowest, the highest and the end of each run.
     """
 
-    name: str
     lowest: tuple[int, int]
     highest: tuple[int, int]
     fall: Difference
@@ -152,7 +157,6 @@ def shape(frame: pd.DataFrame, name: str) -> Shape:
     means = everything.mean(0)
     curve = runs.groupby("round")["test_accuracy"].mean()
     return Shape(
-        name,
         (found[0][0], found[-1][0]),
         (found[0][1], found[-1][1]),
         fall,
@@ -202,8 +206,7 @@ def turned(frame: pd.DataFrame, name: str) -> dict[str, dict[str, Spread]]:
         rounds["kept"] = next(below, len(accuracy)) - 1
         for moment, t in rounds.items():
             if t is not None:
-                values = ("round", "density", "test_accuracy", "train_accuracy", "pq_index")
-                found[moment].append({v: float(run[v].iloc[t]) for v in values})
+                found[moment].append({v: float(run[v].iloc[t]) for v in ("round", "density", "test_accuracy")})
     return {
         moment: {key: Spread.of([row[key] for row in rows]) for key in (rows[0] if rows else ())}
         for moment, rows in found.items()

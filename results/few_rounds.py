@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from results import readings
-from results.answers import ONE_SHOT, SAP, SHORT, Spread, between, column, last_round, present
+from results.answers import ONE_SHOT, SAP, SHORT, Spread, between, column, falling, last_round, present
 from results.readings import Reading, Shapes
 from results.study import EPOCHS, Study, difference, listed, percent, prose, ranged, spread, table
 from results.tables import largest_drop, mean_density
@@ -64,10 +63,6 @@ def _paths(f: pd.DataFrame, value: str) -> dict[str, list[float]]:
     }
 
 
-def _falls(path: list[float]) -> bool:
-    return all(a > b for a, b in itertools.pairwise(path))
-
-
 def _ratios(f: pd.DataFrame) -> str:
     """The shares that methods cut, and whether those of SAP become smaller."""
     cuts = _paths(_ratio(f), "ratio")
@@ -75,7 +70,7 @@ def _ratios(f: pd.DataFrame) -> str:
     adaptive = [path for name, path in cuts.items() if name in SHORT.values()]
     verdict = "What is cut"
     if last and adaptive:
-        falls = all(map(_falls, adaptive))
+        falls = all(map(falling, adaptive))
         verdict = f"SAP {'lowers its ratio from round to round' if falls else 'does not always lower its ratio'}"
     shown = "; ".join(f"{name} cuts {_in_turn(path)}" for name, path in cuts.items())
     left = listed([percent(mean_density(f, name, last)) for name in present(f)])
@@ -111,7 +106,7 @@ def _index(f: pd.DataFrame) -> str:
     if f["round"].max() < 1:
         return text
     shown = "; ".join(f"{', '.join(f'{v:.3f}' for v in path)} with {name}" for name, path in paths.items())
-    other = [name for name, path in paths.items() if not _falls(path)]
+    other = [name for name, path in paths.items() if not falling(path)]
     return (
         f"{text} Trained again, the networks have {shown}: so "
         + (f"not with {listed(other)} in every round, and else " if other and len(other) < len(paths) else "")

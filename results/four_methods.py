@@ -10,7 +10,7 @@ from palmette.reports.paper import draw
 from palmette.reports.paper_published import Published, published
 from palmette.studies.paper import FIGURES, PaperFigure
 from results import epochs, few_rounds, readings, readings_cifar10
-from results.answers import LT, Shape, equal_density, present, shape
+from results.answers import Shape, equal_density, present, shape
 from results.claims import UNSAID, claims
 from results.epochs import rounds_figure
 from results.study import Study, page, points, prose, save, shelf, table, write_page
@@ -68,7 +68,7 @@ def text(study: Study) -> bytes:
     figure, f = rounds_figure(study), study.frame
     few, seeds = few_rounds.few(study), f["seed"].nunique()
     interval = " with a 95 % interval" * (seeds > 1)
-    equal, shapes = equal_density(f, LT), {name: shape(f, name) for name in present(f)}
+    equal, shapes = equal_density(f), {name: shape(f, name) for name in present(f)}
     reading = READ.get(study, few_rounds.reading if few else readings.unread)(study, equal, shapes)
     asked = claims(f, equal, shapes)
     said = [claim for claim in asked if not claim[1].startswith(UNSAID)]

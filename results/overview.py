@@ -191,7 +191,7 @@ def single(there: Sequence[Study]) -> list[str]:
 def front() -> str:
     """The tables of the front page: accuracy at equal density, for the MLP and for all networks."""
     at = (0.1, 0.05, 0.02, 0.01, 0.005)
-    equal = equal_density(MLP.frame, LT, at)
+    equal = equal_density(MLP.frame, at)
     dense = Spread.of(column(MLP.frame, LT, 0, "test_accuracy"))
     rows, networks = [], []
     for name in METHODS:

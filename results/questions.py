@@ -65,7 +65,7 @@ def shapes(study: Study) -> dict[str, Shape]:
 @functools.cache
 def equal(study: Study) -> pd.DataFrame:
     """At equal density, beside Lottery Ticket."""
-    return equal_density(study.frame, LT)
+    return equal_density(study.frame)
 
 
 def first() -> str:

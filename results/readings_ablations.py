@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
 from palmette.studies.paper import ETAS, GAMMAS, PS, QS, rounds_of
 from results.ablation_runs import SCOPES, Ablation, settings_of
-from results.answers import DENSITIES, LT, SAP, SAP2, SHORT, Spread, equal_density
+from results.answers import DENSITIES, LT, SAP, SAP2, SHORT, Spread, equal_density, falling
 from results.readings import Reading
 from results.study import EPOCHS, difference, percent, signed, spread, true
 from results.tables import gap, holds
@@ -24,7 +23,7 @@ Verdicts = Mapping[tuple[str, float], int]
 def fashion(a: Ablation, scope_verdicts: Verdicts, inside_verdicts: Verdicts) -> Reading:
     """The MLP on FashionMNIST."""
     f, end = a.everything, a.ends
-    sixteen = equal_density(a.base.frame, LT)
+    sixteen = equal_density(a.base.frame)
     ended = {(n, s): float(g["density"].mean()) for (n, s), g in end.groupby(["name", "scope"])}
     first = {scope: a.layer_mean(scope, "layer1.weight", 5, "density") for scope in SCOPES}
     second = {scope: a.layer_mean(scope, "layer2.weight", 30, "pq_index") for scope in SCOPES}
@@ -341,8 +340,3 @@ def settings_spread(a: Ablation, density: float) -> tuple[float, float, int]:
 def percent2(value: float) -> str:
     """With two digits."""
     return f"{100 * value:.2f} %"
-
-
-def falling(values: Sequence[float]) -> bool:
-    """Each smaller than the one before."""
-    return all(a > b for a, b in itertools.pairwise(values))

@@ -14,11 +14,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from results import ablation_runs, ablations, epochs, four_methods, overview, precision
-from results.answers import SAP, SAP2, Difference, Spread, holm
+from results.answers import DENSITIES, SAP, SAP2, Difference, Spread, holm
 from results.keep import keep
 from results.study import Study, difference, page, percent, points, prose, spread, true
 from results.tables import largest_gap
 
+from palmette import read_runs
 from palmette.studies.sweep import read
 
 RESULTS = Path(__file__).parent.parent / "results"
@@ -399,6 +400,27 @@ def test_scopes_and_settings_of_one_seed(place, reach):
     assert (ablation.ends["round"].max(), len(ablation.many("Lottery Ticket")[0])) == (reach, reach + 1)
     ablations.write(ablation)
     assert len(list((place / "cifar10-cnn-ablations").glob("*.png"))) == (5 if reach == 30 else 2)
+
+
+@pytest.mark.parametrize(("p", "q"), [(0.5, 1), (1, 2)])
+def test_what_neuron_scope_is_to_the_others_is_that_of_the_records(p, q):
+    study, base = (read_runs(RESULTS / name) for name in ("cifar10-cnn-ablations", "cifar10-cnn-20"))
+    both = pd.concat([study, base[base["round"] <= study["round"].max()]])
+    usual = {"method": "sap", "p": p, "q": q, "eta": 0, "gamma": 1}
+
+    def accuracy(frame, d, scope, seed):
+        wanted = pd.Series(usual | {"scope": scope, "seed": seed})
+        run = frame[(frame[list(wanted.index)] == wanted).all(axis=1)].sort_values("round")
+        reached = run["density"].min() <= d
+        return 100 * np.interp(-log(d), -np.log(run["density"]), run["test_accuracy"]) if reached else np.nan
+
+    found = {d: [accuracy(both, d, s, 0) for s in ("neuron", "layer", "global")] for d in DENSITIES}
+    d = min(d for d, values in found.items() if not np.isnan(values).any())
+    layer, whole = (f"{found[d][0] - other:+.2f}" for other in found[d][1:])
+    sd = statistics.stdev(accuracy(base, d, "global", seed) for seed in range(4))
+    said = f"{layer} points from layer and {whole} from global scope at {percent(d)} (± {sd:.2f})"
+    for file in (RESULTS / "README.md", RESULTS / "cifar10-cnn-ablations/README.md"):
+        assert said.replace("-", "−") in words(file.read_bytes())
 
 
 @pytest.mark.slow
