@@ -265,6 +265,31 @@ def test_a_logarithmic_axis_within_a_decade_has_numbers_all_along(browser, tmp_p
     ]
 
 
+@pytest.mark.parametrize(
+    ("least", "numbers"),
+    [
+        (0.051, ["0.05", "0.1", "0.2"]),
+        (0.0049, ["0.005", "0.01", "0.02", "0.05", "0.1", "0.2"]),
+        (0.00049, ["0.001", "0.01", "0.1"]),
+    ],
+)
+def test_a_logarithmic_axis_has_numbers_at_1_2_and_5_or_at_powers_of_ten(browser, tmp_path, least, numbers):
+    found = axes_of(browser, tmp_path / "wide.html", [run_of(Experiment(), [0.9] * 3, [0.31, 0.09, least])])
+    assert found["pq_index"][1] == numbers
+
+
+def test_the_legend_of_layers_fits_into_a_narrow_panel(browser, tmp_path):
+    layers = [f"convolution{number}.weight" for number in range(5)]
+    (tmp_path / "layers.html").write_text(page([run_of(Experiment(), [0.9, 0.9], layers=layers)]))
+    browser.open(tmp_path / "layers.html", width=400)
+    for panel in ("layer_density", "layer_index", "cut"):
+        figure = FIGURE.format(panel)
+        names = f"[...{figure}.querySelectorAll('.role-legend-label text')]"
+        assert browser.js(f"{names}.map(name => name.textContent)") == [f"convolution{n}" for n in range(5)]
+        inside = f"Math.max(...{names}.map(name => name.getBoundingClientRect().right))"
+        assert browser.js(f"{inside} < {figure}.getBoundingClientRect().right"), panel
+
+
 def test_a_network_without_weights_has_no_place_on_a_logarithmic_axis_nor_a_bar(browser, tmp_path):
     experiment, records = run_of(Experiment(), [0.9, 0.8, 0.1])
     records[2]["retrained"] |= {"kept": 0, "density": 0.0}

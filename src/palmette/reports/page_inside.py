@@ -14,10 +14,8 @@ FEW_LAYERS = len(LAYER_COLOURS)
 GRID = {"p": [p for p in P_GRID for _ in Q_GRID], "q": [q for _ in P_GRID for q in Q_GRID]}
 """The p and q of each number of a p–q map."""
 # Of the names of layers as much as there is place for, without what almost all end in.
-_NAMES = {
-    "labelExpr": "replace(datum.label, regexp('[.]weight$'), '')",
-    "labelLimit": {"expr": "max(130, containerSize()[0] / 3)"},
-}
+_NAME = "replace(datum.label, regexp('[.]weight$'), '')"
+_NAMES = {"labelExpr": _NAME, "labelLimit": {"expr": "max(130, containerSize()[0] / 3)"}}
 
 
 def _of_one(table: str, names: Sequence[str]) -> Any:
@@ -41,7 +39,9 @@ def _layer_tooltip() -> list[Any]:
 def _layer_channel(channel: Any, layers: Sequence[str], looks: Sequence[Any]) -> Any:
     alt = altair_()
     scale = alt.Scale(domain=list(layers), range=list(looks[: len(layers)]))
-    return channel("layer:N", scale=scale, legend=alt.Legend(orient="bottom", columns=3, title=None))
+    return channel(
+        "layer:N", scale=scale, legend=alt.Legend(orient="bottom", columns=3, title=None, labelExpr=_NAME)
+    )
 
 
 def _layer_colour(layers: Sequence[str]) -> Any:

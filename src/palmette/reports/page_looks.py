@@ -58,13 +58,16 @@ CONFIG: dict[str, Any] = {
 }
 
 
-def logarithmic(scale: str, form: str) -> dict[str, Any]:
-    """Of the axis of a logarithmic scale, "x" or "y": which ticks have numbers and lines.
+_POWERS = [f"1e{power}" for power in range(-9, 13)]
+_STEPS = [f"{digit}e{power}" for power in range(-9, 13) for digit in (1, 2, 5)]
 
-    There is a tick for each digit of each decade, and Vega numbers some: lines for those only. Within less than a
-    decade its ticks go in equal steps, and all are numbered. The opacity comes on top of the configuration's.
+
+def logarithmic(scale: str, form: str) -> dict[str, Any]:
+    """Of the axis of a logarithmic scale, "x" or "y": where it has numbers and lines.
+
+    At 1, 2 and 5 of each decade, or at powers of ten alone where it spans many; where it spans little, at Vega's
+    own ticks, which number 0.09 of a longer one and then have no place for 0.1.
     """
-    narrow = f"domain('{scale}')[1] < 10 * domain('{scale}')[0]"
-    seen = {"condition": {"test": f"datum.label !== '' || {narrow}", "value": 1}, "value": 0}
-    text = f"{narrow} ? format(datum.value, '{form}') : datum.label"
-    return {"format": form, "tickCount": 8, "labelExpr": text, "gridOpacity": seen, "tickOpacity": seen}
+    span = f"domain('{scale}')[1] / domain('{scale}')[0]"
+    ticks = f"{span} < 5 ? null : {span} < 300 ? [{', '.join(_STEPS)}] : [{', '.join(_POWERS)}]"
+    return {"values": {"expr": ticks}, "tickCount": 8, "labelExpr": f"format(datum.value, '{form}')"}
