@@ -291,7 +291,7 @@ def test_a_damaged_folder_is_named_and_the_others_are_run(tmp_path, file, conten
     last = json.loads(result.stdout.splitlines()[-1])
     assert list(last["problems"]) == [damaged.id]
     other = dataclasses.replace(damaged, seed=1)
-    assert last["runs"] == {damaged.id: "new", other.id: "finished"}
+    assert last["runs"] == {damaged.id: "damaged", other.id: "finished"}
     assert last["finished"] == 1
     assert RunDir(tmp_path / "runs" / other.id).records()[-1]["stopped"] == "1 rounds are done"
     assert (tmp_path / "runs" / damaged.id / file).read_text() == content

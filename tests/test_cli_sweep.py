@@ -114,6 +114,7 @@ def test_what_a_model_raises_while_it_is_trained_is_said_with_its_kind():
         ("failed", "KeyError: 'gate'"),
         ("finished", ""),
     ]
+    assert last["runs"] == {run["run"]: run["state"] for run in told["runs"]}
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ class Command:
     def _conclude(self, console: Console, live: bool) -> None:
         """What came out, on disk and on the screen, and what is not finished."""
         from palmette.cli.watch import why_not
-        from palmette.errors import RunBusy
+        from palmette.errors import RunBusy, RunDamaged
         from palmette.reports.tables import NOTES, as_table, summary, why_stopped
         from palmette.studies.rundir import RunDir
 
@@ -281,6 +281,9 @@ class Command:
         kept = sum(RunDir(self.out / e.id).size() for e, _ in runs)
         if not live:
             problems = {name: why_not(name, why) for name, why in self.problems.items()}
+            for name, why in self.problems.items():  # as `palmette sweep --status` has them
+                if not isinstance(why, RunBusy):
+                    states[name] = "damaged" if isinstance(why, RunDamaged) else "failed"
             last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
             last |= {name: file and str(file) for name, file in files.items()}
             click.echo(json.dumps(last | {"summary": rows}, allow_nan=False))
