@@ -278,7 +278,7 @@ def best(a: Ablation) -> str:
         verdict = "yes" if least > CLEAR * sd else "no" if least < -CLEAR * sd else "cannot be told"
         kept = [percent(_density(a, name, scope, rounds.min())) for scope in SCOPES]
         words.append(
-            f"for {SHORT[name]} {verdict}, as it is {signed(known[at][0])} points from layer and "
+            f"for {SHORT[name]} {verdict}, as neuron scope is {signed(known[at][0])} points from layer and "
             f"{signed(known[at][1])} from global scope at {percent(at)} (± {100 * sd:.2f}), and keeps {kept[0]} "
             f"at T = {rounds.min()}, layer scope {kept[1]}, global scope {kept[2]}"
         )
