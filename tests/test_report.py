@@ -335,6 +335,18 @@ def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
     assert result.stderr.count("left out") == (tmp_path / "a.html").read_text().count("left out:") == 2
 
 
+def test_a_run_without_a_round_is_named_and_left_out(runs_folder, tmp_path):
+    source = next(runs_folder.rglob("records.jsonl")).parent
+    for name, records in (("good", (source / "records.jsonl").read_bytes()), ("failed", b"")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "experiment.toml").write_bytes((source / "experiment.toml").read_bytes())
+        (tmp_path / name / "records.jsonl").write_bytes(records)
+    file = tmp_path / "a.html"
+    result = CliRunner().invoke(report, [str(tmp_path), "-o", str(file)], catch_exceptions=False)
+    assert result.stderr == "palmette: left out, as no round is finished: failed\n"
+    assert "left out, as no round is finished: failed" in file.read_text()
+
+
 def own_run(folder, width, *, seed=0):
     """A run of `prune_and_retrain`, of a network that learns next to nothing."""
     torch.manual_seed(seed)

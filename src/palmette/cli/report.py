@@ -33,7 +33,7 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     """Make one HTML page of the runs in the folders RUNS, at any depth.
 
     It has charts over rounds, the trade-off, layers, p–q maps, phases, settings and a verdict. It opens from disk
-    and needs no network. A run that is damaged is named on the page and left out.
+    and needs no network. A run that is damaged, or has no finished round, is named on the page and left out.
     """
     from palmette.reports.own_runs import told_apart
     from palmette.reports.page import page
@@ -72,11 +72,12 @@ def _alike(own: Mapping[Path, Experiment]) -> list[str]:
 
 def _read(found: Sequence[RunDir]) -> tuple[dict[Path, Run], list[str]]:
     """What can be read, and sentences about what cannot."""
+    from palmette.reports.comparison import without_a_round
     from palmette.studies.records import records_of
     from palmette.studies.standing import experiment_of
 
     runs: dict[Path, Run] = {}
-    damage = []
+    damage, empty = [], []
     for rundir in found:
         try:
             records = records_of(rundir)
@@ -85,6 +86,8 @@ def _read(found: Sequence[RunDir]) -> tuple[dict[Path, Run], list[str]]:
                 damage.append(f"left out: {name} has no test accuracy; prune_and_retrain takes a function `test`")
             elif records:
                 runs[rundir.path] = (experiment_of(rundir), records)
+            else:
+                empty.append(rundir.path.name)
         except RunDamaged as error:
             damage.append(f"left out: {error}")
-    return runs, damage
+    return runs, damage + ([without_a_round(empty)] if runs and empty else [])

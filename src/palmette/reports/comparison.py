@@ -61,9 +61,18 @@ def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = lambda _
     if not rows:
         raise FileNotFoundError(f"no run with a finished round in {', '.join(repr(str(f)) for f in given)}")
     if empty := [path.name for path in paths if path not in found]:
-        names = ", ".join(empty[:_NAMED]) + (f" and {len(empty) - _NAMED} more" if len(empty) > _NAMED else "")
-        say(f"left out, as no round is finished: {names}")
+        say(without_a_round(empty))
     return framed(rows)
+
+
+def without_a_round(names: Sequence[str]) -> str:
+    """A sentence about runs that there is nothing to tell of.
+
+    >>> print(without_a_round(["a", "b"]))
+    left out, as no round is finished: a, b
+    """
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"left out, as no round is finished: {', '.join(names[:_NAMED])}{more}"
 
 
 def name_of(experiment: Experiment) -> str:
