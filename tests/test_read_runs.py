@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import sys
 import tarfile
 
@@ -108,6 +109,27 @@ def test_runs_that_are_kept_in_an_archive_are_read_like_others(folder, tmp_path)
     with tarfile.open(study / "runs.tar.xz", "w:xz") as file:
         file.add(folder, arcname=".")
     pd.testing.assert_frame_equal(pm.read_runs(tmp_path / "results"), pm.read_runs(folder))
+
+
+def test_an_archive_may_be_named_itself(folder, tmp_path):
+    with tarfile.open(tmp_path / "study.tar.xz", "w:xz") as file:
+        file.add(folder, arcname=".")
+    pd.testing.assert_frame_equal(pm.read_runs(tmp_path / "study.tar.xz"), pm.read_runs(folder))
+    with pytest.raises(FileNotFoundError, match="no folder at"):
+        pm.read_runs(tmp_path / "other.tar.xz")
+
+
+@pytest.mark.parametrize("part", ["whole", "layer"])
+def test_a_record_that_lacks_a_number_is_no_record(folder, tmp_path, part):
+    (tmp_path / "bad").mkdir()
+    for name in ("experiment.toml", "records.jsonl"):
+        (tmp_path / "bad" / name).write_bytes((folder / TICKET.id / name).read_bytes())
+    record = json.loads((tmp_path / "bad" / "records.jsonl").read_text().splitlines()[0])
+    numbers = record["retrained"] if part == "whole" else next(iter(record["retrained"]["layers"].values()))
+    del numbers["density"]
+    (tmp_path / "bad" / "records.jsonl").write_text(json.dumps(record) + "\n")
+    with pytest.raises(RunDamaged, match=r"bad.*has a line that is no record: KeyError\('density'\)"):
+        pm.read_runs(tmp_path)
 
 
 def test_an_archive_that_was_written_anew_is_read_anew(folder, tmp_path):

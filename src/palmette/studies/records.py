@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_NUMBERS = ("total", "kept", "density", "pq_index", "gini_index")
+"""What is said of a network, and of each of its layers."""
+
+
 def measured(
     weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]
 ) -> list[dict[str, Any]]:
@@ -147,7 +151,10 @@ def records_of(rundir: RunDir) -> list[dict[str, Any]]:
     records = rundir.records()
     try:
         for record in records:
-            flattened(record), flattened_layers(record), record["index_map"]["pq_index"]
+            flattened(record), record["index_map"]["pq_index"]
+            for numbers in (record["retrained"], *flattened_layers(record).values()):
+                for name in _NUMBERS:
+                    numbers[name]
     except (KeyError, TypeError, AttributeError) as error:
         raise RunDamaged(f"{str(rundir.records_file)!r} has a line that is no record: {error!r}") from error
     return records

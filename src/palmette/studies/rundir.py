@@ -245,15 +245,18 @@ class RunDir:
 def find_runs(*folders: str | Path) -> list[RunDir]:
     """The run folders in `folders`, at any depth, by name, and each once; a folder may be one itself.
 
-    Those in a file ``runs.tar.xz`` count too, as studies are kept: they are unpacked to a place that is gone when
-    Python ends.
+    Those in a file ``runs.tar.xz`` count too, as studies are kept, and such a file may be given itself: they are
+    unpacked to a place that is gone when Python ends.
     """
     found: dict[Path, RunDir] = {}
     for folder in map(Path, folders):
-        if not folder.is_dir():
+        if folder.is_file() and folder.name.endswith(".tar.xz"):
+            files = [folder]
+        elif folder.is_dir():
+            files = _called(folder, "experiment.toml", "runs.tar.xz")
+        else:
             raise FileNotFoundError(f"no folder at {str(folder)!r}")
-        files = _called(folder, "experiment.toml", "runs.tar.xz")
-        for archive in [file.resolve() for file in files if file.name == "runs.tar.xz"]:
+        for archive in [file.resolve() for file in files if file.suffix == ".xz"]:
             files += _called(_unpacked(archive, archive.stat().st_mtime_ns), "experiment.toml")
         for run in [RunDir(file.parent) for file in files if file.name == "experiment.toml"]:
             # An experiment that somebody wrote and keeps beside the runs has neither.
