@@ -239,6 +239,23 @@ def test_a_table_that_is_moved_sideways_still_says_which_method_is_which(browser
         assert 0 <= left < right <= 200
 
 
+def test_a_method_is_not_broken_within_its_parentheses(browser, tmp_path):
+    runs = [Experiment(), Experiment(scope="neuron"), Experiment(scope="layer", gamma=3)]
+    (tmp_path / "names.html").write_text(page([run_of(e, [0.9, 0.9]) for e in runs]))
+    browser.open(tmp_path / "names.html", width=400)
+    top = """(cell, i) => {
+        const range = document.createRange();
+        range.setStart(cell.firstChild, i);
+        range.setEnd(cell.firstChild, i + 1);
+        return range.getBoundingClientRect().top;
+    }"""
+    cells = "[...document.querySelectorAll('.scroll td:first-child')].filter(c => c.textContent.includes('),'))"
+    places = f"{cells}.map(c => [0, c.textContent.indexOf('),') + 1].map(i => ({top})(c, i)))"
+    found = browser.js(places)
+    assert len(found) == 4
+    assert all(first == comma for first, comma in found)
+
+
 def axes_of(browser, file, runs):
     """The numbers and names along the two axes of each panel, left out those that are not seen."""
     file.write_text(page(runs), encoding="utf-8")

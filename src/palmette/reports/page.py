@@ -73,8 +73,8 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
 
 
 def _prose(text: str) -> str:
-    """For HTML, and with no line that ends within a number or an equation."""
-    return re.sub(" (?=[±%=])|(?<=[±=]) ", "&nbsp;", escape(text))
+    """For HTML, and with no line that ends within a number, an equation or a method, as SAP (p=0.5, q=1)."""
+    return re.sub(" (?=[±%=])|(?<=[±=]) |(?<=,) (?=q ?=)|(?<=SAP) ", "&nbsp;", escape(text))
 
 
 @cache
@@ -165,7 +165,7 @@ def _cards(study: Study, looks: Mapping[str, int]) -> str:
 def _card(series: Series, colour: str) -> str:
     row = outcome(series)
     return (
-        f'<div class="card" style="border-top-color: {colour}"><h3>{escape(row["series"])}</h3>'
+        f'<div class="card" style="border-top-color: {colour}"><h3>{_prose(row["series"])}</h3>'
         f'<p class="big">{percent(row["density"])}</p><p>{_prose(sentence(row))}</p></div>\n'
     )
 
@@ -224,7 +224,7 @@ def _settings(study: Study) -> str:
 
 def _own(series: Series, values: Mapping[str, Any], names: Sequence[str]) -> str:
     seeds = ", ".join(str(experiment.seed) for experiment, _ in series.runs)
-    cells = [escape(series.name), seeds, *(_value(values[name]) if name in values else "" for name in names)]
+    cells = [_prose(series.name), seeds, *(_value(values[name]) if name in values else "" for name in names)]
     return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
