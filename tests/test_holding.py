@@ -369,6 +369,17 @@ def test_the_step_of_one_optimizer_leaves_the_weights_of_another_to_a_backward_p
         assert_pruned_are_zero(pruner)
 
 
+def test_an_optimizer_that_accelerate_has_wrapped_is_held():
+    accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
+    model = network()
+    pruner, optimizer = halved(model), accelerator.prepare(OPTIMIZERS["AdamW"](model))
+    for _ in range(2):
+        pruner.hold(optimizer)
+    pruner.step()
+    train(model, pruner, optimizer, steps=2)
+    assert len(optimizer.optimizer._optimizer_step_post_hooks) == 1
+
+
 def test_holding_twice_is_holding_once():
     model = network()
     pruner, optimizer = halved(model), OPTIMIZERS["SGD"](model)

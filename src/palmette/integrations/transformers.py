@@ -62,7 +62,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
                 stacklevel=2,
             )
         self._begin(model, None if saved is None else _decoded(saved), state.global_step)
-        self._hold([_inner(kwargs["optimizer"])])
+        self._hold([kwargs["optimizer"]])
         state.stateful_callbacks[_KEY] = _encoded(self._state())
 
     def on_step_end(
@@ -101,13 +101,6 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
                     stacklevel=2,
                 )
         self._end()
-
-
-def _inner(optimizer: Any) -> torch.optim.Optimizer:
-    """What Accelerate has wrapped: hooks on the wrapper would see no step."""
-    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
-        optimizer = inner
-    return optimizer  # type: ignore[no-any-return]
 
 
 def _encoded(state: dict[str, Any]) -> str:

@@ -65,6 +65,8 @@ class Holder:
         """Zero the pruned weights after each step of `optimizer`; a second call does nothing more."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
+        while not hasattr(optimizer, "_optimizer_step_post_hooks"):  # Accelerate's wraps one that has them
+            optimizer = optimizer.optimizer  # type: ignore[attr-defined]
         if not self._updated_by(optimizer):
             raise ParameterGone(
                 f"this {type(optimizer).__name__} updates none of the pruned parameters "
