@@ -119,16 +119,29 @@ def test_an_archive_may_be_named_itself(folder, tmp_path):
         pm.read_runs(tmp_path / "other.tar.xz")
 
 
-@pytest.mark.parametrize("part", ["whole", "layer"])
-def test_a_record_that_lacks_a_number_is_no_record(folder, tmp_path, part):
+def of_layer(record):
+    return next(iter(record["retrained"]["layers"].values()))
+
+
+DAMAGES = {
+    "whole": (lambda record: record["retrained"].pop("density"), r"is no record: KeyError\('density'\)"),
+    "layer": (lambda record: of_layer(record).pop("gini_index"), r"is no record: KeyError\('gini_index'\)"),
+    "no number": (lambda record: of_layer(record).update(density=None), "is no record: TypeError"),
+    "test": (lambda record: record.update(test=None), "is no record: TypeError"),
+    "round": (lambda record: record.update(round=1), "lacks a round, or has one twice"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_record_that_cannot_be_drawn_is_called_damaged(folder, tmp_path, damage):
     (tmp_path / "bad").mkdir()
     for name in ("experiment.toml", "records.jsonl"):
         (tmp_path / "bad" / name).write_bytes((folder / TICKET.id / name).read_bytes())
     record = json.loads((tmp_path / "bad" / "records.jsonl").read_text().splitlines()[0])
-    numbers = record["retrained"] if part == "whole" else next(iter(record["retrained"]["layers"].values()))
-    del numbers["density"]
+    spoil, said = DAMAGES[damage]
+    spoil(record)
     (tmp_path / "bad" / "records.jsonl").write_text(json.dumps(record) + "\n")
-    with pytest.raises(RunDamaged, match=r"bad.*has a line that is no record: KeyError\('density'\)"):
+    with pytest.raises(RunDamaged, match=f"bad.*{said}"):
         pm.read_runs(tmp_path)
 
 

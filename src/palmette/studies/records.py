@@ -24,10 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_NUMBERS = ("total", "kept", "density", "pq_index", "gini_index")
-"""What is said of a network, and of each of its layers."""
-
-
 def measured(
     weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]
 ) -> list[dict[str, Any]]:
@@ -151,12 +147,14 @@ def records_of(rundir: RunDir) -> list[dict[str, Any]]:
     records = rundir.records()
     try:
         for record in records:
-            flattened(record), record["index_map"]["pq_index"]
+            flattened(record), record["test"]["accuracy"], record["index_map"]["pq_index"]
             for numbers in (record["retrained"], *flattened_layers(record).values()):
-                for name in _NUMBERS:
-                    numbers[name]
+                # Added, for these are numbers always; an index may be None.
+                numbers["total"] + numbers["kept"] + numbers["density"], numbers["pq_index"], numbers["gini_index"]
     except (KeyError, TypeError, AttributeError) as error:
         raise RunDamaged(f"{str(rundir.records_file)!r} has a line that is no record: {error!r}") from error
+    if [record["round"] for record in records] != list(range(len(records))):
+        raise RunDamaged(f"{str(rundir.records_file)!r} lacks a round, or has one twice")
     return records
 
 
