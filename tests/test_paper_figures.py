@@ -307,6 +307,9 @@ def test_the_caption_says_how_many_runs_are_behind_the_others(shelf):
     short = replace(whole, runs=((replace(first, rounds=1), [records[0], records[1] | DONE]), *whole.runs[1:]))
     assert "in each of rounds 0 to 2 (1 of 8 runs up to 1), 2 seeds" in short.caption
     assert "nothing left" not in short.caption
+    begun = picture_of(shelf, "rounds", rounds=1)  # of runs that went on to round 2
+    short = replace(begun, runs=((replace(first, rounds=0), [records[0] | DONE]), *begun.runs[1:]))
+    assert "in each of rounds 0 to 1 (1 of 8 runs up to 0), 2 seeds" in short.caption
     assert "in round 0, 2 seeds" in picture_of(shelf, "rounds", rounds=0).caption
 
 

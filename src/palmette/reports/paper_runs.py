@@ -134,11 +134,13 @@ class Picture:
     def _rounds(self) -> str:
         """Those of the runs that go furthest, and how far others have come that are not at their end."""
         rounds = max(e.rounds for e in self.planned)
-        under_way = [len(records) - 1 for _, records in self.runs if records[-1]["stopped"] is None]
+        # One that was cut off at the rounds asked for is not under way.
+        reached = [len(records) - 1 for _, records in self.runs if records[-1]["stopped"] is None]
+        under_way = [t for t in reached if t < rounds]
         last = min(self.last, rounds) if under_way else rounds
         shorter = [len(records) - 1 for e, records in self.runs if len(records) - 1 == e.rounds]
         said = [f"of {rounds}"] if last < rounds else []
-        if behind := sorted(reached for reached in (*under_way, *shorter) if reached < last):
+        if behind := sorted(t for t in (*under_way, *shorter) if t < last):
             each = f"{behind[0]}–{behind[-1]}" if behind[0] != behind[-1] else str(behind[0])
             said.append(f"{len(behind)} of {len(self.runs)} runs up to {each}")
         said += ["so far"] if said and under_way else []
