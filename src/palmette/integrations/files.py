@@ -291,17 +291,17 @@ def _tied(file: Path, tensors: Sequence[Stored], aliases: Mapping[str, str]) -> 
     """With what config.json beside the file says: an output layer that is tied to the embedding is that one."""
     config = file.parent / "config.json"
     head = next((t.name for t in tensors if t.name.endswith("lm_head.weight")), None)
-    if head is None and config.is_file():
+    if not config.is_file():
+        return Contents(tensors, aliases)
+    if head is None:
         return Contents(tensors, aliases, unwritten=["lm_head.weight"])
-    if head is not None and config.is_file():
-        try:
-            said = json.loads(config.read_bytes())
-        except ValueError as error:
-            raise ValueError("config.json beside it is damaged") from error
-        said = said.get("text_config", said) if isinstance(said, dict) else {}
-        if isinstance(said, dict) and said.get("tie_word_embeddings"):
-            return Contents(tensors, aliases, embedded=[head])
-    return Contents(tensors, aliases)
+    try:
+        said = json.loads(config.read_bytes())
+    except ValueError as error:
+        raise ValueError("config.json beside it is damaged") from error
+    said = said.get("text_config", said) if isinstance(said, dict) else {}
+    tied = isinstance(said, dict) and said.get("tie_word_embeddings")
+    return Contents(tensors, aliases, embedded=[head] if tied else ())
 
 
 _READERS: dict[str, Callable[[Path], Contents]] = {

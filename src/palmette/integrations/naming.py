@@ -69,7 +69,7 @@ def sort_out(
         patterns,
         unwanted,
         weights=[name for name in called if not cannot[name]],
-        others=[*called, *(t.name for t in no_tensors), *unwritten],
+        names=[*called, *(t.name for t in no_tensors), *unwritten],
         what=what,
     )
     # The Conv1D of GPT-2 has its inputs first: three times as wide as it is tall, it shows.

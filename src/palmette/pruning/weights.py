@@ -102,7 +102,7 @@ def prunable(
         patterns,
         left_out,
         weights=[name for p, aliases in able.items() if p.dim() >= 2 for name in aliases],
-        others=[*(name for aliases in names.values() for name in aliases), *(n for n, _ in model.named_buffers())],
+        names=[*(name for aliases in names.values() for name in aliases), *(n for n, _ in model.named_buffers())],
         what=f"the {type(model).__name__}",
     )
     chosen = {}
@@ -141,21 +141,21 @@ def matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
 
 
 def check_patterns(
-    include: list[str] | None, exclude: list[str], *, weights: Sequence[str], others: Sequence[str], what: str
+    include: list[str] | None, exclude: list[str], *, weights: Sequence[str], names: Sequence[str], what: str
 ) -> None:
     """Raise, with the nearest names, at a pattern that matches nothing, such as one with a slip of the pen.
 
     Args:
         include: patterns, each of one or more of `weights`.
-        exclude: patterns, each of one or more of `weights` and `others`: what is never pruned may be left out.
+        exclude: patterns, each of one or more of `names`: what is never pruned may be left out.
         weights: the names of what can be pruned; where there are none, no pattern is to blame.
-        others: the names of what cannot.
+        names: all, of what can be pruned and of what cannot.
         what: what has the names, for the error message.
     """
     asked = [("include", pattern, weights) for pattern in include or ()]
-    asked += [("exclude", pattern, [*weights, *others]) for pattern in exclude]
-    for argument, pattern, names in asked:
-        if weights and not any(fnmatchcase(name, pattern) for name in names):
+    asked += [("exclude", pattern, names) for pattern in exclude]
+    for argument, pattern, known in asked:
+        if weights and not matches(known, [pattern]):
             near = difflib.get_close_matches(pattern, weights, n=4, cutoff=0)
             shown = (
                 f"names are {', '.join(weights)}" if len(weights) <= 8 else f"nearest names are {', '.join(near)}"
