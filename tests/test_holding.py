@@ -353,6 +353,17 @@ def test_two_optimizers_may_share_a_model():
     train(model, pruner, first, second, steps=3)
 
 
+def test_weights_that_join_an_optimizer_later_are_held():
+    model = network()
+    pruner, optimizer = halved(model), optim.SGD(model[0].parameters(), lr=0.1)
+    pruner.hold(optimizer)
+    pruner.step()
+    optimizer.add_param_group({"params": list(model[2].parameters())})
+    with torch.no_grad():
+        model[2].weight.add_(1)
+    train(model, pruner, optimizer)
+
+
 def test_the_step_of_one_optimizer_leaves_the_weights_of_another_to_a_backward_pass():
     model = nn.ModuleDict({"maker": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "critic": nn.Linear(4, 1)})
     makes, judges = (torch.optim.Adam(model[name].parameters(), weight_decay=0.1) for name in ("maker", "critic"))
