@@ -364,6 +364,22 @@ def test_weights_that_join_an_optimizer_later_are_held():
     train(model, pruner, optimizer)
 
 
+def test_weights_stay_held_where_the_optimizer_goes_on_with_copies_of_them():
+    class Copies(optim.SGD):
+        def step(self, closure=None):
+            super().step(closure)
+            for parameter, precise in zip(model.parameters(), self.param_groups[0]["params"], strict=True):
+                parameter.data.copy_(precise)
+
+    model = network()
+    pruner, optimizer = halved(model), Copies(model.parameters(), lr=0.1)
+    pruner.hold(optimizer)
+    optimizer.param_groups[0]["params"] = [p.detach().double().requires_grad_() for p in model.parameters()]
+    pruner.step()
+    optimizer.step()
+    assert_pruned_are_zero(pruner)
+
+
 def test_the_step_of_one_optimizer_leaves_the_weights_of_another_to_a_backward_pass():
     model = nn.ModuleDict({"maker": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "critic": nn.Linear(4, 1)})
     makes, judges = (torch.optim.Adam(model[name].parameters(), weight_decay=0.1) for name in ("maker", "critic"))

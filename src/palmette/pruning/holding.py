@@ -67,28 +67,29 @@ class Holder:
             raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
         while not hasattr(optimizer, "_optimizer_step_post_hooks"):  # Accelerate's wraps one that has them
             optimizer = optimizer.optimizer  # type: ignore[attr-defined]
-        if not self._updated_by(optimizer):
+        if not (names := self._updated_by(optimizer)):
             raise ParameterGone(
                 f"this {type(optimizer).__name__} updates none of the pruned parameters "
                 f"({', '.join(list(self._parameters)[:4])}, …); was it made from another model, or before "
                 "the model's parameters were replaced?"
             )
-        self._zero_weights(optimizer)
+        self._zero_weights(names)
         if optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
-            # The optimizer keeps this object alive: masks hold even if whoever made them lets go.
-            optimizer.register_step_post_hook(lambda stepped, *_: self._zero_weights(stepped))
+            # The optimizer keeps this object alive: masks hold even if whoever made them lets go. It may get more
+            # parameters later, or copies of greater precision in their place.
+            optimizer.register_step_post_hook(lambda o, *_: self._zero_weights(names | self._updated_by(o)))
 
-    def _updated_by(self, optimizer: torch.optim.Optimizer) -> list[str]:
+    def _updated_by(self, optimizer: torch.optim.Optimizer) -> set[str]:
         updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        return [name for name, p in self._parameters.items() if id(p) in updated]
+        return {name for name, p in self._parameters.items() if id(p) in updated}
 
     @torch.no_grad()
-    def _zero_weights(self, optimizer: torch.optim.Optimizer) -> None:
+    def _zero_weights(self, names: set[str]) -> None:
         # No others: a backward pass may still need them as they are, as that of a generator when its critic steps.
-        if names := [name for name in self._updated_by(optimizer) if name in self._kept]:
-            weights = [_integers(local(self._parameters[name])) for name in names]
-            torch._foreach_mul_(weights, [self._beside(n, w) for n, w in zip(names, weights, strict=True)])
+        if kept := [name for name in names if name in self._kept]:
+            weights = [_integers(local(self._parameters[name])) for name in kept]
+            torch._foreach_mul_(weights, [self._beside(n, w) for n, w in zip(kept, weights, strict=True)])
 
     @torch.no_grad()
     def _zero_gradient(self, name: str) -> None:
