@@ -213,6 +213,13 @@ def turned(frame: pd.DataFrame, name: str) -> dict[str, dict[str, Spread]]:
     }
 
 
+def falls_again(index: Sequence[float]) -> bool:
+    """Whether the index of a run, at its start, lowest, highest and last, comes to lie above its start and then
+    falls by half."""
+    start, _, high, end = index
+    return high > max(start, 2 * end)
+
+
 def rebounds(frame: pd.DataFrame, name: str) -> list[tuple[float, float, float, float]]:
     """The index of each run that turned up, by the rule of the report: at the start, lowest, highest, last."""
     found = []

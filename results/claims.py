@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from results.answers import (
@@ -13,6 +13,7 @@ from results.answers import (
     SAP2,
     Shape,
     between,
+    falls_again,
     last_round,
     present,
     rebounds,
@@ -167,9 +168,9 @@ def _faster(f: pd.DataFrame) -> str:
 
 def _hypothesis(f: pd.DataFrame, shapes: dict[str, Shape]) -> str:
     said, found, seeds = [n for n in shapes if shapes[n].as_said], rebounds(f, ONE_SHOT), f["seed"].nunique()
-    plain = [ONE_SHOT] if _plain(found, seeds) else []
+    plain = [ONE_SHOT] if len(found) == seeds and all(map(falls_again, found)) else []
     if seeds == 1:
-        plain = [n for n in shapes if _plain([shapes[n].index], seeds)]
+        plain = [n for n in shapes if falls_again(shapes[n].index)]
     seen = [n for n in shapes if n in said or n in plain]
     verdict = f"**Yes for {listed(seen)}" if seen else "**No"
     others = [name for name in shapes if name not in seen]
@@ -184,12 +185,6 @@ def _hypothesis(f: pd.DataFrame, shapes: dict[str, Shape]) -> str:
         if 0 < fell < len(found):
             path += f", in {fell} of {len(found)} runs at less than half of its highest"
     return f"{verdict}{missing}{path}{doubt}"
-
-
-def _plain(found: Sequence[Sequence[float]], seeds: int) -> bool:
-    """Whether the index of each run, at its start, lowest, highest and last, comes to lie above its start and then
-    falls by half."""
-    return len(found) == seeds and all(high > max(start, 2 * end) for start, _, high, end in found)
 
 
 def _gini(f: pd.DataFrame) -> str:

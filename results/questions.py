@@ -21,6 +21,7 @@ from results.answers import (
     between,
     column,
     equal_density,
+    falls_again,
     rebounds,
     shape,
     turned,
@@ -154,9 +155,7 @@ def _at_length() -> str:
     """What the turns are in the one run of the CNN with all of the paper's epochs."""
     found = shapes(CIFAR_CNN)
     return true(
-        all(
-            found[name].index[2] > max(found[name].index[0], 2 * found[name].index[3]) for name in (SAP2, ONE_SHOT)
-        )
+        all(falls_again(found[name].index) for name in (SAP2, ONE_SHOT))
         and found[SAP].index[2] > found[SAP].index[0],
         f"In [one run]({CIFAR_CNN.name}/README.md#the-hypothesis) of the CNN with the paper's epochs it does, "
         f"from {found[SAP].index[1]:.2f} ({percent(found[SAP].accuracy[1])} accuracy) to "

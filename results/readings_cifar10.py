@@ -23,6 +23,7 @@ from results.answers import (
     Spread,
     between,
     column,
+    falls_again,
     present,
     rebounds,
     turned,
@@ -220,7 +221,7 @@ def cnn_at_length(study: Study, equal: pd.DataFrame, shapes: Shapes) -> Reading:
                 "index is smaller, and it brakes in time.",
             ),
             true(
-                all(s.index[2] > max(s.index[0], 2 * s.index[3]) for s in (one, two))
+                all(falls_again(s.index) for s in (one, two))
                 and all(shapes[name].highest == (30, 30) for name in (SAP, LT)),
                 f"**The index falls, rises and falls for One Shot** ({_path(one)}) **and SAP (1, 2)** "
                 f"({_path(two)}), as the hypothesis says; for the other two thirty rounds end while it rises.",
