@@ -206,7 +206,7 @@ def _draw_from(
     everything: bool,
 ) -> None:
     """Figures from runs that are there; of `everything`, what no run is there for is passed over."""
-    from palmette.reports.paper_runs import Shelf
+    from palmette.reports.paper_runs import NotAlike, Shelf
 
     shelf = Shelf.of(sources, say=lambda text: click.echo(f"palmette: {text}", err=True))
     absent: list[str] = []
@@ -220,11 +220,10 @@ def _draw_from(
                 epochs=asked.epochs,
                 precision=asked.precision,
             )
-        except ValueError as error:
+        except NotAlike as error:
             if not everything:
                 raise
-            why = str(error).removeprefix(f"the runs for {figure.name} ")
-            refused.setdefault(why, []).append(figure.name)
+            refused.setdefault(error.why, []).append(figure.name)
             continue
         if picture is None:
             absent.append(f"{figure.name} ({figure.model} on {figure.data})")
@@ -247,7 +246,7 @@ def _draw_from(
             f"no run below {where} is one for {wanted}" + (f" with the {given} asked for" if given else "")
         )
     if refused:  # after all that could be drawn
-        raise ValueError("\n".join(f"the runs for {', '.join(those)} {why}" for why, those in refused.items()))
+        raise ValueError("\n".join(str(NotAlike(those, why)) for why, those in refused.items()))
 
 
 def write_table(name: str, out: Path) -> Path:

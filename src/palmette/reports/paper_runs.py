@@ -230,12 +230,20 @@ def _network(figure: PaperFigure) -> str:
     return f"{MODEL_NAMES.get(figure.model, figure.model)} on {figure.data}"
 
 
+class NotAlike(ValueError):
+    """The runs for some figures do not belong into one picture."""
+
+    def __init__(self, figures: Sequence[str], why: str) -> None:
+        super().__init__(f"the runs for {', '.join(figures)} {why}")
+        self.why = why
+
+
 def _check_alike(figure: PaperFigure, experiments: Sequence[Experiment]) -> None:
     for name in _SHARED:
         values = sorted({str(getattr(e, name)) for e in experiments})
         if len(values) > 1:
             how = f"choose with {_FLAGS[name]}" if name in _FLAGS else "give the folder of one of them"
-            raise ValueError(
-                f"the runs for {figure.name} differ in {name} ({', '.join(values)}) and do not belong into one "
-                f"picture; {how}"
+            raise NotAlike(
+                [figure.name],
+                f"differ in {name} ({', '.join(values)}) and do not belong into one picture; {how}",
             )
