@@ -231,6 +231,20 @@ def test_runs_without_a_round_are_named(runs, tmp_path):
     assert len(result.stdout.splitlines()) < len(whole.stdout.splitlines())
 
 
+@pytest.mark.parametrize("name", ["experiment.toml", "records.jsonl", "timings.jsonl"])
+def test_a_damaged_run_is_left_out_of_table_and_report_in_the_same_words(runs, tmp_path, name):
+    copy = Path(shutil.copytree(runs, tmp_path / "runs"))
+    first, *others = sorted(file.parent for file in copy.glob("*/records.jsonl"))
+    (first / name).write_text("{\n")
+    table = palmette("table", copy)
+    assert table.stdout == palmette("table", *others).stdout
+    assert re.fullmatch(rf"palmette: left out: .*{first}.*\n", table.stderr)
+    assert palmette("report", copy, "-o", tmp_path / "a.html").stderr == table.stderr
+    for command in (("table",), ("report", "-o", tmp_path / "b.html")):
+        alone = palmette(*command, first, code=2)
+        assert alone.stderr.startswith(f"palmette: no run to read in '{first}'; left out: ")
+
+
 @pytest.mark.parametrize("end", ["csv", "parquet"])
 def test_programs_get_every_digit(runs, end):
     palmette("table", runs, "--at", "0.9,0.7", "--baseline", "lottery-ticket", "-o", f"deep/table.{end}")
@@ -268,7 +282,7 @@ def test_what_a_table_cannot_be_made_of_is_said_in_one_sentence(runs, flags, sai
 
 def test_a_folder_without_runs_is_refused(tmp_path):
     assert "no folder at" in palmette("table", "nowhere", code=2).stderr
-    assert "no run with a finished round" in palmette("table", tmp_path, code=2).stderr
+    assert "no run to read in" in palmette("table", tmp_path, code=2).stderr
 
 
 def test_without_pyarrow_the_line_that_installs_it_is_given(runs, monkeypatch):

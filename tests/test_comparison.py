@@ -346,13 +346,21 @@ def test_a_run_in_the_folder_of_another_is_a_run_of_its_own(tmp_path):
 
 def test_runs_without_a_test_accuracy_are_refused_with_the_way_to_it(tmp_path):
     own_run(tmp_path)
-    with pytest.raises(ValueError, match="no run has a test accuracy; prune_and_retrain takes a function `test`"):
-        compare(comparison.read([tmp_path]))
+    with pytest.raises(FileNotFoundError, match="no test accuracy; prune_and_retrain takes a function `test`"):
+        comparison.read([tmp_path])
+
+
+def test_in_python_it_is_a_warning_that_a_run_is_left_out(tmp_path):
+    for name in "ab":
+        pm.run(Experiment(model="linear", epochs=0, rounds=0, seed=ord(name)), tmp_path / name)
+    (tmp_path / "a" / "records.jsonl").write_text("{\n")
+    with pytest.warns(UserWarning, match="left out: line 1 of '.*a/records.jsonl' is damaged"):
+        assert comparison.read([tmp_path])["seed"].tolist() == [ord("b")]
 
 
 def test_a_folder_without_a_finished_round_is_refused(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "experiment.toml").write_text("")
     (tmp_path / "run" / "lock").write_text("")
-    with pytest.raises(FileNotFoundError, match="no run with a finished round in"):
+    with pytest.raises(FileNotFoundError, match=r"no run to read in .*; left out, as no round is finished: run"):
         comparison.read([tmp_path])

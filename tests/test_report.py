@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 import palmette as pm
 from palmette.cli.report import report
-from palmette.errors import RunDamaged
 from palmette.reports.figures import LINES
 from palmette.reports.page import _library, page
 from palmette.reports.page_data import curves, settings, studies
@@ -330,7 +329,7 @@ def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
     result = CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
     assert result.exit_code == 0
     assert f"{tmp_path / 'a.html'}: 1 run, " in result.output
-    with pytest.raises(RunDamaged, match="no run can be read; left out"):
+    with pytest.raises(FileNotFoundError, match=r"no run to read in '.*bad'; left out: .*no record"):
         CliRunner().invoke(report, [str(bad), "-o", str(tmp_path / "b.html")], catch_exceptions=False)
     assert result.stderr.count("left out") == (tmp_path / "a.html").read_text().count("left out:") == 2
 
@@ -393,7 +392,7 @@ def test_a_file_that_no_browser_would_open_is_refused(runs_folder, tmp_path):
 
 
 def test_folders_without_a_run_or_a_round_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="no run in"):
+    with pytest.raises(FileNotFoundError, match="no run to read in"):
         CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)
     with pytest.raises(ValueError, match="at least one run with a finished round"):
         page([(Experiment(), [])])

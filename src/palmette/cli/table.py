@@ -42,6 +42,7 @@ def table(
       palmette table runs --at 0.5,0.2,0.1 --baseline lottery-ticket
       palmette table runs other/runs --at 0.1 -o table.tex
 
+    A run that is damaged, or has no finished round, is named and left out.
     METHOD is sap, lottery-ticket or one-shot, or a name as the table has it. Markdown and LaTeX are in percent;
     CSV and Parquet have fractions in full precision.
     """

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from palmette.reports.markup import latex, markdown
-from palmette.reports.own_runs import told_apart
+from palmette.reports.reading import whole_runs
 from palmette.reports.tables import label
 from palmette.reports.words import setting
-from palmette.studies.config import BELONGS_TO, OWN_DATA, Experiment
+from palmette.studies.config import BELONGS_TO, Experiment
 from palmette.studies.records import framed, rows_of
-from palmette.studies.rundir import RunDir, find_runs
-from palmette.studies.standing import experiment_of
+from palmette.studies.rundir import RunDir
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,8 +28,6 @@ SEED = 0
 """Of the bootstrap, so that a table is the same each time it is made."""
 ENOUGH = 16
 """Pairs for a bootstrap, which is too narrow for fewer: they have Student's interval."""
-_NAMED = 3
-"""Runs that are named; more are counted."""
 
 _OF_METHOD = tuple(name for name, (other, _) in BELONGS_TO.items() if other == "method")
 _OF_LABEL = ("p", "q")  # which `label` says
@@ -39,40 +37,22 @@ _ALWAYS = ("data", "model", "scope")
 _SHARED_BY_PAIRS = ("seed", *(n for n in _SETTINGS if n not in ("rounds", "stop", "validation")), "held_out")
 
 
-def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = lambda _: None) -> pd.DataFrame:
+def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = warnings.warn) -> pd.DataFrame:
     """The runs in all of `folders`, at any depth, as one table like that of `read_runs`.
 
     A folder that is given twice, or that lies in another one, counts once. One run in two folders is refused: it
-    would count as two seeds. Runs of `prune_and_retrain` are told apart first, see `told_apart`. A run that is
-    under way is there with the rounds it has; those without any are named to `say`.
+    would count as two seeds. `say` is told of those that are left out, see `whole_runs`; it warns by default.
     """
-    given = list(folders)
-    paths = [run.path.resolve() for run in find_runs(*given)]
-    found = {path: rows for path in paths if (rows := rows_of(RunDir(path)))}
-    own = [RunDir(path) for path, rows in found.items() if rows[0]["data"] == OWN_DATA]
-    for path, e in told_apart({run.path: (experiment_of(run), run.records()) for run in own}).items():
-        found[path] = [row | {"id": e.id, "model": e.model, "seed": e.seed} for row in found[path]]
+    runs, left_out = whole_runs(folders)
+    for sentence in left_out:
+        say(sentence)
     places: dict[str, Path] = {}
-    for path, rows in found.items():
-        for name in dict.fromkeys(row["id"] for row in rows):
-            if (place := places.setdefault(name, path)) != path:
-                raise ValueError(f"the run {name} is in {str(place)!r} and in {str(path)!r}; give one of them")
-    rows = [row for rows in found.values() for row in rows]
-    if not rows:
-        raise FileNotFoundError(f"no run with a finished round in {', '.join(repr(str(f)) for f in given)}")
-    if empty := [path.name for path in paths if path not in found]:
-        say(without_a_round(empty))
+    rows: list[dict[str, Any]] = []
+    for path, (e, records) in runs.items():
+        if (place := places.setdefault(e.id, path)) != path:
+            raise ValueError(f"the run {e.id} is in {str(place)!r} and in {str(path)!r}; give one of them")
+        rows += rows_of(e, records, RunDir(path).timings())
     return framed(rows)
-
-
-def without_a_round(names: Sequence[str]) -> str:
-    """A sentence about runs that there is nothing to tell of.
-
-    >>> print(without_a_round(["a", "b"]))
-    left out, as no round is finished: a, b
-    """
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"left out, as no round is finished: {', '.join(names[:_NAMED])}{more}"
 
 
 def name_of(experiment: Experiment) -> str:
@@ -261,8 +241,6 @@ def compare(
     """
     import pandas as pd
 
-    if len(table) and table["test_accuracy"].isna().all():
-        raise ValueError("no run has a test accuracy; prune_and_retrain takes a function `test`, which gives it")
     known = named(table).assign(test_accuracy=table["test_accuracy"].astype(float))
     point = "round" if at is None else "density"
     points = known if at is None else at_densities(known, list(dict.fromkeys(at)))

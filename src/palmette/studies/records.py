@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from palmette.measures.pq import index_of_rows
 from palmette.measures.pq_map import P_GRID, Q_GRID, map_of_rows
 from palmette.measures.rows import Rows
 from palmette.pruning.weights import Weight
+from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir, find_runs
 from palmette.studies.standing import experiment_of
 
@@ -113,7 +114,8 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
     runs = find_runs(folder)
     if not runs:
         raise FileNotFoundError(f"no run in {str(folder)!r}")
-    return framed([row for rundir in runs for row in rows_of(rundir, layers=layers)])
+    found = ((experiment_of(rundir), records_of(rundir), rundir.timings()) for rundir in runs)
+    return framed([row for one in found for row in rows_of(*one, layers=layers)])
 
 
 def framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -125,18 +127,23 @@ def framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def rows_of(rundir: RunDir, *, layers: bool = False) -> list[dict[str, Any]]:
-    """The rows of one run in `read_runs`; those of a run whose folder lies in its folder are not among them."""
-    experiment = experiment_of(rundir)
+def rows_of(
+    experiment: Experiment,
+    records: Iterable[Mapping[str, Any]],
+    timings: Iterable[Mapping[str, Any]],
+    *,
+    layers: bool = False,
+) -> list[dict[str, Any]]:
+    """The rows of one run in `read_runs`."""
     settings = {"id": experiment.id, **asdict(experiment)}
-    timings = {timing["round"]: timing for timing in rundir.timings()}
+    times = {timing["round"]: timing for timing in timings}
     rows: list[dict[str, Any]] = []
-    for record in records_of(rundir):
+    for record in records:
         if layers:
             parts = flattened_layers(record).items()
             rows += [settings | {"round": record["round"], "layer": name} | values for name, values in parts]
             continue
-        timing = timings.get(record["round"], {})
+        timing = times.get(record["round"], {})
         speed = {name: timing.get(name) for name in ("seconds", "images_per_second", "members")}
         rows.append(settings | flattened(record) | speed)
     return rows

@@ -1,0 +1,57 @@
+"""Runs read for a table or a page: one rule for what is left out, and a sentence that says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from palmette.errors import RunDamaged
+from palmette.reports.own_runs import told_apart
+from palmette.reports.tables import Run
+from palmette.studies.records import records_of
+from palmette.studies.rundir import find_runs
+from palmette.studies.standing import experiment_of
+
+_NAMED = 3
+"""Runs that are named; more are counted."""
+
+
+def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str]]:
+    """The runs in `folders`, at any depth, by their own folder; and sentences about those that are left out.
+
+    A run that is under way is there with the rounds it has. One that is damaged, or has no finished round or no
+    test accuracy, is left out; if no other is there, that is an error. Runs of `prune_and_retrain` are told apart,
+    see `told_apart`.
+    """
+    given = list(folders)
+    runs: dict[Path, Run] = {}
+    left_out, empty = [], []
+    for rundir in find_runs(*given):
+        try:
+            experiment, records, _ = experiment_of(rundir), records_of(rundir), rundir.timings()
+        except RunDamaged as error:
+            left_out.append(f"left out: {error}")
+            continue
+        if not records:
+            empty.append(rundir.path.name)
+        elif any(record["test"]["accuracy"] is None for record in records):
+            name = repr(str(rundir.path))
+            left_out.append(f"left out: {name} has no test accuracy; prune_and_retrain takes a function `test`")
+        else:
+            runs[rundir.path] = (experiment, records)
+    left_out += [_without_a_round(empty)] if empty else []
+    if not runs:
+        places = ", ".join(repr(str(folder)) for folder in given)
+        raise FileNotFoundError("; ".join([f"no run to read in {places}", *left_out]))
+    own = told_apart(runs)
+    return {path: (own.get(path, e), records) for path, (e, records) in runs.items()}, left_out
+
+
+def _without_a_round(names: Sequence[str]) -> str:
+    """A sentence about runs that there is nothing to tell of.
+
+    >>> print(_without_a_round(["a", "b"]))
+    left out, as no round is finished: a, b
+    """
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"left out, as no round is finished: {', '.join(names[:_NAMED])}{more}"
