@@ -127,6 +127,7 @@ DAMAGES = {
     "whole": (lambda record: record["retrained"].pop("density"), r"is no record: KeyError\('density'\)"),
     "layer": (lambda record: of_layer(record).pop("gini_index"), r"is no record: KeyError\('gini_index'\)"),
     "no number": (lambda record: of_layer(record).update(density=None), "is no record: TypeError"),
+    "layers": (lambda record: record["retrained"].update(layers={}), "lacks a layer in round 0"),
     "test": (lambda record: record.update(test=None), "is no record: TypeError"),
     "round": (lambda record: record.update(round=1), "lacks a round, or has one twice"),
 }

@@ -155,9 +155,12 @@ def records_of(rundir: RunDir) -> list[dict[str, Any]]:
     try:
         for record in records:
             flattened(record), record["test"]["accuracy"], record["index_map"]["pq_index"]
-            for numbers in (record["retrained"], *flattened_layers(record).values()):
+            whole, layers = record["retrained"], flattened_layers(record).values()
+            for numbers in (whole, *layers):
                 # Added, for these are numbers always; an index may be None.
                 numbers["total"] + numbers["kept"] + numbers["density"], numbers["pq_index"], numbers["gini_index"]
+            if sum(layer["total"] for layer in layers) != whole["total"]:
+                raise RunDamaged(f"{str(rundir.records_file)!r} lacks a layer in round {record['round']}")
     except (KeyError, TypeError, AttributeError) as error:
         raise RunDamaged(f"{str(rundir.records_file)!r} has a line that is no record: {error!r}") from error
     if [record["round"] for record in records] != list(range(len(records))):
