@@ -460,6 +460,15 @@ def test_numbers_of_the_live_table_are_whole_whatever_a_run_says(width):
     assert screen[14].rstrip().endswith("left")
 
 
+def test_the_live_table_begins_with_how_each_run_stands():
+    (e,) = made("--method", "one-shot", "--seeds", "0")
+    standings = [Standing(e), Standing(e, rounds=1), Standing(e, failure="diverged"), Standing(e, damage="torn")]
+    screen = printed(80, lambda console: console.print(Live(standings, ["One Shot"] * 4, console).render()))
+    assert [row.split("One Shot 0")[1].strip() for row in map(" ".join, map(str.split, screen[1:5]))] == [
+        "", "1 round done", "failed", "damaged",
+    ]  # fmt: skip
+
+
 def test_long_names_leave_room_for_how_a_run_stands():
     planned = made("--epochs", "200")
     names = [f"SAP (p=0.5, q=1), learning_rate=0.{i}, weight_decay=0.0005" for i in range(len(planned))]

@@ -129,7 +129,7 @@ DAMAGES = {
     "no number": (lambda record: of_layer(record).update(density=None), "is no record: TypeError"),
     "layers": (lambda record: record["retrained"].update(layers={}), "lacks a layer in round 0"),
     "test": (lambda record: record.update(test=None), "is no record: TypeError"),
-    "round": (lambda record: record.update(round=1), "lacks a round, or has one twice"),
+    "round": (lambda record: record.update(round=1), "lacks rounds, or has one twice"),
 }
 
 

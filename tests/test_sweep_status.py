@@ -45,6 +45,43 @@ def test_after_a_sweep_it_says_what_finished_failed_or_is_damaged_and_why():
         assert "line 1" in why[damaged.path.name]
 
 
+def without_a_test(run):
+    record = json.loads(run.records_file.read_text().splitlines()[0])
+    run.records_file.write_text(json.dumps({name: v for name, v in record.items() if name != "test"}) + "\n")
+
+
+def without_a_whole_checkpoint(run):
+    run.records_file.write_text("")
+    run.write_bytes("checkpoints/0001.pt", b"rubbish")
+
+
+SPOILT = {
+    "experiment that cannot be read": (lambda run: run.experiment.write_text("p = 7\n"), "damaged"),
+    "another experiment": (lambda run: run.experiment.write_text("seed = 7\n"), "damaged"),
+    "no first round": (
+        lambda run: run.records_file.write_text(run.records_file.read_text().split("\n", 1)[1]),
+        "damaged",
+    ),
+    "no test": (without_a_test, "damaged"),
+    "no whole checkpoint": (without_a_whole_checkpoint, "failed"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILT)
+def test_a_sweep_calls_each_run_what_its_status_calls_it(what):
+    spoil, state = SPOILT[what]
+    Path("grid.toml").write_text(GRID.replace("1e30, ", ""))
+    palmette("sweep", "grid.toml", "--device", "cpu")
+    first, second = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
+    spoil(first)
+    last = json.loads(palmette("sweep", "grid.toml", "--device", "cpu", code=2).stdout.splitlines()[-1])
+    told = json.loads(palmette("sweep", "--status", "grid.toml").stdout)["runs"]
+    assert last["runs"] == {run["run"]: run["state"] for run in told}
+    assert last["runs"] == {first.path.name: state, second.path.name: "finished"}
+    assert last["problems"] == {run["run"]: run["why"] for run in told if run["why"]}
+    assert last["finished"] == 1
+
+
 def test_a_run_that_somebody_owns_is_running_and_one_that_was_killed_is_not():
     palmette("sweep", "grid.toml", "--device", "cpu", code=1)
     _, second, _ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))

@@ -138,7 +138,7 @@ class Live:
 
     def _first_row(self, s: Standing, name: str) -> dict[str, str]:
         state = {"new": "", "interrupted": f"{counted(s.rounds, 'round')} done", "running": f"in use by {s.owner}"}
-        said = in_short(s.stopped) if s.stopped is not None else state[s.state]
+        said = in_short(s.stopped) if s.stopped is not None else state.get(s.state, s.state)
         return {"method": name, "seed": str(s.experiment.seed), "state": said}
 
     def __enter__(self) -> Live:

@@ -85,7 +85,8 @@ def listed(figures: Sequence[PaperFigure], asked: Asked, out: Path, clock: Clock
     from rich.console import Console
 
     from palmette.studies.paper import PaperFigure
-    from palmette.studies.standing import standing_in
+    from palmette.studies.rundir import RunDir
+    from palmette.studies.standing import standing_or_damage
 
     entries: list[Entry] = []
     everyone: dict[Experiment, Standing] = {}
@@ -94,7 +95,8 @@ def listed(figures: Sequence[PaperFigure], asked: Asked, out: Path, clock: Clock
             if figure.kind == "table":
                 entries.append(Entry(figure, (), 0.0))
             for one in asked.variants([figure]):
-                found = {e: everyone.get(e) or standing_in(out, e) for e in asked.experiments(one)}
+                planned = asked.experiments(one)
+                found = {e: everyone.get(e) or standing_or_damage(RunDir(out / e.id), e) for e in planned}
                 everyone |= found
                 entries.append(Entry(one, tuple(found.values()), clock.seconds(found.values())))
         together = PaperFigure("all", "table", said="each run once")

@@ -144,9 +144,10 @@ class Command:
 
     def standings(self) -> list[Standing]:
         """Where each run stands; one whose folder is damaged counts as not begun."""
-        from palmette.studies.standing import standing_in
+        from palmette.studies.rundir import RunDir
+        from palmette.studies.standing import standing_or_damage
 
-        return [standing_in(self.out, experiment) for experiment in self.planned]
+        return [standing_or_damage(RunDir(self.out / e.id), e) for e in self.planned]
 
     def timed(self, fleet: Sequence[Experiment]) -> int:
         """How many networks of a fleet are trained a little to learn what it costs."""
@@ -269,7 +270,7 @@ class Command:
     def _conclude(self, console: Console, live: bool) -> None:
         """What came out, on disk and on the screen, and what is not finished."""
         from palmette.cli.watch import why_not
-        from palmette.errors import RunBusy, RunDamaged
+        from palmette.errors import RunBusy
         from palmette.reports.tables import NOTES, as_table, summary, why_stopped
         from palmette.studies.rundir import RunDir
 
@@ -281,9 +282,6 @@ class Command:
         kept = sum(RunDir(self.out / e.id).size() for e, _ in runs)
         if not live:
             problems = {name: why_not(name, why) for name, why in self.problems.items()}
-            for name, why in self.problems.items():  # as `palmette sweep --status` has them
-                if not isinstance(why, RunBusy):
-                    states[name] = "damaged" if isinstance(why, RunDamaged) else "failed"
             last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
             last |= {name: file and str(file) for name, file in files.items()}
             click.echo(json.dumps(last | {"summary": rows}, allow_nan=False))

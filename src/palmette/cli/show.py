@@ -73,7 +73,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 def _read(run: RunDir) -> dict[str, Any]:
     """All that is shown, as plain values."""
-    from palmette.studies.records import flattened, records_of
+    from palmette.studies.records import flattened
     from palmette.studies.standing import standing
 
     now = standing(run)
@@ -85,7 +85,7 @@ def _read(run: RunDir) -> dict[str, Any]:
         "damage": None,
         "owner": now.owner,
         "stopped": now.stopped,
-        "failure": run.failure.read_text(encoding="utf-8").strip() if run.failure.exists() else None,
+        "failure": now.failure,
         "settings": experiment.differences(),
         "rounds": experiment.rounds,
         "epochs": experiment.epochs,
@@ -94,7 +94,7 @@ def _read(run: RunDir) -> dict[str, Any]:
         "seconds": sum(timing["seconds"] for timing in run.timings()),
         "bytes": run.size(),
         "go_on": None if now.stopped is not None else _how_to_go_on(run, experiment),
-        "records": [flattened(record) for record in records_of(run)],
+        "records": [flattened(record) for record in run.records()],
     }
 
 
@@ -167,7 +167,7 @@ def _print_many(console: Console, found: list[dict[str, Any]], folder: Path) -> 
     for one in found:
         if one["damage"] or one["failure"]:
             console.print(f"{_state(one)}: {one['damage'] or one['failure']}", soft_wrap=True)
-    states = ["failed" if one["failure"] else one["state"] for one in found]
+    states = [one["state"] for one in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     total = size(sum(one["bytes"] for one in found))
     lying = [one for one in found if Path(one["folder"]).is_relative_to(folder)]  # the others are in an archive
@@ -195,8 +195,6 @@ def _folder(one: Mapping[str, Any]) -> str:
 
 
 def _state(one: Mapping[str, Any]) -> str:
-    if one["failure"]:
-        return "failed"
     return in_short(one["stopped"]) if one["state"] == "finished" else str(one["state"])
 
 

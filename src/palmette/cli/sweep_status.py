@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,21 +16,10 @@ from palmette.errors import RunDamaged
 from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
-    from palmette.studies.config import Experiment
     from palmette.studies.rundir import RunDir
     from palmette.studies.standing import Standing
 
 _ORDER = ("finished", "running", "interrupted", "new", "failed", "damaged")
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Where a run stands, one of `_ORDER`, and why it is not finished, if that is known."""
-
-    rundir: RunDir
-    standing: Standing
-    state: str
-    why: str
 
 
 def show_status(file: Path, out: Path) -> None:
@@ -39,17 +27,18 @@ def show_status(file: Path, out: Path) -> None:
     from palmette.reports.comparison import names_among
 
     runs = _found(file, out)
-    standings, counts = [run.standing for run in runs], Counter(run.state for run in runs)
+    standings = [s for _, s in runs]
+    counts, whys = Counter(s.state for s in standings), [_why(s) for s in standings]
     done, left = sum(s.epochs_done for s in standings), sum(s.epochs_left for s in standings)
-    speed = sum(_speed(run.rundir) for run in runs if run.state == "running")
+    speed = sum(_speed(rundir) for rundir, s in runs if s.state == "running")
     seconds = left / speed if speed else None
     owners = sorted({s.owner for s in standings if s.owner})
     names = names_among([s.experiment for s in standings])
     if not sys.stdout.isatty():
         told = [
-            {"run": s.experiment.id, "method": name, "seed": s.experiment.seed, "state": run.state}
-            | {"rounds": s.rounds, "epochs_done": s.epochs_done, "epochs_left": s.epochs_left, "why": run.why}
-            for run, s, name in zip(runs, standings, names, strict=True)
+            {"run": s.experiment.id, "method": name, "seed": s.experiment.seed, "state": s.state}
+            | {"rounds": s.rounds, "epochs_done": s.epochs_done, "epochs_left": s.epochs_left, "why": why}
+            for s, name, why in zip(standings, names, whys, strict=True)
         ]
         whole = {"epochs_done": done, "epochs_left": left, "seconds_left": seconds, "owners": owners}
         click.echo(json.dumps({"runs": told, "states": counts, **whole}))
@@ -59,57 +48,49 @@ def show_status(file: Path, out: Path) -> None:
     where = f" by {len(owners)} processes" if len(owners) > 1 else ""
     time = "" if seconds is None else f", about {duration(seconds)} left{where}"
     click.echo(f"{done / max(1, done + left):.0%} of all epochs{time}")
-    _show_groups(runs, names)
-    for run in runs:
-        if run.why:
-            click.echo(f"  {run.standing.experiment.id}: {run.why}")
+    _show_groups(standings, names)
+    for s, why in zip(standings, whys, strict=True):
+        if why:
+            click.echo(f"  {s.experiment.id}: {why}")
 
 
-def _show_groups(runs: Sequence[_Run], names: Sequence[str]) -> None:
+def _why(s: Standing) -> str:
+    """Why a run is not finished, if that is known."""
+    return (s.damage or s.failure or "").removeprefix(s.experiment.id).lstrip()
+
+
+def _show_groups(standings: Sequence[Standing], names: Sequence[str]) -> None:
     """A line for each method: of how many runs how many are finished, and the rounds of those that are not."""
     width = max(len(name) for name in names)
     for group in dict.fromkeys(names):
-        members = [run for run, name in zip(runs, names, strict=True) if name == group]
-        rounds = [run.standing.rounds for run in members if run.state != "finished"]
-        whole = 1 + max(run.standing.experiment.rounds for run in members)
+        members = [s for s, name in zip(standings, names, strict=True) if name == group]
+        rounds = [s.rounds for s in members if s.state != "finished"]
+        whole = 1 + max(s.experiment.rounds for s in members)
         least, most = min(rounds, default=0), max(rounds, default=0)
         some = f"{least}" if least == most else f"{least} to {most}"
         under = f", others have {some} of {whole} rounds" if most else ""
         click.echo(f"  {group:{width}}  {len(members) - len(rounds)} of {len(members)} finished{under}")
 
 
-def _found(file: Path, out: Path) -> list[_Run]:
+def _found(file: Path, out: Path) -> list[tuple[RunDir, Standing]]:
+    from palmette.studies.records import experiment_of
     from palmette.studies.rundir import RunDir, find_runs
-    from palmette.studies.standing import experiment_of
+    from palmette.studies.standing import standing_or_damage
     from palmette.studies.sweep import read
 
     if not file.exists():
         raise FileNotFoundError(f"neither a grid nor a folder of runs at {str(file)!r}")
     if not file.is_dir():
-        return [_run(RunDir(out / experiment.id), experiment) for experiment in read(file)]
+        return [(run := RunDir(out / e.id), standing_or_damage(run, e)) for e in read(file)]
     found = []
-    for rundir in find_runs(file):
+    for run in find_runs(file):
         try:
-            found.append(_run(rundir, experiment_of(rundir)))
+            found.append((run, standing_or_damage(run, experiment_of(run))))
         except RunDamaged as error:
             click.echo(f"palmette: {error}", err=True)
     if not found:
         raise FileNotFoundError(f"no run in {str(file)!r}; `palmette sweep GRID.toml` starts some")
     return found
-
-
-def _run(rundir: RunDir, experiment: Experiment) -> _Run:
-    from palmette.studies.standing import Standing, standing
-
-    try:
-        now = standing(rundir, experiment)
-    except RunDamaged as error:
-        return _Run(rundir, Standing(experiment), "damaged", str(error))
-    if now.state in ("interrupted", "new"):
-        with suppress(FileNotFoundError):
-            why = rundir.failure.read_text(encoding="utf-8").strip()
-            return _Run(rundir, now, "failed", why.removeprefix(experiment.id).lstrip())
-    return _Run(rundir, now, now.state, "")
 
 
 def _speed(rundir: RunDir) -> float:

@@ -14,9 +14,8 @@ from palmette.reports.tables import Run
 from palmette.reports.words import counted
 from palmette.studies.config import Experiment, slug
 from palmette.studies.paper import FIGURES, MODEL_NAMES, SEEDS, PaperFigure, rounds_of
-from palmette.studies.records import records_of
+from palmette.studies.records import experiment_of, records_of
 from palmette.studies.rundir import RunDir, find_runs
-from palmette.studies.standing import experiment_of
 
 VARIED = ("method", "p", "q", "eta", "gamma", "beta", "ratio", "scope")
 """What figures vary. A run belongs to a figure whose data, model and variant it has."""

@@ -8,9 +8,8 @@ from pathlib import Path
 from palmette.errors import RunDamaged
 from palmette.reports.own_runs import told_apart
 from palmette.reports.tables import Run
-from palmette.studies.records import records_of
+from palmette.studies.records import experiment_of, records_of
 from palmette.studies.rundir import find_runs
-from palmette.studies.standing import experiment_of
 
 _NAMED = 3
 """Runs that are named; more are counted."""

@@ -132,7 +132,7 @@ class InStep:
             try:
                 newest[experiment.id] = rundir.load_checkpoint() or (0, None)
             except RunDamaged as error:
-                self.end(experiment, rundir, error)
+                self._fail(experiment, rundir, error)
         parts: dict[int, list[tuple[Experiment, RunDir, Mapping[str, Any] | None]]] = {}
         for experiment, rundir in pending:
             if experiment.id not in newest:
@@ -164,7 +164,7 @@ class InStep:
                     f"{str(rundir.records_file)!r} lacks rounds; remove {str(rundir.path)!r} to begin again"
                 )
         except RunDamaged as error:
-            self.end(experiment, rundir, error)
+            self._fail(experiment, rundir, error)
             return None
         return state
 
@@ -244,7 +244,7 @@ class InStep:
                 state.rundir.append_timing({"round": state.record["round"], **timing})
             self.watch.recorded(state.experiment, state.record)
         except RunDamaged as error:
-            self.end(state.experiment, state.rundir, error)
+            self._fail(state.experiment, state.rundir, error)
 
     def _left(self, runs: Sequence[RunState]) -> list[RunState]:
         """Those that are not over."""

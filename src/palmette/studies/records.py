@@ -19,7 +19,6 @@ from palmette.measures.rows import Rows
 from palmette.pruning.weights import Weight
 from palmette.studies.config import Experiment
 from palmette.studies.rundir import RunDir, find_runs
-from palmette.studies.standing import experiment_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,6 +148,20 @@ def rows_of(
     return rows
 
 
+def experiment_of(rundir: RunDir, asked: Experiment | None = None) -> Experiment:
+    """What is run in a folder, or an error if that cannot be read, or is not what was `asked` for."""
+    try:
+        there = Experiment.from_toml(rundir.experiment)
+    except (TypeError, ValueError) as error:
+        raise RunDamaged(f"the run folder {str(rundir.path)!r} does not say what is run in it: {error}") from error
+    if asked is not None and asked != there:
+        raise RunDamaged(
+            f"{str(rundir.path)!r} holds the run {there.id}, not {asked.id}; give another folder, "
+            "or remove that one"
+        )
+    return there
+
+
 def records_of(rundir: RunDir) -> list[dict[str, Any]]:
     """The records of a run, or an error that says which file has a line that is none."""
     records = rundir.records()
@@ -164,7 +177,7 @@ def records_of(rundir: RunDir) -> list[dict[str, Any]]:
     except (KeyError, TypeError, AttributeError) as error:
         raise RunDamaged(f"{str(rundir.records_file)!r} has a line that is no record: {error!r}") from error
     if [record["round"] for record in records] != list(range(len(records))):
-        raise RunDamaged(f"{str(rundir.records_file)!r} lacks a round, or has one twice")
+        raise RunDamaged(f"{str(rundir.records_file)!r} lacks rounds, or has one twice")
     return records
 
 

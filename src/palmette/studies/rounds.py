@@ -16,8 +16,8 @@ import torch
 from palmette.errors import RunBusy, RunDamaged
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import SECONDS_BETWEEN_SAVES, InStep, Observer
+from palmette.studies.records import experiment_of, records_of
 from palmette.studies.rundir import RunDir
-from palmette.studies.standing import experiment_of
 from palmette.training.data import Images, load, validation_split
 from palmette.training.loop import check_device
 from palmette.training.team import Team
@@ -173,11 +173,7 @@ def _taken(
     try:
         locks.enter_context(rundir.lock())
         _claim(rundir, experiment)
-        records = rundir.records()
-        if [record["round"] for record in records] != list(range(len(records))):
-            raise RunDamaged(
-                f"{str(rundir.records_file)!r} lacks rounds; remove {str(rundir.path)!r} to begin again"
-            )
+        records = records_of(rundir)
     except (RunBusy, RunDamaged) as error:
         end(experiment, rundir, error)
         return None
@@ -190,15 +186,10 @@ def _taken(
 
 def _claim(rundir: RunDir, experiment: Experiment) -> None:
     """Write down what is run here, or check that it is the same."""
-    if not rundir.experiment.exists():
+    if rundir.experiment.exists():
+        experiment_of(rundir, experiment)
+    else:
         rundir.write_text(rundir.experiment.name, experiment.to_toml())
-        return
-    there = experiment_of(rundir)
-    if there != experiment:
-        raise RunDamaged(
-            f"{str(rundir.path)!r} holds the run {there.id}, not {experiment.id}; give another folder, "
-            "or remove that one"
-        )
 
 
 def _hash(images: Images) -> str:

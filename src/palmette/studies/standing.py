@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from palmette.errors import RunDamaged
 from palmette.studies.config import Experiment
+from palmette.studies.records import experiment_of as experiment_of
+from palmette.studies.records import records_of
 from palmette.studies.rundir import RunDir
 
 
@@ -21,6 +22,8 @@ class Standing:
         epoch: epochs of the round under way that need not be trained again.
         stopped: why it ended; None when it has not.
         owner: who runs it at this moment, or None.
+        failure: why it could not go on when that was last tried, or None.
+        damage: what is wrong with its folder, or None.
     """
 
     experiment: Experiment
@@ -28,14 +31,20 @@ class Standing:
     epoch: int = 0
     stopped: str | None = None
     owner: str | None = None
+    failure: str | None = None
+    damage: str | None = None
 
     @property
     def state(self) -> str:
-        """In a word: finished, running, interrupted or new."""
+        """In a word: damaged, finished, running, failed, interrupted or new."""
+        if self.damage is not None:
+            return "damaged"
         if self.stopped is not None:
             return "finished"
         if self.owner is not None:
             return "running"
+        if self.failure is not None:
+            return "failed"
         return "interrupted" if self.rounds or self.epoch else "new"
 
     @property
@@ -57,23 +66,27 @@ class Standing:
 
 
 def standing(rundir: RunDir, experiment: Experiment | None = None) -> Standing:
-    """Where the run in a folder stands; of `experiment`, or of what the folder says."""
-    experiment = experiment or experiment_of(rundir)
-    records = rundir.records()
+    """Where the run in a folder stands; of `experiment`, or of what the folder says. Damage is an error."""
+    if experiment is None or rundir.experiment.exists():
+        experiment = experiment_of(rundir, experiment)
+    records = records_of(rundir)
     number = max(rundir.checkpoint_numbers(), default=None)
     round, epoch = (0, 0) if number is None else place(experiment, number)
     if round != len(records):  # the round was recorded, and the state that begins the next not yet saved
         epoch = 0
-    stopped = records[-1].get("stopped") if records else None
-    return Standing(experiment, len(records), epoch, stopped, rundir.owner())
+    stopped, owner, failure = records[-1]["stopped"] if records else None, rundir.owner(), None
+    if stopped is None and owner is None:
+        with suppress(FileNotFoundError):  # as it is where nothing failed, or once somebody tries again
+            failure = rundir.failure.read_text(encoding="utf-8").strip()
+    return Standing(experiment, len(records), epoch, stopped, owner, failure)
 
 
-def experiment_of(rundir: RunDir) -> Experiment:
-    """What is run in a folder."""
+def standing_or_damage(rundir: RunDir, experiment: Experiment) -> Standing:
+    """Where the run of `experiment` in a folder stands; one that is damaged counts as not begun, and says why."""
     try:
-        return Experiment.from_toml(rundir.experiment)
-    except (TypeError, ValueError) as error:
-        raise RunDamaged(f"the run folder {str(rundir.path)!r} does not say what is run in it: {error}") from error
+        return standing(rundir, experiment)
+    except RunDamaged as error:
+        return Standing(experiment, damage=str(error))
 
 
 def epochs_of(experiment: Experiment, round: int) -> range:
@@ -102,12 +115,3 @@ def number_of(experiment: Experiment, round: int, epoch: int) -> int:
 def place(experiment: Experiment, number: int) -> tuple[int, int]:
     """Round and epoch of a checkpoint by its number."""
     return divmod(number, experiment.epochs + 1)
-
-
-def standing_in(folder: Path, experiment: Experiment) -> Standing:
-    """Where the run of `folder` / id stands; one whose folder is damaged counts as not begun."""
-    rundir = RunDir(folder / experiment.id)
-    with suppress(RunDamaged):  # which is said when its turn comes
-        if not rundir.experiment.exists() or experiment_of(rundir) == experiment:
-            return standing(rundir, experiment)
-    return Standing(experiment)
