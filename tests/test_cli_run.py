@@ -293,7 +293,7 @@ def test_a_damaged_folder_is_named_and_the_others_are_run(tmp_path, file, conten
     other = dataclasses.replace(damaged, seed=1)
     assert last["runs"] == {damaged.id: "damaged", other.id: "finished"}
     assert last["finished"] == 1
-    assert RunDir(tmp_path / "runs" / other.id).records()[-1]["stopped"] == "1 rounds are done"
+    assert RunDir(tmp_path / "runs" / other.id).records()[-1]["stopped"] == "1 round is done"
     assert (tmp_path / "runs" / damaged.id / file).read_text() == content
 
 

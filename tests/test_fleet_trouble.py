@@ -148,7 +148,7 @@ def test_no_memory_for_all_is_memory_for_half(tmp_path, monkeypatch, from_round)
     observer = EndsAfter()
     outcomes = run_together({tmp_path / e.id: e for e in runs}, observer=observer)
     assert sorted(str(outcome) for outcome in outcomes.values()) == [
-        "1 rounds are done",
+        "1 round is done",
         *["5 rounds are done"] * 3,
     ]
     assert "do not fit into the memory of the device; 2 at once then" in observer.said[0]
@@ -201,5 +201,5 @@ def test_what_cannot_be_compiled_trains_as_it_is_and_says_so(tmp_path, monkeypat
     observer = EndsAfter()
     runs = [dataclasses.replace(e, compile=True, rounds=1) for e in RUNS]
     outcomes = run_together({tmp_path / e.id: e for e in runs}, observer=observer)
-    assert set(outcomes.values()) == {"1 rounds are done"}
+    assert set(outcomes.values()) == {"1 round is done"}
     assert observer.said == ["the model cannot be compiled here, and trains as it is: no compiler here"]

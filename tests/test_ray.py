@@ -198,7 +198,7 @@ def test_a_grid_on_ray_has_the_records_of_one_process():
         assert run([], "runs", engine=engine) == {}
         assert ray.is_initialized()  # for the next sweep
     assert not ray.is_initialized()
-    assert outcomes == {Path("runs", e.id): "1 rounds are done" for e in read("grid.toml")}
+    assert outcomes == {Path("runs", e.id): "1 round is done" for e in read("grid.toml")}
     assert sorted(watch.records) == sorted((e.id, t) for e in read("grid.toml") for t in (0, 1))
     run(read("grid.toml"), "here")
     assert same() == [True] * 2

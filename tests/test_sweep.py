@@ -122,7 +122,7 @@ def test_fleets_of_two_models_are_run_and_nothing_is_run_twice(tmp_path):
     planned = [Experiment(**SMALL | {"model": m, "seed": s}) for s in (0, 1) for m in ("linear", "mlp")]
     watch = EndsAfter()
     outcomes = sweep.run([*planned, planned[0]], tmp_path, observer=watch)
-    assert outcomes == {tmp_path / e.id: "1 rounds are done" for e in planned}
+    assert outcomes == {tmp_path / e.id: "1 round is done" for e in planned}
     assert len(watch.records) == 4 * 2
     again = EndsAfter()
     assert sweep.run(planned, tmp_path, observer=again) == outcomes
@@ -155,7 +155,7 @@ def test_a_run_that_diverges_does_not_stop_the_others(tmp_path):
     bad = Experiment(**SMALL | {"learning_rate": 1e30, "clip": None, "epochs": 3})
     outcomes = sweep.run([good[0], bad, good[1]], tmp_path)
     assert isinstance(outcomes[tmp_path / bad.id], NotFinite)
-    assert [outcomes[tmp_path / e.id] for e in good] == ["1 rounds are done"] * 2
+    assert [outcomes[tmp_path / e.id] for e in good] == ["1 round is done"] * 2
     assert list(outcomes) == [tmp_path / e.id for e in (good[0], bad, good[1])]
 
 
@@ -164,7 +164,7 @@ def test_a_fleet_that_cannot_begin_does_not_stop_the_next(tmp_path):
     good, watch = Experiment(**SMALL), EndsAfter()
     outcomes = sweep.run([*bad, good], tmp_path, observer=watch)
     assert all(isinstance(outcomes[tmp_path / e.id], FileNotFoundError) for e in bad)
-    assert outcomes[tmp_path / good.id] == "1 rounds are done"
+    assert outcomes[tmp_path / good.id] == "1 round is done"
     assert [name for name, _ in watch.outcomes] == [e.id for e in (*bad, good)]
 
 
@@ -177,7 +177,7 @@ def test_a_network_that_raises_fails_alone(tmp_path, monkeypatch):
     assert "an odd network" in str(outcomes[tmp_path / "together" / planned[1].id])
     assert sorted(name for name, _ in watch.outcomes) == sorted(e.id for e in planned)
     for e in (planned[0], planned[2]):
-        assert outcomes[tmp_path / "together" / e.id] == "1 rounds are done"
+        assert outcomes[tmp_path / "together" / e.id] == "1 round is done"
         sweep.run([e], tmp_path / "alone")
         one, two = (RunDir(tmp_path / name / e.id).records() for name in ("together", "alone"))
         assert [r["test"]["loss"] for r in one] == pytest.approx([r["test"]["loss"] for r in two], rel=1e-4)
@@ -192,7 +192,7 @@ def test_of_a_fleet_that_fails_what_was_finished_stays_finished(tmp_path, monkey
 
     monkeypatch.setattr(sweep, "run_together", fails)
     outcomes = sweep.run([done, other], tmp_path)
-    assert outcomes[tmp_path / done.id] == "1 rounds are done"
+    assert outcomes[tmp_path / done.id] == "1 round is done"
     assert str(outcomes[tmp_path / other.id]) == "no kernel image"
 
 

@@ -239,10 +239,10 @@ def _end_of(name: str, longest: int) -> str:
 def in_short(stopped: str) -> str:
     """Why a run is over, without what everybody expects.
 
-    >>> in_short("30 rounds are done"), in_short("nothing is left to cut")
-    ('done', 'nothing is left to cut')
+    >>> in_short("30 rounds are done"), in_short("1 round is done"), in_short("nothing is left to cut")
+    ('done', 'done', 'nothing is left to cut')
     """
-    return "done" if re.fullmatch(r"[0-9]+ rounds are done", stopped) else stopped
+    return "done" if re.fullmatch("[0-9]+ rounds? (is|are) done", stopped) else stopped
 
 
 def _units(experiment: Experiment, rounds: int, epoch: int | None = None) -> int:

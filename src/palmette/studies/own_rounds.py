@@ -22,6 +22,7 @@ from palmette.studies.own_folder import Score, Wanted, claim, read_good, write_g
 from palmette.studies.randomness import random_state, set_random_state
 from palmette.studies.records import after_cut, index_maps, measured
 from palmette.studies.rundir import RunDir
+from palmette.studies.standing import all_done
 
 
 class OwnRounds:
@@ -204,7 +205,7 @@ class OwnRounds:
                 return reason
         if self.pruner.stopped:
             return self.pruner.stopped
-        return f"{self.wanted.rounds} rounds are done" if self.round >= self.wanted.rounds else None
+        return all_done(self.wanted.rounds) if self.round >= self.wanted.rounds else None
 
     def _tell(self, score: float | None, numbers: Mapping[str, Any], cut: int) -> None:
         index = "none" if numbers["pq_index"] is None else f"{numbers['pq_index']:.4f}"

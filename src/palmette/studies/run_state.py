@@ -16,7 +16,7 @@ from palmette.pruning.stopping import AccuracyDrops, AtDensity
 from palmette.studies.config import Experiment
 from palmette.studies.records import after_cut
 from palmette.studies.rundir import RunDir
-from palmette.studies.standing import epochs_of, number_of
+from palmette.studies.standing import all_done, epochs_of, number_of
 from palmette.training.data import Images
 from palmette.training.loop import Score
 from palmette.training.members import Member
@@ -144,7 +144,7 @@ class RunState:
             if reason is not None:
                 return reason
         if self.round >= self.experiment.rounds:
-            return self.pruner.stopped or f"{self.experiment.rounds} rounds are done"
+            return self.pruner.stopped or all_done(self.experiment.rounds)
         return self.pruner.stopped or None
 
     def _rewind(self) -> None:

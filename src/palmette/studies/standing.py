@@ -89,6 +89,15 @@ def standing_or_damage(rundir: RunDir, experiment: Experiment) -> Standing:
         return Standing(experiment, damage=str(error))
 
 
+def all_done(rounds: int) -> str:
+    """Why a run is over that no rule has ended.
+
+    >>> all_done(1), all_done(30)
+    ('1 round is done', '30 rounds are done')
+    """
+    return "1 round is done" if rounds == 1 else f"{rounds} rounds are done"
+
+
 def epochs_of(experiment: Experiment, round: int) -> range:
     """The epochs that a round trains."""
     return experiment.rewinding.epochs(experiment.recipe) if round else range(experiment.epochs)

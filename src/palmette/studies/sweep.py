@@ -164,7 +164,7 @@ def run(
     >>> two = [Experiment(method=m, model="linear", rounds=1, epochs=1) for m in ("sap", "one-shot")]
     >>> with TemporaryDirectory() as folder:
     ...     list(run(two, folder).values())
-    ['1 rounds are done', '1 rounds are done']
+    ['1 round is done', '1 round is done']
     """
     planned = list(dict.fromkeys(experiments))
     work = [{Path(folder) / e.id: e for e in fleet} for fleet in fleets(planned)]
