@@ -75,7 +75,7 @@ def text() -> bytes:
             f"[{study.about['title']}]({study.name}/README.md){', under way' if study.so_far else ''}",
             str(study.frame["id"].nunique()),
             str(study.frame["seed"].nunique()),
-            f"{study.frame['round'].max()} of " * bool(study.so_far) + f"{study.rounds}",
+            f"{study.rounds}",
             f"{study.frame['epochs'].max()}",
             f"{study.seconds or study.frame['seconds'].sum():,.0f} s",
         )

@@ -445,7 +445,7 @@ def test_the_overview_says_which_study_is_under_way(place, monkeypatch):
             (place / name).symlink_to(RESULTS / name)
     stand_in(place, under_way, reach=12)
     text = words(overview.text())
-    assert f"({under_way}/README.md), under way | 24 | 1 | 12 of 30 | 20 |" in text
+    assert f"({under_way}/README.md), under way | 24 | 1 | 30 | 20 |" in text
     assert "on CIFAR10 with four or one, on CIFAR100 and TinyImageNet with one and a few rounds" in text
     assert "ResNet18 on FashionMNIST and Linear on CIFAR10 too" in text
 
