@@ -331,8 +331,8 @@ def resnet18_first_rounds(study: Study, equal: pd.DataFrame, shapes: Shapes) -> 
                 and clipped["accuracy"][2] < column(f, SAP2, 2, "test_accuracy").mean(),
                 "**That is the clipping of gradients, as far as one run tells.** The authors' code [clips before "
                 "it masks](../../docs/differences.md): gradients of pruned weights count in the norm, and so the "
-                "steps of sparse networks are smaller. [A run that does so too](clipped-first.toml), of the same seed, "
-                f"has {percent(clipped['density'][2])} of the weights and an index of "
+                "steps of sparse networks are smaller. [A run that does so too](clipped-first.toml), of the same "
+                f"seed, has {percent(clipped['density'][2])} of the weights and an index of "
                 f"{clipped['pq_index'][2]:.3f} at T = 2, as published ({percent(kept[2][1])} and {index[2]:.3f}); "
                 f"here it is {percent(kept[2][0])} and {own[0]:.3f}. It is less accurate then, "
                 f"{100 * clipped['accuracy'][2]:.2f} % and here "
