@@ -88,6 +88,20 @@ def test_attention_of_torch_is_counted_too():
     assert flops_per_image(model, shape=(3, 4, 4)) == 2 * products
 
 
+def test_a_model_that_branches_with_torch_cond_is_counted_by_its_larger_branch_and_works_on():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.small, self.large = nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
+
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, self.large, self.small, (x.flatten(1),))
+
+    model = Branching()
+    assert flops_per_image(model, shape=(1, 2, 2)) == 2 * (4 * 8 + 8 * 2)
+    assert model(torch.ones(3, 1, 2, 2)).shape == (3, 2)
+
+
 def test_counting_flops_leaves_the_model_as_it_was():
     model = build("cnn", shape=(1, 8, 8), classes=3)
     model.norm2.eval()

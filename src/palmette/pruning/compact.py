@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import FlopCounterMode
 
 from palmette.errors import in_full, in_words, place_of
 from palmette.pruning.columns import aligned
 from palmette.pruning.compact_cut import cut
 from palmette.pruning.compact_graph import Plan, Walk, planned
+from palmette.pruning.flops import flops_of, no_fast_path
 from palmette.pruning.shards import check_whole
 from palmette.pruning.weights import evaluating, is_torch_pruned, uncompiled
 
@@ -94,14 +93,15 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
     args, kwargs = _called_with(example_inputs)
     if "use_cache" in inspect.signature(inner.forward).parameters:  # of Transformers; it cannot be traced
         kwargs = {"use_cache": False} | kwargs
-    with _evaluating(inner), exact(), torch.no_grad():
+    with evaluating(inner), no_fast_path(), exact(), torch.no_grad():
         walk, why = _walk(inner, args, kwargs)
-        flops = _flops(inner, args, kwargs)
+        before = flops_of(lambda: _outputs(inner, args, kwargs))
         plan = planned(walk) if walk else None
         small, notes = (
             (copy.deepcopy(inner), [why]) if plan is None else _cut_and_checked(inner, plan, args, kwargs)
         )
-        report = _report(inner, small, (flops, _flops(small, args, kwargs)), plan, notes)
+        after = flops_of(lambda: _outputs(small, args, kwargs))
+        report = _report(inner, small, (before, after), plan, notes)
     for module, original in zip(small.modules(), inner.modules(), strict=True):
         module.training = original.training
     return small, report  # type: ignore[return-value]
@@ -271,27 +271,6 @@ def _report(
         stay = "channels stay: they reach" if count > 1 else "channel stays: it reaches"
         notes = [*notes, f"{count} dead {stay} {why}"]
     return Compaction(layers, (sizes[0], sizes[1]), flops, tuple(notes))
-
-
-def _flops(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    counter = FlopCounterMode(display=False)
-    # The fused kernels for attention are not known to the counter, the products they stand for are.
-    # What is compiled while it counts, as `torch.cond` is, would fail in later calls.
-    with sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"), counter:
-        _outputs(model, args, kwargs)
-    return int(counter.get_total_flops())
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    fast = torch.backends.mha.get_fastpath_enabled()
-    try:
-        # The fast path is one node, that nothing can be followed through.
-        torch.backends.mha.set_fastpath_enabled(False)
-        with evaluating(model):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 @contextmanager

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils.flop_counter import FlopCounterMode
 
+from palmette.pruning.flops import flops_of
 from palmette.pruning.weights import evaluating, uncompiled
 from palmette.training.models.building import Shape
 
@@ -26,13 +25,5 @@ def flops_per_image(model: nn.Module, *, shape: Shape) -> int:
     model = uncompiled(model)
     example = next(model.parameters(), torch.empty(0))
     image = torch.zeros(1, *shape, device=example.device, dtype=example.dtype)
-    fast = torch.backends.mha.get_fastpath_enabled()
-    try:
-        # The fused kernels for attention are not known to the counter, the products they stand for are.
-        torch.backends.mha.set_fastpath_enabled(False)
-        counter = FlopCounterMode(display=False)
-        with evaluating(model), torch.no_grad(), sdpa_kernel(SDPBackend.MATH), counter:
-            model(image)
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-    return int(counter.get_total_flops())
+    with evaluating(model), torch.no_grad():
+        return flops_of(lambda: model(image))
