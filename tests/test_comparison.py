@@ -350,6 +350,12 @@ def test_runs_without_a_test_accuracy_are_refused_with_the_way_to_it(tmp_path):
         comparison.read([tmp_path])
 
 
+def test_a_test_in_percent_is_not_taken_for_one_that_was_not_given(tmp_path):
+    own_run(tmp_path, test=lambda model: 91.5)
+    with pytest.raises(FileNotFoundError, match=r"`test` of .* must give a fraction in \[0, 1\], got 91.5"):
+        comparison.read([tmp_path])
+
+
 def test_in_python_it_is_a_warning_that_a_run_is_left_out(tmp_path):
     for name in "ab":
         pm.run(Experiment(model="linear", epochs=0, rounds=0, seed=ord(name)), tmp_path / name)

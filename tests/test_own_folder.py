@@ -199,14 +199,22 @@ def test_a_report_is_made_of_them(whole, tmp_path):
 
 
 def test_a_score_that_is_no_accuracy_is_recorded_as_what_it_is(tmp_path):
+    from click.testing import CliRunner
+
+    from palmette.cli import main
+
     def minus_loss(model):
         with torch.no_grad():
             return -nn.functional.cross_entropy(model(X), Y)
 
-    pm.prune_and_retrain(network(), train, minus_loss, **OPTIONS | {"tolerance": 9.0, "folder": tmp_path})
-    last = RunDir(tmp_path).records()[-1]["validation"]
+    options = OPTIONS | {"tolerance": 0.9, "folder": tmp_path / "run", "test": evaluate}
+    pm.prune_and_retrain(network(), train, minus_loss, **options)
+    last = RunDir(tmp_path / "run").records()[-1]["validation"]
     assert last["accuracy"] is None
     assert last["score"] < 0
+    done = CliRunner().invoke(main, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "page.html")])
+    assert done.exit_code == 0, done.output
+    assert "point is judged on the test set:" in (tmp_path / "page.html").read_text()
 
 
 def test_a_budget_that_runs_do_not_know_is_recorded_all_the_same(tmp_path):

@@ -18,8 +18,9 @@ from palmette.reports.figures import LINES
 from palmette.reports.page import _library, page
 from palmette.reports.page_data import curves, settings, studies
 from palmette.reports.page_looks import LOOKS
-from palmette.reports.page_words import outcome, sentence, verdict
-from palmette.reports.phases import phases, turns
+from palmette.reports.page_words import judged_on, outcome, sentence, verdict
+from palmette.reports.phases import phases, phases_of_mean, turns
+from palmette.reports.tables import last_kept
 from palmette.studies.config import Experiment
 from palmette.studies.rundir import find_runs
 
@@ -288,6 +289,24 @@ def test_an_index_that_turned_up_too_late_is_not_counted_as_in_time():
         "The PQ Index turned up for good while accuracy was still within one point of dense; the run did not "
         "collapse."
     )
+
+
+def validated(run, accuracies):
+    for record, accuracy in zip(run[1], accuracies, strict=True):
+        record["validation"] = {"loss": None, "accuracy": accuracy, "score": accuracy or -1.5}
+    return run
+
+
+def test_a_run_is_judged_on_one_kind_of_data_from_beginning_to_end():
+    at_test, at_validation = [0.9, 0.9, 0.2], [0.9, 0.2, 0.2]
+    judged = validated(run_of(Experiment(), at_test), at_validation)
+    assert (last_kept(judged[1]), phases_of_mean([judged[1]])[1]) == (0, "collapsed")
+    assert "judged on validation images" in judged_on(studies([judged])[0])
+    for unusual in ([None] * 3, [None, 0.2, 0.2], [0.9, 0.2, None]):  # percent may be below 1, and R² below 0
+        other = validated(run_of(Experiment(seed=1), at_test), unusual)
+        assert (last_kept(other[1]), phases_of_mean([other[1]])[1]) == (1, "falling")
+        assert "judged on the test set:" in judged_on(studies([other])[0])
+        assert "judged on the test set where a run has no validation" in judged_on(studies([judged, other])[0])
 
 
 def test_names_cannot_break_out_of_the_page():

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palmette.reports.page_data import Series, Study
-from palmette.reports.phases import phases_of, turns
+from palmette.reports.phases import has_validation, phases_of, turns
 from palmette.reports.tables import WITHIN, last_kept
 
 Row = dict[str, Any]
@@ -84,13 +84,13 @@ def number(values: Sequence[float]) -> str:
 
 
 def judged_on(study: Study) -> str:
-    """Which images decided what is within one point."""
-    held = [experiment.validation_images(2**60) > 0 for experiment, _ in study.runs]
+    """Which data decided what is within one point."""
+    held = [has_validation(records) for _, records in study.runs]
     if all(held):
         return (
             f"Within {100 * WITHIN:g} point is judged on validation images; accuracies shown are on the test set."
         )
-    some = " where a run has no validation images" if any(held) else ""
+    some = " where a run has no validation accuracy" if any(held) else ""
     return (
         f"Within {100 * WITHIN:g} point is judged on the test set{some}: it describes curves, and is no way to "
         "choose a round. The first round that falls below counts, even if a later one is better again."

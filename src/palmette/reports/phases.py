@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Record
 
 Phase = Literal["falling", "rising", "collapsed"]
 PHASES: tuple[Phase, ...] = get_args(Phase)
+Each = TypeVar("Each")
 
 COLLAPSE = 0.05
 """How far below the dense network's an accuracy must be, from some round to the end, to be a collapse."""
@@ -21,7 +22,7 @@ RULE = (
     f"Collapsed: from this round to the end, every accuracy is more than {100 * COLLAPSE:g} points below that of "
     "round 0. Rising: the rounds before a collapse that come after the one with the lowest PQ Index (p = 0.5, "
     f"q = 1), if there are at least {FOLLOWING}; so the index has turned up for good. Falling: all rounds before "
-    "those. Judged run by run on validation images where there are any, else on the test set; the rule describes "
+    "those. Judged run by run on validation accuracy where there is one, else on the test set; the rule describes "
     "a curve that is known to its end, and is no way to choose a round."
 )
 
@@ -51,14 +52,13 @@ def phases(accuracy: Sequence[float], index: Sequence[float | None]) -> list[Pha
 
 def phases_of(records: Sequence[Record]) -> list[Phase]:
     """The phase of each round of a run."""
-    return phases([judged(record) for record in records], [record["retrained"]["pq_index"] for record in records])
+    return phases(judged(records), [record["retrained"]["pq_index"] for record in records])
 
 
 def phases_of_mean(many: Sequence[Sequence[Record]]) -> list[Phase]:
     """The phases of the mean curve of several runs, over those that reached a round."""
-    rounds = by_round(many)
-    accuracy = [statistics.fmean(map(judged, at)) for at in rounds]
-    return phases(accuracy, [mean([record["retrained"]["pq_index"] for record in at]) for at in rounds])
+    accuracy = [statistics.fmean(at) for at in by_round(list(map(judged, many)))]
+    return phases(accuracy, [mean([record["retrained"]["pq_index"] for record in at]) for at in by_round(many)])
 
 
 def turns(found: Sequence[Phase]) -> dict[str, int | None]:
@@ -73,15 +73,21 @@ def turns(found: Sequence[Phase]) -> dict[str, int | None]:
     }
 
 
-def by_round(many: Sequence[Sequence[Record]]) -> list[list[Record]]:
-    """The records of each round, of the runs that reached it."""
+def by_round(many: Sequence[Sequence[Each]]) -> list[list[Each]]:
+    """What there is of each round, such as records, of the runs that reached it."""
     last = max(map(len, many), default=0)
     return [[records[t] for records in many if len(records) > t] for t in range(last)]
 
 
-def judged(record: Record) -> float:
-    """The accuracy that a run is judged by: on validation images where there are any."""
-    return float((record["validation"] or record["test"])["accuracy"])
+def judged(records: Sequence[Record]) -> list[float]:
+    """The accuracies that a run is judged by."""
+    part = "validation" if has_validation(records) else "test"
+    return [record[part]["accuracy"] for record in records]
+
+
+def has_validation(records: Sequence[Record]) -> bool:
+    """Whether a run has validation accuracies; minus a loss, or percent, is none."""
+    return all(record["validation"] and record["validation"]["accuracy"] is not None for record in records)
 
 
 def mean(values: Sequence[Any]) -> float | None:

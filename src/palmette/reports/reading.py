@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from palmette.errors import RunDamaged
 from palmette.reports.own_runs import told_apart
@@ -33,9 +34,8 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
             continue
         if not records:
             empty.append(rundir.path.name)
-        elif any(record["test"]["accuracy"] is None for record in records):
-            name = repr(str(rundir.path))
-            left_out.append(f"left out: {name} has no test accuracy; prune_and_retrain takes a function `test`")
+        elif lacking := [record["test"] for record in records if record["test"]["accuracy"] is None]:
+            left_out.append(f"left out: {str(rundir.path)!r} has no test accuracy; {_to_have_one(lacking[0])}")
         else:
             runs[rundir.path] = (experiment, records)
     left_out += [_without_a_round(empty)] if empty else []
@@ -44,6 +44,17 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
         raise FileNotFoundError("; ".join([f"no run to read in {places}", *left_out]))
     own = told_apart(runs)
     return {path: (own.get(path, e), records) for path, (e, records) in runs.items()}, left_out
+
+
+def _to_have_one(test: Mapping[str, Any]) -> str:
+    """What to do for a test accuracy.
+
+    >>> print(_to_have_one({"accuracy": None, "score": 91.5}))
+    the function `test` of prune_and_retrain must give a fraction in [0, 1], got 91.5
+    """
+    if test.get("score") is None:
+        return "prune_and_retrain takes a function `test`"
+    return f"the function `test` of prune_and_retrain must give a fraction in [0, 1], got {test['score']:g}"
 
 
 def _without_a_round(names: Sequence[str]) -> str:
