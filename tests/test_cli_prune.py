@@ -232,7 +232,8 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path):
+@pytest.mark.parametrize("options", [(), ("--pack",)])
+def test_a_full_disk_leaves_what_was_there(tmp_path, options):
     file, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     save_file({"w": torch.randn(500, 500)}, file)
     out.write_bytes(b"mine")
@@ -240,11 +241,11 @@ def test_a_full_disk_leaves_what_was_there(tmp_path):
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))  # half of what is to be written
-        said = refused(file, "-o", out)
+        said = refused(file, "-o", out, *options)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
-    assert "could not be written: File too large; what was there before is untouched" in said
+    assert f"{str(out)!r} could not be written: File too large; what was there before is untouched" in said
     assert out.read_bytes() == b"mine"
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
 

@@ -226,10 +226,15 @@ def test_a_folder_that_is_not_there_is_named_and_nothing_is_written(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 
 
+def test_a_name_that_no_file_can_have_is_refused_by_that_name(tmp_path):
+    with pytest.raises(NotWritten, match=r"^cannot write .*/m{250}': File name too long$"):
+        some_masks().save(tmp_path / ("m" * 250))
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_without_permission_is_named(tmp_path):
     tmp_path.chmod(0o500)
-    with pytest.raises(PermissionError):
+    with pytest.raises(NotWritten, match="Permission denied"):
         some_masks().save(tmp_path / "masks")
     assert os.listdir(tmp_path) == []
 
@@ -244,13 +249,12 @@ def test_what_another_process_is_writing_is_left_to_it(tmp_path):
 def test_a_disk_that_fails_half_way_leaves_the_old_file_whole(tmp_path, monkeypatch):
     some_masks(1).save(tmp_path / "masks")
 
-    def fail(self, data):
-        with open(self, "wb") as file:
-            file.write(data[:20])
+    def fail(tensors, path, metadata):
+        path.write_bytes(b"half of it")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("pathlib.Path.write_bytes", fail)
-    with pytest.raises(OSError, match="no space"):
+    monkeypatch.setattr("palmette.pruning.writing.save_file", fail)
+    with pytest.raises(NotWritten, match=r"^cannot write .*masks': no space left on device$"):
         some_masks(2).save(tmp_path / "masks")
     assert pm.Masks.load(tmp_path / "masks") == some_masks(1)
     assert os.listdir(tmp_path) == ["masks"]

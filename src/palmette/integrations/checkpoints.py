@@ -221,7 +221,7 @@ def _explained(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, NotWritten):
+        if isinstance(error, NotWritten) and not error.strerror:
             raise
         shown = str(out).replace(f".{os.getpid()}.partial", "")  # the name that was asked for
         raise NotWritten(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
-from palmette.errors import MaskMismatch, NotWritten
+from palmette.errors import MaskMismatch
 from palmette.pruning.shards import added, beside, is_sharded, local
 from palmette.pruning.weights import Weight, tensors_of
+from palmette.pruning.writing import write_safetensors
 
 _FORMAT = "palmette-masks-1"
 _SHARDED = "palmette-masks-sharded-1"
@@ -151,14 +150,7 @@ class Masks(Mapping[str, Tensor]):
             )
         state = self.state_dict()
         metadata = {"format": _FORMAT, "shapes": json.dumps(state["shapes"])}
-        path = Path(path)
-        check_place(path)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-        try:
-            partial.write_bytes(save(state["bits"], metadata))
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_safetensors(Path(path), state["bits"], metadata)
 
     @staticmethod
     def load(path: str | Path, like: Mapping[str, Tensor | Weight] | None = None) -> Masks:
@@ -182,14 +174,6 @@ class Masks(Mapping[str, Tensor]):
         if like is not None:
             check_match(masks, {n: w.shape for n, w in like.items()}, f"the masks in {str(path)!r}")
         return masks
-
-
-def check_place(path: Path) -> None:
-    """Raise, before anything is written, unless `path` names a file in a folder that there is."""
-    if not path.name or os.path.isdir(path):
-        raise NotWritten(f"cannot write {str(path)!r}: that is a folder, and not the name of a file")
-    if not os.path.isdir(path.parent):
-        raise NotWritten(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
 
 
 def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], what: str) -> None:

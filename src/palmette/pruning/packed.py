@@ -7,26 +7,24 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import warnings
 import zlib
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from palmette.errors import NotWritten, PackedDamaged
-from palmette.pruning.masks import check_match, check_place
+from palmette.errors import PackedDamaged
+from palmette.pruning.masks import check_match
 from palmette.pruning.positions import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
 from palmette.pruning.shards import check_whole
 from palmette.pruning.weights import INTEGER, is_torch_pruned, uncompiled
+from palmette.pruning.writing import said
+from palmette.pruning.writing import write_safetensors as write_safetensors
 
 _FORMAT = "palmette-packed-1"
 _SECOND_TENSOR = 160
@@ -108,7 +106,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
         raise
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PackedDamaged(
-            f"{str(path)!r} is damaged or no safetensors file: {_said(error)}; copy it anew "
+            f"{str(path)!r} is damaged or no safetensors file: {said(error)}; copy it anew "
             "from where it was made, or read one of torch.save with torch.load"
         ) from error
     if model is None:
@@ -123,25 +121,6 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
     check_match(state, {n: v.shape for n, v in own.items()}, f"the weights in {str(path)!r}")
     inner.load_state_dict(state)
     return model
-
-
-def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file, whole or not at all."""
-    check_place(path)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    try:
-        partial.touch()
-        mode = partial.stat().st_mode
-        save_file(tensors, partial, metadata)
-        partial.chmod(mode)  # save_file makes files that nobody else may read
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except (OSError, SafetensorError) as error:
-        raise NotWritten(f"cannot write {str(path)!r}: {_said(error)}") from error
-    finally:
-        with suppress(OSError):
-            partial.unlink()
 
 
 def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -281,11 +260,3 @@ def _crc(tensor: Tensor) -> int:
 
 def _name_of(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-def _said(error: Exception) -> str:
-    """What a library raised, as part of a sentence."""
-    if isinstance(error, KeyError):
-        return f"there is no {error}"
-    said = str(getattr(error, "strerror", None) or error).split("\n")[0].rstrip(".")
-    return re.sub(r"^.*I/O error: (.*?) \(os error.*$", r"\1", said)
