@@ -1,5 +1,6 @@
 import pytest
 import torch
+import transformers
 from torch import nn
 
 import palmette as pm
@@ -55,3 +56,34 @@ def test_the_inputs_of_a_layer_are_where_it_has_them(layer, shape):
     x.select(shape.index(2), 1).fill_(2.0)
     (norm,) = input_norms(layer, [{"input": x}]).values()
     assert norm.tolist() == [0.0, (4 * x.numel() / 2) ** 0.5]
+
+
+class OfTransformers(transformers.pytorch_utils.Conv1D):
+    """A subclass: inputs first, as in its parent."""
+
+
+class Conv1D(nn.Module):
+    """A class of one's own that has only the name of that of Transformers: outputs first."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2, 2))
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+def test_a_subclass_of_the_conv1d_of_transformers_counts_and_another_class_of_that_name_does_not():
+    model = nn.Sequential(OfTransformers(2, 2), Conv1D())
+    norms = input_norms(model, [{"input": torch.tensor([[3.0, 0.0], [4.0, 1.0]])}])
+    assert {name: norm.tolist() for name, norm in norms.items()} == {"0.weight": [5.0, 1.0]}
+    saliency = weighted_by_inputs(norms | {"1.weight": torch.tensor([5.0, 1.0])}, model)
+    assert saliency("0.weight", torch.ones(2, 2)).tolist() == [[5.0, 5.0], [1.0, 1.0]]
+    assert saliency("1.weight", torch.ones(2, 2)).tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+def test_a_compact_subclass_of_the_conv1d_of_transformers_says_its_new_size():
+    model = nn.Sequential(OfTransformers(4, 2), nn.ReLU(), OfTransformers(3, 4))
+    model[0].weight.data[:, :1] = 0
+    small, _ = pm.compact(model, torch.randn(5, 2))
+    assert [(layer.nx, layer.nf) for layer in (small[0], small[2])] == [(2, 3), (3, 3)]

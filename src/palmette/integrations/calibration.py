@@ -26,7 +26,15 @@ from palmette.pruning.packed import save
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.scopes import Scope
-from palmette.pruning.weights import LAYERS, as_patterns, evaluating, prunable, tensors_of, uncompiled
+from palmette.pruning.weights import (
+    LAYERS,
+    as_patterns,
+    evaluating,
+    is_transformers_conv1d,
+    prunable,
+    tensors_of,
+    uncompiled,
+)
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
 
@@ -214,5 +222,5 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
     """Each layer by the name of its weight, and the axis of that which counts the layer's inputs."""
     for name, module in model.named_modules():
         usual = isinstance(module, LAYERS)
-        if usual or type(module).__name__ == "Conv1D":
+        if usual or is_transformers_conv1d(module):
             yield f"{name}.weight" if name else "weight", module, int(usual)

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from palmette.pruning.compact_graph import Plan, Stored
+from palmette.pruning.weights import is_transformers_conv1d
 
 
 def cut(model: nn.Module, plan: Plan, gone: Tensor, untold: Tensor) -> nn.Module:
@@ -78,5 +79,5 @@ def _resize(module: Any) -> None:
         module.num_parameters = len(weight)
     elif isinstance(module, nn.Embedding):
         module.embedding_dim = weight.shape[1]
-    elif type(module).__name__ == "Conv1D" and hasattr(module, "nf"):  # of Transformers
+    elif is_transformers_conv1d(module):
         module.nx, module.nf = weight.shape

@@ -227,7 +227,7 @@ def _layouts(model: nn.Module) -> Mapping[Tensor, tuple[bool, int]]:
             found[weight] = (False, 1)
         elif isinstance(module, _TRANSPOSED):
             found[weight] = (True, module.groups)
-        elif _is_transformers_conv1d(module):
+        elif is_transformers_conv1d(module):
             found[weight] = (True, 1)
     return {weight: layout for weight, layout in found.items() if weight not in embedded}
 
@@ -249,8 +249,8 @@ def is_torch_pruned(name: str, names: Container[str]) -> bool:
     return name.endswith("_orig") and f"{name.removesuffix('_orig')}_mask" in names
 
 
-def _is_transformers_conv1d(module: nn.Module) -> bool:
-    # By name, so that transformers need not be installed.
+def is_transformers_conv1d(module: nn.Module) -> bool:
+    """Whether it is the layer of GPT-2: a Linear one with its inputs first. Transformers need not be installed."""
     return any(
         c.__name__ == "Conv1D" and c.__module__ == "transformers.pytorch_utils" for c in type(module).__mro__
     )
