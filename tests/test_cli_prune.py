@@ -11,9 +11,12 @@ import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import palmette as pm
 from palmette.cli import main
+from palmette.integrations.calibration import prune_calibrated
 from palmette.integrations.checkpoints import prune_checkpoint
 from test_compressible import mixed
 from test_files import NESTINGS, net, sharded
@@ -387,6 +390,33 @@ def test_calibration_ranks_weights_by_their_inputs(tmp_path, tiny_llama):
     masks = pm.Masks.load(tmp_path / "out" / "model.masks.safetensors", like=pm.prunable(again))
     assert torch.equal(masks["model.layers.1.mlp.down_proj.weight"], kept)
     assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+class Largest(TorchDispatchMode):
+    """The most entries that anything computed has."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        found = func(*args, **(kwargs or {}))
+        self.most = max([self.most, *(t.numel() for t in tree_leaves(found) if isinstance(t, torch.Tensor))])
+        return found
+
+
+def test_a_calibrated_cut_is_measured_without_a_copy_of_all_weights(tmp_path, tiny_llama):
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\n")
+    with Largest() as largest:
+        cut = prune_calibrated(tiny_llama, tmp_path / "out", text, budget=pm.FixedRatio(0.5))
+    assert 0 < largest.most < sum(layer.entries for layer in cut.layers) / 2
+    masks = pm.Masks.load(tmp_path / "out" / "model.masks.safetensors")
+    for folder, kept, index in (
+        (tiny_llama, pm.Masks.ones_like(masks), cut.index_before),
+        (tmp_path / "out", masks, cut.index_after),
+    ):
+        state = load_file(folder / "model.safetensors")
+        weights, marks = (torch.cat([of[n].flatten() for n in masks]) for of in (state, kept))
+        assert float(pm.pq_index(weights, kept=marks)) == pytest.approx(index, abs=1e-12)
 
 
 def test_a_place_that_no_file_can_have_is_told_by_its_name(tmp_path):

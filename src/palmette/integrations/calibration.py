@@ -19,7 +19,8 @@ from palmette.errors import first_line
 from palmette.integrations.checkpoints import CheckpointCut, LayerCut, place_for
 from palmette.integrations.files import readable
 from palmette.integrations.shards import masks_file, read
-from palmette.measures.pq import pq_index
+from palmette.measures.pq import index_of_rows
+from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
 from palmette.pruning.masks import Masks
 from palmette.pruning.packed import save
@@ -32,7 +33,6 @@ from palmette.pruning.weights import (
     evaluating,
     is_transformers_conv1d,
     prunable,
-    tensors_of,
     uncompiled,
 )
 
@@ -124,7 +124,6 @@ def prune_calibrated(
                 f"({first_line(error)}); prune it without --calibrate"
             ) from error
         before = Masks({n: earlier.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
-        index_before = _index(tensors_of(weights), before, budget)
         zero = {n: w.tensor.detach() == 0 for n, w in weights.items()}
         pruner = Pruner(
             model,
@@ -135,13 +134,17 @@ def prune_calibrated(
             exclude=exclude,
             masks=before,
         )
-        pruner.step()
+        index_before = pruner.step().index
         size = sum(p.numel() * p.element_size() for p in model.parameters())
         if pack:
             save(file, model)
         else:
             model.save_pretrained(file.parent, max_shard_size=2**62)  # in one file, as its masks are
             pruner.masks.save(masks_file(file))
+    kept = Rows(
+        tuple(w.tensor.detach().reshape(1, -1) for w in weights.values()),
+        tuple(pruner.masks[n].reshape(1, -1) for n in weights),
+    )
     layers = tuple(
         LayerCut(n, m.numel(), int(before[n].sum()), int(m.sum()), int((before[n] & ~m & zero[n]).sum()))
         for n, m in pruner.masks.items()
@@ -150,7 +153,7 @@ def prune_calibrated(
     return CheckpointCut(
         layers,
         index_before,
-        _index(tensors_of(weights), pruner.masks, budget),
+        float(index_of_rows(kept, p=budget.p, q=budget.q)),
         written,
         None if pack else masks_file(written),
         size,
@@ -163,12 +166,6 @@ def _masks_beside(source: Path) -> dict[str, Tensor]:
     with readable(file):
         stored = read(file)[0] if file.is_file() else []
         return {t.name: t.kept(0, t.shape[0]) for t in stored if t.kept is not None}
-
-
-def _index(weights: Mapping[str, Tensor], masks: Mapping[str, Tensor], budget: Budget) -> float:
-    flat = torch.cat([w.detach().reshape(-1) for w in weights.values()])
-    kept = torch.cat([masks[n].reshape(-1) for n in weights])
-    return float(pq_index(flat, p=budget.p, q=budget.q, kept=kept))
 
 
 def _loaded(source: Path) -> tuple[Any, Any]:
