@@ -2,6 +2,7 @@
 
 import pytest
 
+from palmette.studies.config import Experiment
 from palmette.studies.paper import FIGURES, model_epochs
 from palmette.studies.rounds import fleets
 
@@ -66,6 +67,7 @@ def test_scaled_down_it_costs_less_and_a_shared_run_is_one_run():
     whole = FIGURES["fig2"].experiments()
     assert model_epochs(whole) == 4 * 4 * 31 * 200
     assert model_epochs(FIGURES["fig2"].experiments(seeds=[0], epochs=10, rounds=5)) == 4 * 6 * 10
+    assert model_epochs([Experiment(epochs=15, rounds=2, rewind="epoch:5")]) == 15 + 10 + 10
     assert set(FIGURES["fig7"].experiments()) == set(whole)
     assert set(FIGURES["fig1"].experiments()) < set(whole)
     scopes = FIGURES["fig19"].experiments()

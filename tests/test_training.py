@@ -194,8 +194,8 @@ def test_each_rewind_says_where_weights_and_schedule_start():
     assert Rewind("init").goes_back
     assert Rewind("epoch", 1).goes_back
     assert not Rewind("learning-rate").goes_back
-    assert list(Rewind("epoch", 1).epochs(recipe)) == [1, 2, 3]
-    assert list(Rewind("learning-rate").epochs(recipe)) == [0, 1, 2, 3]
+    assert list(Rewind("epoch", 1).epochs(4)) == [1, 2, 3]
+    assert list(Rewind("learning-rate").epochs(4)) == [0, 1, 2, 3]
     assert Rewind("learning-rate").learning_rate_at(recipe, 0) == 1.0
     assert {Rewind("fine-tune").learning_rate_at(recipe, e) for e in range(4)} == {recipe.learning_rate_at(3)}
 

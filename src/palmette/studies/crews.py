@@ -6,7 +6,6 @@ Nothing here knows of machines. An engine asks for crews when workers are free, 
 
 from __future__ import annotations
 
-import functools
 import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from palmette.studies.config import Experiment
-from palmette.studies.standing import epochs_of
+from palmette.studies.standing import epochs_before
 
 TRIES = 3
 """So often a run may fail without a new round in between; then it is set aside."""
@@ -108,8 +107,8 @@ class Schedule:
         return self.seconds.get(of, scale * self.guess.get(of, 1.0))
 
     def _epochs_left(self, folder: Path, experiment: Experiment) -> int:
-        done, later = self.rounds.get(folder, 0), _epochs_later(experiment.epochs, experiment.rewind)
-        return (experiment.rounds + 1 - done) * later + (experiment.epochs - later if done == 0 else 0)
+        done = epochs_before(experiment, self.rounds.get(folder, 0))
+        return epochs_before(experiment, experiment.rounds + 1) - done
 
     def next(self, now: float = 0.0) -> Crew | None:
         """The crew with the most work left, to be trained now; None if none is ready."""
@@ -202,12 +201,6 @@ class Schedule:
 def _fewest(runs: Mapping[Path, Experiment]) -> int:
     """Runs of this kind that a part of them must have."""
     return TOGETHER.get(next(iter(runs.values())).model, 1)
-
-
-@functools.cache
-def _epochs_later(epochs: int, rewind: str) -> int:
-    """Of each round but the first."""
-    return len(epochs_of(Experiment(epochs=epochs, rewind=rewind), 1))
 
 
 def kind(experiment: Experiment) -> object:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from palmette.studies.config import Experiment
+from palmette.studies.standing import epochs_before
 from palmette.training.recipe import Precision
 
 Kind = Literal["hypothesis", "rounds", "scopes", "p and q", "eta and gamma", "p-q map", "table"]
@@ -123,7 +124,7 @@ def model_epochs(experiments: Iterable[Experiment]) -> int:
     >>> model_epochs(FIGURES["fig2"].experiments())
     99200
     """
-    return sum(e.epochs * (e.rounds + 1) for e in experiments)
+    return sum(epochs_before(e, e.rounds + 1) for e in experiments)
 
 
 _VARIANTS: dict[str, Sequence[Mapping[str, object]]] = {

@@ -100,7 +100,7 @@ def all_done(rounds: int) -> str:
 
 def epochs_of(experiment: Experiment, round: int) -> range:
     """The epochs that a round trains."""
-    return experiment.rewinding.epochs(experiment.recipe) if round else range(experiment.epochs)
+    return experiment.rewinding.epochs(experiment.epochs) if round else range(experiment.epochs)
 
 
 def epochs_before(experiment: Experiment, rounds: int) -> int:

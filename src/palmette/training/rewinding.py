@@ -23,7 +23,7 @@ class Rewind:
 
     >>> Rewind.parse("epoch:5")
     Rewind(kind='epoch', to=5)
-    >>> Rewind.parse("epoch:5").epochs(Recipe(epochs=8))
+    >>> Rewind.parse("epoch:5").epochs(8)
     range(5, 8)
     """
 
@@ -53,9 +53,9 @@ class Rewind:
         """Whether a round starts from weights that were put aside in round 0, buffers included."""
         return self.kind in ("init", "epoch")
 
-    def epochs(self, recipe: Recipe) -> range:
-        """The epochs of a round after the first, which trains for all of the recipe's."""
-        return range(self.to, recipe.epochs)
+    def epochs(self, first: int) -> range:
+        """The epochs of a round after the first, which trains for so many."""
+        return range(self.to, first)
 
     def learning_rate_at(self, recipe: Recipe, epoch: int) -> float:
         """Of an epoch of a round after the first."""
