@@ -170,15 +170,16 @@ def test_a_function_of_one_vector_is_judged_as_one_of_rows():
     assert shown(check(one, trials=50)) == shown(check(kappa4, trials=50))
 
 
-def test_undefined_before_is_skipped_and_undefined_after_counts_against():
+@pytest.mark.parametrize("undefined", [math.nan, math.inf, -math.inf])
+def test_undefined_before_is_skipped_and_undefined_after_counts_against(undefined):
     def only(lengths):
-        return lambda w, dim: gini_index(w, dim=dim) * (1.0 if w.shape[dim] in lengths else math.nan)
+        return lambda w, dim: gini_index(w, dim=dim) + (0.0 if w.shape[dim] in lengths else undefined)
 
     only_long = check(only(range(3, 99)), trials=50)
     assert all(verdict.holds for verdict in only_long.values())
     only_short = check(only(range(17)), trials=50)
     assert [key for key, verdict in only_short.items() if not verdict.holds] == ["D4", "P2"]
-    assert str(only_short["P2"]).endswith(" to undefined")
+    assert all(str(only_short[key]).endswith(" to undefined") for key in ("D4", "P2"))
 
 
 def test_a_tie_is_told_from_a_small_step():

@@ -98,7 +98,8 @@ class Counterexample:
     def moves(self) -> bool:
         """Whether the two values differ; if not, the property fails by a tie, where it asks for a change."""
         size = max(1.0, abs(self.value_before), abs(self.value_after))
-        return not abs(self.value_after - self.value_before) <= TOLERANCE * size
+        tie = abs(self.value_after - self.value_before) <= TOLERANCE * size
+        return not (tie and math.isfinite(self.value_after))
 
     def __str__(self) -> str:
         before, after = self.values()
@@ -214,9 +215,8 @@ def _judge(evaluate: Callable[[Tensor], Tensor], what: Property, trials: int, se
 def _compares(before: Tensor, after: Tensor, relation: Literal["<", "=", ">"]) -> Tensor:
     tolerance = TOLERANCE * torch.maximum(before.abs(), after.abs()).clamp_min(1.0)
     rise = after - before
-    if relation == "=":
-        return rise.abs() <= tolerance
-    return (rise < -tolerance if relation == "<" else rise > tolerance) & after.isfinite()
+    holds = {"<": rise < -tolerance, "=": rise.abs() <= tolerance, ">": rise > tolerance}[relation]
+    return holds & after.isfinite()
 
 
 def _counterexample(trial: Trial, before: Tensor, after: Tensor, kept: Tensor) -> Counterexample:
