@@ -98,6 +98,35 @@ def test_a_batch_norm_whose_scale_is_zero_makes_its_channel_dead():
     assert small[3].bias is not None  # the constant of a ReLU of 1, which the layer had no bias for
 
 
+class ComputedNorm(nn.Module):
+    """A batch norm with one of its four vectors computed."""
+
+    def __init__(self, computed, how):
+        super().__init__()
+        self.computed, self.how = computed, how
+        self.conv, self.make, self.head = nn.Conv2d(3, 8, 3), nn.Linear(4, 8), nn.Linear(8, 2)
+        self.given = nn.Parameter(torch.rand(4) + 0.5)
+        self.plain = nn.Parameter(torch.rand(8) + 0.5)
+        self.register_buffer("mean", torch.zeros(8))
+        self.register_buffer("var", torch.ones(8))
+
+    def forward(self, x):
+        made = self.make(self.given).abs() if self.how == "by a layer" else self.plain * 2
+        vectors = {"running_mean": self.mean, "running_var": self.var} | {self.computed: made}
+        return self.head(F.batch_norm(self.conv(x), **vectors).mean((2, 3)))
+
+
+@pytest.mark.parametrize("how", ["by a layer", "from a parameter"])
+@pytest.mark.parametrize("computed", ["weight", "bias", "running_mean", "running_var"])
+def test_channels_stay_that_reach_a_batch_norm_with_computed_numbers(computed, how):
+    model = ComputedNorm(computed, how).eval()
+    model.conv.weight.data[:4] = 0
+    small, report = pm.compact(model, torch.randn(2, 3, 8, 8))
+    assert report.layers == {}
+    assert report.notes == ("4 dead channels stay: they reach batch_norm (batch_norm)",)
+    assert same_outputs(model, small, torch.randn(2, 3, 8, 8))
+
+
 @pytest.mark.parametrize(("padding", "left"), [(0, 3), (1, 4)])
 def test_a_constant_that_meets_padding_with_zeros_stays(padding, left):
     model = nn.Sequential(nn.Conv2d(4, 5, 3), nn.ReLU(), nn.Conv2d(5, 2, 3, padding=padding))

@@ -131,9 +131,12 @@ def _conv_transpose(walk: Walk, node: Node) -> Value:
 
 def _batch_norm(walk: Walk, node: Node) -> Value:
     names = ("input", "weight", "bias", "running_mean", "running_var")
-    x, *rest = (walk.value(a) for a in arguments(node, *names))
+    given = arguments(node, *names)
+    x, *rest = map(walk.value, given)
     training, eps = arguments(node, "training", "eps")
     if training or not isinstance(x, Channels) or x.axis != 1 or rest[2] is None or rest[3] is None:
+        return walk.stop(node)
+    if not all(a is None or isinstance(s, Stored) for a, s in zip(given[1:], rest, strict=True)):  # it is computed
         return walk.stop(node)
     for stored in [s for s in rest if s is not None]:
         walk.join(walk.axis(stored, 0), x.atoms)
