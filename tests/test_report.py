@@ -7,10 +7,12 @@ import re
 import shutil
 import statistics
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from click.testing import CliRunner
+from torch import nn
 
 import palmette as pm
 from palmette.cli.report import report
@@ -394,6 +396,22 @@ def test_own_runs_with_the_same_settings_are_all_counted(tmp_path):
     assert [row["n"] for row in narrow] == [2, 2]
     assert [(row["n"], row["kept"]) for row in wide] == [(1, 96), (1, wide[1]["kept"])]
     assert re.search("seed0.*, .*seed1.* have the same settings", text)
+
+
+def test_a_model_that_was_edited_between_two_runs_is_another_network(tmp_path, monkeypatch):
+    def plain(*, shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, classes))
+
+    def edited(*, shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes))
+
+    for seed, net in enumerate((plain, edited, plain)):
+        monkeypatch.setitem(sys.modules, "edited", SimpleNamespace(net=net))
+        pm.run(Experiment(model="edited:net", epochs=0, rounds=0, seed=seed), tmp_path / f"run{seed}")
+    CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
+    text = (tmp_path / "a.html").read_text()
+    assert re.findall("<h2>(edited.*)</h2>", text) == [f"edited:net as in run{n} on digits" for n in (0, 1)]
+    assert [rows_of(study["tables"]["curves"])[0]["n"] for study in embedded(text)["studies"]] == [2, 1]
 
 
 def test_settings_that_a_run_of_somebodys_own_did_not_have_are_not_shown(tmp_path):

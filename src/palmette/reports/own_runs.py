@@ -1,4 +1,4 @@
-"""Runs of `prune_and_retrain` told apart: they have no seed, and know of their network no more than its class."""
+"""Networks of somebody's own told apart: a run knows no more of its network than what it is called."""
 
 from __future__ import annotations
 
@@ -14,22 +14,26 @@ from palmette.studies.rundir import RunDir
 
 
 def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:
-    """The experiments of those of `runs` that are of `prune_and_retrain`, each with a model and a seed of its own.
+    """The experiments of those of `runs` whose model is somebody's own, each with a name for its network alone.
 
-    Where several networks are called alike, each is called by its first folder too. Runs of one network with the
-    same settings are numbered as seeds are; a copy has the number of what it is a copy of.
+    Where several networks are called alike, as when `module:function` was edited between two runs, each is called
+    by its first folder too. Runs of `prune_and_retrain` have no seed: those of one network with the same settings
+    are numbered as seeds are; a copy has the number of what it is a copy of.
     """
-    own = {path: run for path, run in runs.items() if run[0].data == OWN_DATA and run[1]}
-    networks: dict[str, dict[str, Path]] = {}
+    own = {path: run for path, run in runs.items() if ":" in run[0].model and run[1]}
+    networks: dict[tuple[str, str], dict[str, Path]] = {}
     for path, (experiment, records) in own.items():
-        networks.setdefault(experiment.model, {}).setdefault(_network(records), path)
+        networks.setdefault((experiment.data, experiment.model), {}).setdefault(_network(records), path)
     found: dict[Path, Experiment] = {}
     seeds: dict[str, list[Path]] = {}
     for path, (experiment, records) in own.items():
-        alike = networks[experiment.model]
+        alike = networks[experiment.data, experiment.model]
         if len(alike) > 1:
             folder = _short(alike[_network(records)], list(alike.values()))
             experiment = replace(experiment, model=f"{experiment.model} as in {folder}")
+        found[path] = experiment
+        if experiment.data != OWN_DATA:
+            continue
         numbered = seeds.setdefault(experiment.id, [])
         copied = (number for number, other in enumerate(numbered) if _is_copy(path, other, runs))
         seed = next(copied, len(numbered))

@@ -20,8 +20,8 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
     """The runs in `folders`, at any depth, by their own folder; and sentences about those that are left out.
 
     A run that is under way is there with the rounds it has. One that is damaged, or has no finished round or no
-    test accuracy, is left out; if no other is there, that is an error. Runs of `prune_and_retrain` are told apart,
-    see `told_apart`.
+    test accuracy, is left out; if no other is there, that is an error. Networks that are called alike are told
+    apart, see `told_apart`.
     """
     given = list(folders)
     runs: dict[Path, Run] = {}
