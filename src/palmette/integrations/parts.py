@@ -25,7 +25,7 @@ from palmette.measures.spectrum import Counts, Spectrum
 from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.compressible import Compressibility, LeftOut
 from palmette.pruning.measuring import Found, Layer, conclude, look
-from palmette.pruning.stored import MEMORY, Stored, within
+from palmette.pruning.stored import MEMORY, Stored, unreadable, within
 
 FORMAT = "palmette-part-1"
 _KEYS = {"path", "checkpoint", "part", "of", *OF_SAP, "layers", "wide", "left_out"}
@@ -107,7 +107,11 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int 
     path = Path(first["path"])
     names = [layer.name for part in looked for layer in part.layers]
     known = all(layer.counts is not None for part in looked for layer in part.layers)
-    weights = [_read_no_more(name) for name in names] if known else _weights(path, names, first["checkpoint"])
+    weights = (
+        [unreadable(name, (), 0, "is known") for name in names]  # it need not be read again
+        if known
+        else _weights(path, names, first["checkpoint"])
+    )
     with within(memory) as chunk, readable(path):
         return conclude(looked, weights, budget=budget, left_out=left_out, title=path.name, chunk=chunk)
 
@@ -166,13 +170,6 @@ def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[Stored]
     if _fingerprint(found) != fingerprint:
         raise ValueError(f"{str(path)!r} is no longer what the parts were measured of")
     return found
-
-
-def _read_no_more(name: str) -> Stored:
-    def read(first: int, last: int) -> torch.Tensor:
-        raise AssertionError(f"{name} is known")
-
-    return Stored(name, (), torch.float32, read, 0)
 
 
 def _layer_out(layer: Layer) -> dict[str, Any]:
