@@ -12,13 +12,13 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from palmette.errors import NotFinite, NotReadable, PalmetteError
 from palmette.integrations import arrays, llama2c, pickles, shards
-from palmette.integrations.naming import sort_out
+from palmette.integrations.naming import Contents, sort_out
 from palmette.pruning.compressible import LeftOut
 from palmette.pruning.stored import Stored
 
@@ -68,29 +68,6 @@ class Checkpoint:
         return sorted((*self.weights, *self.others), key=lambda t: -t.dtype.itemsize)
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What a reader of one format found.
-
-    Args:
-        tensors: all of them.
-        aliases: names of tensors that are another one once more, by name.
-        embedded: names that the format says are embeddings.
-        unwritten: names that the model has and the file need not: of an output layer that is tied to an embedding.
-        layers: names that the format says are weights of layers.
-        vectors: True where every tensor is to be measured: plain numbers.
-        left_out: what is there and is no tensor, as a column with gaps, with a reason each.
-    """
-
-    tensors: Sequence[Stored]
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    embedded: Sequence[str] = ()
-    unwritten: Sequence[str] = ()
-    layers: Sequence[str] = ()
-    vectors: bool = False
-    left_out: Sequence[LeftOut] = ()
-
-
 def open_checkpoint(
     path: str | Path, *, include: Iterable[str] | None = None, exclude: Iterable[str] = ()
 ) -> Checkpoint:
@@ -108,22 +85,11 @@ def open_checkpoint(
     if found.vectors and not any(t.entries for t in found.tensors):
         raise ValueError(f"{str(path)!r} holds no numbers")
     tensors = found.tensors if found.vectors else _joined_with_masks(_without_prefix(found.tensors))
-    aliases = _renamed(found, tensors)
-    weights, left_out = sort_out(
-        tensors,
-        include=include,
-        exclude=exclude,
-        aliases=aliases,
-        embedded=found.embedded,
-        layers=found.layers,
-        vectors=found.vectors,
-        no_tensors=found.left_out,
-        unwritten=found.unwritten,
-        what=repr(str(path)),
-    )
+    found = replace(found, tensors=tensors, aliases=_renamed(found, tensors))
+    weights, left_out = sort_out(found, include=include, exclude=exclude, what=repr(str(path)))
     chosen = {w.name for w in weights}
     others = tuple(t for t in tensors if t.name not in chosen)
-    return Checkpoint(path, tuple(weights), others, tuple(left_out), aliases, found.vectors)
+    return Checkpoint(path, tuple(weights), others, tuple(left_out), found.aliases, found.vectors)
 
 
 @contextmanager

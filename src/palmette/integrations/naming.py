@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from palmette.errors import NothingToPrune
 from palmette.pruning.compressible import NO_FLOATS, LeftOut
@@ -25,42 +25,51 @@ _NORM = re.compile(r"norm|(^|_)(ln|bn|gn)(_|\d|$)", re.I)
 _CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)\.weight$")
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What a reader of one format found.
+
+    Args:
+        tensors: all of them.
+        aliases: names of tensors that are another one once more, by name.
+        embedded: names that the format says are embeddings.
+        unwritten: names that the model has and the file need not: of an output layer that is tied to an embedding.
+        layers: names that the format says are weights of layers.
+        vectors: True where every tensor is to be measured: plain numbers.
+        left_out: what is there and is no tensor, as a column with gaps, with a reason each.
+    """
+
+    tensors: Sequence[Stored]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    embedded: Sequence[str] = ()
+    unwritten: Sequence[str] = ()
+    layers: Sequence[str] = ()
+    vectors: bool = False
+    left_out: Sequence[LeftOut] = ()
+
+
 def sort_out(
-    tensors: Sequence[Stored],
-    *,
-    include: Iterable[str] | None,
-    exclude: Iterable[str],
-    aliases: Mapping[str, str],
-    embedded: Iterable[str],
-    layers: Iterable[str],
-    vectors: bool,
-    no_tensors: Sequence[LeftOut],
-    unwritten: Sequence[str],
-    what: str,
+    found: Contents, *, include: Iterable[str] | None, exclude: Iterable[str], what: str
 ) -> tuple[list[Stored], list[LeftOut]]:
     """The weights to prune, and the other tensors with a reason each.
 
     Args:
-        tensors: all that the file has.
+        found: what the file has.
         include: patterns such as ``"encoder.*.weight"`` that decide in place of the default: every tensor of
             floats with two or more dimensions whose name matches one of them.
-        exclude: patterns of names to leave out. A tensor goes by each of its names, and a pattern that matches
-            nothing is refused.
-        aliases: names of tensors that are another one once more, by name.
-        embedded: names that are known to be embeddings.
-        layers: names that are known to be weights of layers, whatever they look like.
-        vectors: they are plain numbers, of which all count.
-        no_tensors: what is there besides, as a column with gaps.
-        unwritten: names that the model has and the file has not; they may be excluded all the same.
+        exclude: patterns of names to leave out. A tensor goes by each of its names, those that are `unwritten` may
+            be excluded all the same, and a pattern that matches nothing is refused.
         what: what holds the tensors, for the error message.
     """
     patterns, unwanted = as_patterns(include, exclude)
-    known = dict.fromkeys(layers, "") | dict.fromkeys(embedded, "embedding")
-    from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in tensors)
-    cannot = {t.name: _cannot(t, vectors) for t in tensors}
-    why = {t.name: cannot[t.name] or ("" if vectors else _why_not(t, from_torch, known)) for t in tensors}
-    called = {t.name: [t.name] for t in tensors}
-    for alias, name in aliases.items():
+    known = dict.fromkeys(found.layers, "") | dict.fromkeys(found.embedded, "embedding")
+    from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in found.tensors)
+    cannot = {t.name: _cannot(t, found.vectors) for t in found.tensors}
+    why = {
+        t.name: cannot[t.name] or ("" if found.vectors else _why_not(t, from_torch, known)) for t in found.tensors
+    }
+    called = {t.name: [t.name] for t in found.tensors}
+    for alias, name in found.aliases.items():
         called[name].append(alias)
         # A weight that is also an embedding is none to prune under either name.
         if "embedding" in (why[alias], why[name]):
@@ -69,19 +78,19 @@ def sort_out(
         patterns,
         unwanted,
         weights=[name for name in called if not cannot[name]],
-        names=[*called, *(t.name for t in no_tensors), *unwritten],
+        names=[*called, *(t.name for t in found.left_out), *found.unwritten],
         what=what,
     )
     # The Conv1D of GPT-2 has its inputs first: three times as wide as it is tall, it shows.
-    conv1d = {t.name: t.shape for t in tensors if len(t.shape) == 2 and _CONV1D.search(t.name)}
+    conv1d = {t.name: t.shape for t in found.tensors if len(t.shape) == 2 and _CONV1D.search(t.name)}
     is_gpt2 = any("c_attn" in name and wide == 3 * tall for name, (tall, wide) in conv1d.items())
     weights, left_out = [], []
-    for tensor in tensors:
+    for tensor in found.tensors:
         reason = why[tensor.name]
         if patterns is not None:
             reason = cannot[tensor.name] or ("" if matches(called[tensor.name], patterns) else "not included")
-        if tensor.name in aliases:
-            reason = f"the same as {aliases[tensor.name]}"
+        if tensor.name in found.aliases:
+            reason = f"the same as {found.aliases[tensor.name]}"
         if not reason and matches(called[tensor.name], unwanted):
             reason = "excluded"
         if reason:
@@ -90,7 +99,7 @@ def sort_out(
             weights.append(replace(tensor, transposed=True) if is_gpt2 and tensor.name in conv1d else tensor)
     if not weights:
         raise NothingToPrune(_nothing(what, left_out, patterns, unwanted))
-    return weights, [*left_out, *no_tensors]
+    return weights, [*left_out, *found.left_out]
 
 
 def _cannot(tensor: Stored, vectors: bool) -> str:
