@@ -20,10 +20,11 @@ from torch import Tensor
 
 from palmette.errors import NotWritten
 from palmette.integrations.files import Checkpoint, open_checkpoint, readable
-from palmette.integrations.shards import DTYPES, MASKS, masks_file
+from palmette.integrations.shards import DTYPES, masks_file
 from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
+from palmette.pruning.masks import MASKS_FORMAT
 from palmette.pruning.packed import save
 from palmette.pruning.scopes import Scope
 from palmette.pruning.stored import CHUNK, Part, Stored
@@ -237,7 +238,7 @@ def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record, chunk:
     heads = {t.name: (t.dtype, t.shape) for t in checkpoint.tensors}
     with (
         Writer(file, heads, {"format": "pt"}) as weights,
-        Writer(masks_file(file), bits, {"format": MASKS, "shapes": json.dumps(shapes)}) as masks,
+        Writer(masks_file(file), bits, {"format": MASKS_FORMAT, "shapes": json.dumps(shapes)}) as masks,
     ):
 
         def note(part: Part, mask: Tensor) -> None:

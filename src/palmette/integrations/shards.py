@@ -21,6 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from palmette.pruning.masks import MASKS_FORMAT
 from palmette.pruning.packed import load
 from palmette.pruning.stored import Stored, in_memory, unreadable
 
@@ -56,9 +57,6 @@ PAST_CACHE: float = (
 LOOKED_AT = 1 << 16
 """Entries of a tensor that are compared with its mask before anything is done."""
 
-MASKS = "palmette-masks-1"
-"""What `Masks.save` calls its format."""
-
 
 def read(file: Path) -> tuple[list[Stored], dict[str, str]]:
     """The tensors of one file, with the masks that `palmette prune` left beside it, and which of them are tied."""
@@ -68,7 +66,7 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str]]:
         state, first = load(file), dict[int, str]()
         aliases = {n: same for n, t in state.items() if (same := first.setdefault(id(t), n)) != n}
         return [in_memory(name, tensor) for name, tensor in state.items()], aliases
-    if metadata.get("format") == MASKS:
+    if metadata.get("format") == MASKS_FORMAT:
         raise ValueError("it holds masks, not weights: name the file that they are for")
     header, start = header_of(file)
     masks = masks_file(file)
@@ -167,7 +165,7 @@ def _kept(masks: Path, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Ca
             metadata = file.metadata() or {}
     except SafetensorError as error:
         raise ValueError(f"{masks.name} beside it is damaged") from error
-    if metadata.get("format") != MASKS:
+    if metadata.get("format") != MASKS_FORMAT:
         return {}
     header, start = header_of(masks)
     said = json.loads(metadata.get("shapes", "{}"))

@@ -18,7 +18,8 @@ from palmette.pruning.shards import added, beside, is_sharded, local
 from palmette.pruning.weights import Weight, tensors_of
 from palmette.pruning.writing import write_safetensors
 
-_FORMAT = "palmette-masks-1"
+MASKS_FORMAT = "palmette-masks-1"
+"""What a file of masks calls itself."""
 _SHARDED = "palmette-masks-sharded-1"
 
 
@@ -122,7 +123,7 @@ class Masks(Mapping[str, Tensor]):
         if any(map(is_sharded, self.values())):
             return {"format": _SHARDED, "kept": {n: m.clone() for n, m in self.items()}}
         return {
-            "format": _FORMAT,
+            "format": MASKS_FORMAT,
             "shapes": {n: list(m.shape) for n, m in self.items()},
             "bits": {n: _packed(m) for n, m in self.items()},
         }
@@ -134,8 +135,8 @@ class Masks(Mapping[str, Tensor]):
             raise TypeError(f"from_state_dict takes what state_dict gave, got {type(state).__name__}")
         if state.get("format") == _SHARDED:
             return Masks({n: m.to(torch.bool) for n, m in state.get("kept", {}).items()})
-        if state.get("format") != _FORMAT:
-            raise MaskMismatch(f"these are not masks of format {_FORMAT!r}, got format {state.get('format')!r}")
+        if state.get("format") != MASKS_FORMAT:
+            raise MaskMismatch(f"these are not masks of format {MASKS_FORMAT!r}, got format {state.get('format')!r}")
         shapes, bits = state.get("shapes", {}), state.get("bits", {})
         if shapes.keys() != bits.keys():
             raise MaskMismatch(f"the masks are damaged: shapes of {list(shapes)}, but bits of {list(bits)}")
@@ -149,7 +150,7 @@ class Masks(Mapping[str, Tensor]):
                 "the model"
             )
         state = self.state_dict()
-        metadata = {"format": _FORMAT, "shapes": json.dumps(state["shapes"])}
+        metadata = {"format": MASKS_FORMAT, "shapes": json.dumps(state["shapes"])}
         write_safetensors(Path(path), state["bits"], metadata)
 
     @staticmethod
@@ -165,7 +166,7 @@ class Masks(Mapping[str, Tensor]):
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
-                ours = metadata.get("format") == _FORMAT  # and if not, it may be a large model
+                ours = metadata.get("format") == MASKS_FORMAT  # and if not, it may be a large model
                 bits = {name: file.get_tensor(name) for name in file.keys() if ours}  # noqa: SIM118
             shapes = json.loads(metadata.get("shapes", "{}"))
             masks = Masks.from_state_dict(metadata | {"shapes": shapes, "bits": bits})
