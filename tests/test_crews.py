@@ -38,6 +38,15 @@ def test_workers_go_to_fleets_by_the_work_they_have():
     assert len(crews[-1].runs) == 60  # the most work first, the least last
 
 
+def test_how_long_an_epoch_takes_was_measured_for_the_optimizer_it_was_measured_with():
+    sgd, adam = fleet(1), fleet(1, optimizer="adam")
+    schedule = Schedule([sgd, adam], 1)
+    of_sgd, of_adam = (kind(next(iter(runs.values()))) for runs in (sgd, adam))
+    schedule.seconds |= {of_sgd: 1.0, of_adam: 2.0}
+    assert (schedule.cost(of_sgd), schedule.cost(of_adam)) == (1.0, 2.0)
+    assert len({kind(e) for e in fleet(9).values()}) == 1
+
+
 def test_networks_that_are_stacked_are_not_split_into_ones():
     assert [len(crew.runs) for crew in all_crews(Schedule([fleet(12, model="mlp")], 100))] == [4, 4, 4]
     assert [len(crew.runs) for crew in all_crews(Schedule([fleet(12)], 100))] == [1] * 12

@@ -121,6 +121,7 @@ class Sweep(Command):
     def show_plans(self) -> None:
         """What would be run and what it costs, each kind of training timed on its own."""
         from palmette.studies.cost import Cost, cost
+        from palmette.studies.crews import kind
         from palmette.studies.rounds import fleets
         from palmette.training.data import load
 
@@ -129,7 +130,7 @@ class Sweep(Command):
         plans: list[dict[str, Any]] = []
         for fleet in fleets(e for e, s in standings.items() if s.state != "finished"):
             first, members = fleet[0], self.timed(fleet)
-            key = (first.data, first.model, first.batch, first.optimizer, first.precision, first.compile, members)
+            key = (kind(first), members)
             if key not in timed:
                 images = load(first.data, folder=self.data_dir)
                 timed[key] = cost(first, images, device=self.device, members=members)

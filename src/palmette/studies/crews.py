@@ -205,7 +205,8 @@ def _fewest(runs: Mapping[Path, Experiment]) -> int:
 
 def kind(experiment: Experiment) -> object:
     """Runs of one kind take about the same time for an epoch."""
-    return (experiment.data, experiment.model, experiment.batch, experiment.precision, experiment.compile)
+    e = experiment
+    return (e.data, e.model, e.batch, e.optimizer, e.precision, e.compile)
 
 
 def divided(runs: Mapping[Path, Experiment], parts: int) -> Iterable[dict[Path, Experiment]]:

@@ -10,6 +10,7 @@ from torch import nn
 
 from palmette.studies.config import Experiment
 from palmette.studies.cost import Cost, cost
+from palmette.studies.crews import kind
 from palmette.studies.rounds import fleets
 from palmette.studies.standing import Standing
 from palmette.training.data import Images, load
@@ -62,20 +63,19 @@ class Clock:
         return total
 
     def _cost(self, experiment: Experiment, members: int) -> Cost:
-        key = (experiment.data, experiment.model, experiment.batch, experiment.precision, members)
+        plain = replace(experiment, compile=False)  # to compile it would take longer than to time it
+        key = (kind(plain), members)
         if key not in self._timed:
-            self._timed[key] = self._measured(experiment, members)
+            self._timed[key] = self._measured(plain, members)
         return self._timed[key]
 
     def _measured(self, experiment: Experiment, members: int) -> Cost:
-        on_cpu = torch.device(self.device).type == "cpu"
-        # What is compiled would take longer to compile than to time.
-        plain, size = replace(experiment, compile=False), self._size(experiment.data)
+        on_cpu, size = torch.device(self.device).type == "cpu", self._size(experiment.data)
         if experiment.model in ("linear", "mlp") or (experiment.model in ("cnn", "resnet18") and not on_cpu):
-            return cost(plain, _black(size), device=self.device, members=members, seconds=_SECONDS)
+            return cost(experiment, _black(size), device=self.device, members=members, seconds=_SECONDS)
         if experiment.model == "cnn":
             few = replace(size, train=min(50, size.train), test=min(100, size.test))
-            found = cost(replace(plain, batch=50), _black(few), device=self.device, seconds=_SECONDS)
+            found = cost(replace(experiment, batch=50), _black(few), device=self.device, seconds=_SECONDS)
             return _scaled(found, size.train / few.train, size.test / few.test)
         model = "cnn" if on_cpu else "resnet18"
         reference = Experiment(data="CIFAR10", model=model, precision=experiment.precision)
