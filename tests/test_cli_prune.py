@@ -50,7 +50,7 @@ BUDGETS = {
 
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
 @pytest.mark.parametrize("flags", BUDGETS)
-def test_the_file_is_cut_as_pruner_cuts_the_model(tmp_path, flags, scope):
+def test_the_file_is_cut_as_pruner_cuts_the_model(tmp_path, flags, scope, monkeypatch):
     model = net()
     with torch.no_grad():
         model.head.weight[:2] = 0.25  # ties
@@ -58,7 +58,8 @@ def test_the_file_is_cut_as_pruner_cuts_the_model(tmp_path, flags, scope):
     file = saved(model, tmp_path / "in.pt")
     result = run(file, "-o", tmp_path / "out.safetensors", "--scope", scope, *flags.split())
     assert result.exit_code == 0, result.stderr
-    prune_checkpoint(file, tmp_path / "parts.safetensors", scope=scope, budget=BUDGETS[flags], chunk=64)
+    monkeypatch.setattr("palmette.integrations.checkpoints.CHUNK", 64)
+    prune_checkpoint(file, tmp_path / "parts.safetensors", scope=scope, budget=BUDGETS[flags])
     pruner = pm.Pruner(model, scope=scope, budget=BUDGETS[flags])
     pruner.step()
     for name in ("out", "parts"):

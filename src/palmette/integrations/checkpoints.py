@@ -106,7 +106,6 @@ def prune_checkpoint(
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
     pack: bool = False,
-    chunk: int = CHUNK,
 ) -> CheckpointCut:
     """Cut the checkpoint `source` once and write `out`: what `Pruner(model).step()` does, but for a file.
 
@@ -119,7 +118,6 @@ def prune_checkpoint(
         scope, budget: as for `Pruner`; a budget that needs sums alone, `Sap` or `FixedRatio`.
         include, exclude: patterns of names.
         pack: write one file in the small form that `palmette.load` reads, in place of dense tensors and masks.
-        chunk: entries to read at a time.
     """
     source, out = Path(source), Path(out)
     budget = Sap() if budget is None else budget
@@ -137,12 +135,12 @@ def prune_checkpoint(
     record = _Record(budget)
     folder = source.is_dir() and not pack
     with place_for(source, out, folder=folder) as file, readable(source):
-        cut = decide(checkpoint.weights, scope=scope, budget=budget, chunk=chunk)
+        cut = decide(checkpoint.weights, scope=scope, budget=budget, chunk=CHUNK)
         if pack:
-            state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, chunk, record.add)}
+            state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, record.add)}
             save(file, state | {alias: state[name] for alias, name in checkpoint.aliases.items()})
         else:
-            _write(file, checkpoint, cut, record, chunk)
+            _write(file, checkpoint, cut, record)
     written = out / "model.safetensors" if folder else out
     everything = sum(t.nbytes for t in checkpoint.tensors)
     coding = ", ".join(sorted({w.coding for w in checkpoint.weights} - {""}))
@@ -230,7 +228,7 @@ def _explained(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record, chunk: int) -> None:
+def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record) -> None:
     """Dense weights and bit-packed masks, part by part."""
     chosen = {w.name for w in checkpoint.weights}
     shapes = {t.name: list(t.shape) for t in checkpoint.tensors if t.name in chosen}
@@ -245,23 +243,23 @@ def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record, chunk:
             record.add(part, mask)
             masks.add(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
 
-        for _, parts in _written(checkpoint, cut, chunk, note):
+        for _, parts in _written(checkpoint, cut, note):
             for part in parts:
                 weights.add(part)
 
 
 def _written(
-    checkpoint: Checkpoint, cut: Cut, chunk: int, note: Callable[[Part, Tensor], None]
+    checkpoint: Checkpoint, cut: Cut, note: Callable[[Part, Tensor], None]
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
     """Every tensor of the new checkpoint by name; `note` is told of each part of a weight and its mask."""
     weights = {w.name: w for w in checkpoint.weights}
     for stored in checkpoint.tensors:
         if stored.name in weights:
-            yield stored.name, _pruned(cut, stored, chunk, note)
+            yield stored.name, _pruned(cut, stored, note)
         elif (same := checkpoint.aliases.get(stored.name)) in weights:
-            yield stored.name, _pruned(cut, weights[same], chunk, lambda part, mask: None)
+            yield stored.name, _pruned(cut, weights[same], lambda part, mask: None)
         else:
-            yield stored.name, stored.raw_parts(chunk)
+            yield stored.name, stored.raw_parts(CHUNK)
 
 
 def _whole(parts: Iterator[Tensor]) -> Tensor:
@@ -269,8 +267,8 @@ def _whole(parts: Iterator[Tensor]) -> Tensor:
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _pruned(cut: Cut, stored: Stored, chunk: int, note: Callable[[Part, Tensor], None]) -> Iterator[Tensor]:
-    for part, mask in cut.masks(stored, chunk):
+def _pruned(cut: Cut, stored: Stored, note: Callable[[Part, Tensor], None]) -> Iterator[Tensor]:
+    for part, mask in cut.masks(stored, CHUNK):
         note(part, mask)
         raw = part.raw.detach().cpu().clone(memory_format=torch.contiguous_format)
         if raw.element_size() == 1:

@@ -136,7 +136,8 @@ class Masks(Mapping[str, Tensor]):
         if state.get("format") == _SHARDED:
             return Masks({n: m.to(torch.bool) for n, m in state.get("kept", {}).items()})
         if state.get("format") != MASKS_FORMAT:
-            raise MaskMismatch(f"these are not masks of format {MASKS_FORMAT!r}, got format {state.get('format')!r}")
+            got = state.get("format")
+            raise MaskMismatch(f"these are not masks of format {MASKS_FORMAT!r}, got format {got!r}")
         shapes, bits = state.get("shapes", {}), state.get("bits", {})
         if shapes.keys() != bits.keys():
             raise MaskMismatch(f"the masks are damaged: shapes of {list(shapes)}, but bits of {list(bits)}")
