@@ -21,8 +21,7 @@ def images():
     pixels = torch.randint(256, (48, 3, 32, 32), generator=generator, dtype=torch.uint8)
     labels = torch.arange(48) % 10
     known = {"classes": 10, "name": "noise", "mean": (0.5,) * 3, "sd": (0.2,) * 3, "source": "drawn"}
-    names = tuple("0123456789")
-    return Images(pixels[:32], labels[:32], pixels[32:], labels[32:], augment=True, class_names=names, **known)
+    return Images(pixels[:32], labels[:32], pixels[32:], labels[32:], augment=True, **known)
 
 
 CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

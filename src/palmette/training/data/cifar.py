@@ -98,7 +98,6 @@ def read_release(release: _Release, folder: Path) -> Images:
         mean=release.mean,
         sd=release.sd,
         augment=True,
-        class_names=release.class_names,
         source=str(folder),
     )
 

@@ -35,6 +35,5 @@ def digits(folder: Path | None = None) -> Images:
         mean=(0.2872,),
         sd=(0.3530,),
         augment=False,
-        class_names=tuple("0123456789"),
         source="comes with palmette",
     )

@@ -31,7 +31,7 @@ def read_folder(folder: Path) -> Images:
     channels, height, width = train_images.shape[1:]
     paths, test_labels, _ = by_class(test, names)
     test_images = read_pictures(paths, shape=(channels, height, width))
-    return _own(train_images, train_labels, test_images, test_labels, folder, names)
+    return _own(train_images, train_labels, test_images, test_labels, folder, len(names))
 
 
 def read_npz(path: Path) -> Images:
@@ -57,7 +57,7 @@ def read_npz(path: Path) -> Images:
         due, got = next(pair for pair in enumerate(found) if pair[0] != pair[1])
         rule = "must be 0, 1, 2 and so on, each at least once"
         raise ValueError(f"the labels y_train in {str(path)!r} {rule}, got {got} where {due} is due")
-    return _own(train_images, train_labels, test_images, test_labels, path, ())
+    return _own(train_images, train_labels, test_images, test_labels, path, len(found))
 
 
 def _own(
@@ -66,9 +66,8 @@ def _own(
     test_images: Tensor,
     test_labels: Tensor,
     path: Path,
-    names: tuple[str, ...],
+    classes: int,
 ) -> Images:
-    classes = len(names) or len(train_labels.unique())
     if classes < 2:
         raise ValueError(f"a data set must have two or more classes, got {classes} in {str(path)!r}")
     mean, sd = mean_and_sd(train_images)
@@ -82,7 +81,6 @@ def _own(
         mean=mean,
         sd=sd,
         augment=False,
-        class_names=names,
         source=str(path),
     )
 

@@ -14,10 +14,6 @@ from torch import Tensor
 from palmette.training.data.images import Images
 from palmette.training.data.places import find
 
-FASHION = (
-    *("t-shirt/top", "trouser", "pullover", "dress", "coat"),
-    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
-)
 # Both sets have the same file names: one that lies in the other's folder is known by its first training labels.
 _FIRST_LABELS = {
     (5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5, 3, 6, 1, 7): "MNIST",
@@ -27,7 +23,7 @@ _FIRST_LABELS = {
 
 def mnist(folder: Path | None = None) -> Images:
     """MNIST, 60,000 and 10,000 handwritten digits of 28×28. LeCun, Cortes and Burges 1998."""
-    return _read("MNIST", find("MNIST", folder), (0.1307,), (0.3081,), tuple("0123456789"))
+    return _read("MNIST", find("MNIST", folder), (0.1307,), (0.3081,))
 
 
 def fashion_mnist(folder: Path | None = None) -> Images:
@@ -35,7 +31,7 @@ def fashion_mnist(folder: Path | None = None) -> Images:
 
     Mean and sd are those of the authors of the PQ Index.
     """
-    return _read("FashionMNIST", find("FashionMNIST", folder), (0.2860,), (0.3530,), FASHION)
+    return _read("FashionMNIST", find("FashionMNIST", folder), (0.2860,), (0.3530,))
 
 
 def read_idx(path: Path) -> Tensor:
@@ -63,9 +59,7 @@ def read_idx(path: Path) -> Tensor:
     return torch.from_numpy(np.frombuffer(raw, np.uint8, want, start).reshape(shape).copy())
 
 
-def _read(
-    name: str, folder: Path, mean: tuple[float, ...], sd: tuple[float, ...], class_names: tuple[str, ...]
-) -> Images:
+def _read(name: str, folder: Path, mean: tuple[float, ...], sd: tuple[float, ...]) -> Images:
     train_images, train_labels = _part(folder, "train")
     held = _FIRST_LABELS.get(tuple(train_labels[:16].tolist()), name)
     if held != name:
@@ -81,7 +75,6 @@ def _read(
         mean=mean,
         sd=sd,
         augment=False,
-        class_names=class_names,
         source=str(folder),
     )
 

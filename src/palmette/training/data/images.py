@@ -15,7 +15,7 @@ class Images:
     """A data set as tensors: uint8 images N×C×H×W, int64 labels from 0 to `classes` - 1.
 
     `mean` and `sd`, one number per channel, belong to pixels divided by 255. `augment` says whether training
-    images are to be flipped and cropped. `class_names` may be empty; `source` says where the set was read.
+    images are to be flipped and cropped; `source` says where the set was read.
 
     >>> x, y = torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
     >>> Images(x, y, x[:2], y[:2], classes=2, name="tiny", mean=(0.0,), sd=(1.0,), augment=False)
@@ -31,7 +31,6 @@ class Images:
     mean: tuple[float, ...]
     sd: tuple[float, ...]
     augment: bool
-    class_names: tuple[str, ...] = ()
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -52,8 +51,6 @@ class Images:
         if not len(self.mean) == len(self.sd) == self.shape[0] or min(self.sd) <= 0:
             rule = f"must be {self.shape[0]} numbers each, one per channel, and sd positive"
             raise ValueError(f"mean and sd of {self.name} {rule}, got {self.mean} and {self.sd}")
-        if self.class_names and len(self.class_names) != self.classes:
-            raise ValueError(f"{self.name} has {self.classes} classes, but {len(self.class_names)} class names")
 
     def __repr__(self) -> str:
         counts = f"{len(self.train_images):,} training and {len(self.test_images):,} test images"

@@ -39,7 +39,6 @@ def tiny_imagenet(folder: Path | None = None) -> Images:
         mean=(0.485, 0.456, 0.406),
         sd=(0.229, 0.224, 0.225),
         augment=True,
-        class_names=names,
         source=str(root),
     )
 
