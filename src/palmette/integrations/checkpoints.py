@@ -109,10 +109,12 @@ def prune_checkpoint(
 ) -> CheckpointCut:
     """Cut the checkpoint `source` once and write `out`: what `Pruner(model).step()` does, but for a file.
 
-    The file is read two or three times and never held in memory as a whole, unless `pack` is asked for.
+    The file is read two or three times and never held in memory as a whole, unless `pack` is asked for or the file
+    is packed itself.
 
     Args:
-        source: a file or folder that `palmette.how_compressible` reads.
+        source: a file or folder that `palmette.how_compressible` reads, but not ONNX, which has a graph that
+            cannot be written, nor plain numbers (.npy, .npz, .csv).
         out: a .safetensors file; its masks are written beside it as ``….masks.safetensors``. For a folder a new
             folder, with all that `source` has besides weights.
         scope, budget: as for `Pruner`; a budget that needs sums alone, `Sap` or `FixedRatio`.

@@ -35,7 +35,8 @@ def how_compressible(
         budget: whose next step is foretold; `Sap()` by default.
         include, exclude: patterns of parameter names, see `palmette.prunable`.
         masks: of a model: which of its weights are still there, all by default, such as ``pruner.masks``.
-        memory: of a file: bytes that the process may take, unless a single row of a weight takes more.
+        memory: of a file: bytes that the process may take, unless a single row of a weight takes more; what cannot
+            be read in parts (a packed file of `palmette.save`, an old .pt, a .csv) is loaded as a whole besides.
 
     Returns:
         The report: print it, or look at its `whole`, `layers`, `verdict` and `warnings`; `to_dict` for JSON.

@@ -1,8 +1,9 @@
 """Checkpoints on disk, without the model's code: tensors by name, opened one by one and read in parts.
 
 `open_checkpoint` knows .safetensors (single, sharded), PyTorch's .pt and its kin (weights only, never arbitrary
-pickle), folders of Transformers, ONNX, GGUF, and .npy, .npz and .csv for plain vectors and matrices. Nothing but
-headers is read before a tensor's `read` is called, except of formats that cannot be read in parts: old .pt, .csv.
+pickle), folders of Transformers, ONNX, GGUF, and .npy, .npz and .csv for plain vectors and matrices. Before a
+tensor's `read` is called, headers are read, and the first rows of a tensor that has a mask beside it; all of what
+cannot be read in parts: a packed file of `palmette.save`, an old .pt, a .csv.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Weights as rows, one row per unit: a neuron, a layer, or the whole network.
 
-Only this file knows which scope it is; measuring, counting and selecting work on rows.
+Measuring, counting and selecting work on rows, and do not ask which scope it is. Weights that are spread over
+processes (`sharded`), or read in parts (`streaming`), have no rows at hand, and are taken unit by unit there.
 """
 
 from __future__ import annotations
