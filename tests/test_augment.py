@@ -6,6 +6,7 @@ import torch
 
 from palmette.training.data import Images, load, validation_split
 from palmette.training.data.augment import PADDING, Preparation, Shifts, shifted
+from palmette.training.data.split import usual_size
 from palmette.training.order import random_bits
 
 
@@ -107,9 +108,7 @@ def test_digits_have_mean_0_and_sd_1_when_prepared():
 
 @pytest.mark.parametrize(("n", "want"), [(60_000, 5_000), (50_000, 5_000), (1_500, 150), (10, 1), (4, 1)])
 def test_a_validation_part_is_5000_images_or_a_tenth(n, want):
-    data = images(n, 1, 2)
-    rest, x, y = validation_split(data, seed=0)
-    assert (len(x), len(y), len(rest.train_images)) == (want, want, n - want)
+    assert usual_size(n) == want
 
 
 def test_the_two_parts_are_the_whole_once_and_the_test_part_is_untouched():
@@ -117,6 +116,7 @@ def test_the_two_parts_are_the_whole_once_and_the_test_part_is_untouched():
     rest, x, y = validation_split(digits, seed=1, count=300)
     again = validation_split(digits, seed=1, count=300)
     other = validation_split(digits, seed=2, count=300)
+    assert (len(x), len(y), len(rest.train_images)) == (300, 300, 1200)
     assert torch.equal(x, again[1])
     assert not torch.equal(x, other[1])
     whole = torch.cat([rest.train_images, x]).flatten(1)

@@ -71,13 +71,16 @@ def test_figures_are_listed_with_their_runs_cost_and_state():
     assert 0 < found["seconds"] < sum(f["seconds"] for f in found["figures"])
 
 
-def test_the_list_fits_eighty_columns(capsys):
+def test_the_list_fits_eighty_columns(capsys, monkeypatch):
     asked = Asked(None, None, None, (), None, None, False)
     standings = {name: tuple(map(Standing, figure.experiments())) for name, figure in FIGURES.items()}
     entries = [Entry(figure, standings[name], 4e10) for name, figure in FIGURES.items()]
     everyone = tuple({s for many in standings.values() for s in many})
     entries.append(Entry(PaperFigure("all", "table", said="each run once"), everyone, 4e11))
-    print_list(entries, "cpu", asked, whole=True, width=80)
+    for name, value in {"COLUMNS": "80", "LINES": "24", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_list(entries, "cpu", asked, whole=True)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[1 : len(FIGURES) + 2]] == [*FIGURES, "all"]

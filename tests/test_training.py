@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 import palmette as pm
+from palmette.training import loop
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
@@ -169,11 +170,12 @@ def test_masks_hold_while_it_trains(digits):
             assert int(model.get_parameter(name)[~mask].count_nonzero()) == 0
 
 
-def test_evaluation_changes_nothing_and_counts_every_image(digits):
+def test_evaluation_changes_nothing_and_counts_every_image(digits, monkeypatch):
     model = build("cnn", shape=digits.shape, classes=10)
     before = copy.deepcopy(model.state_dict())
     whole = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
-    parts = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits), batch=100)
+    monkeypatch.setattr(loop, "_TESTED_AT_ONCE", 100)
+    parts = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
     assert whole.accuracy == parts.accuracy
     assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
     assert all(torch.equal(v, before[n]) for n, v in model.state_dict().items())

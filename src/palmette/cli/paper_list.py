@@ -124,16 +124,14 @@ def as_json(entries: Sequence[Entry], device: str) -> dict[str, Any]:
     }
 
 
-def print_list(
-    entries: Sequence[Entry], device: str, asked: Asked, *, whole: bool, width: int | None = None
-) -> None:
+def print_list(entries: Sequence[Entry], device: str, asked: Asked, *, whole: bool) -> None:
     """The entries for eyes; in a file or a pipe nobody's window sets the width."""
     from rich.console import Console
     from rich.table import Table
 
     from palmette.studies.paper import MODEL_NAMES, model_epochs
 
-    console = Console(highlight=False, markup=False, width=width or (None if sys.stdout.isatty() else 100))
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 100)
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
     for title in ("", "shows", "data set", "model", "runs", "epochs", "to wait", "done"):
         left = title in ("", "shows", "data set", "model")

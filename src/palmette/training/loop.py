@@ -29,6 +29,7 @@ from palmette.training.recipe import Precision, Recipe
 
 _MOST_STEPS = 8  # in one graph; recording takes longer with each
 _SMALL = 1_000_000  # parameters of a network whose steps are so short that it matters
+_TESTED_AT_ONCE = 1000  # images
 _FEW_PIXELS = 1 << 28  # a gibibyte as floats
 _UNREPEATABLE = r"(\S+) does not have a deterministic implementation"
 
@@ -244,13 +245,10 @@ def evaluate(
     images: Tensor,
     labels: Tensor,
     prepare: Preparation,
-    *,
-    batch: int = 1000,
-    precision: Precision = "float32",
 ) -> Score:
     """The score of `model` in evaluation mode on uint8 `images`, which are moved to where it is in batches."""
     device = next(model.parameters()).device
-    return _evaluated([model], lambda x: model(x[0])[None], device, images, labels, prepare, batch, precision)[0]
+    return _evaluated([model], lambda x: model(x[0])[None], device, images, labels, prepare, "float32")[0]
 
 
 def evaluate_all(
@@ -259,11 +257,10 @@ def evaluate_all(
     labels: Tensor,
     prepare: Preparation,
     *,
-    batch: int = 1000,
     precision: Precision = "float32",
 ) -> list[Score]:
     """The score of each member, as `evaluate` gives it."""
-    return _evaluated(network.models, network.scores, network.device, images, labels, prepare, batch, precision)
+    return _evaluated(network.models, network.scores, network.device, images, labels, prepare, precision)
 
 
 @torch.no_grad()
@@ -274,14 +271,13 @@ def _evaluated(
     images: Tensor,
     labels: Tensor,
     prepare: Preparation,
-    batch: int,
     precision: Precision,
 ) -> list[Score]:
     totals = torch.zeros(2, len(models), dtype=torch.float64, device=device)
     with contextlib.ExitStack() as modes, autocast(precision, device):
         for model in models:
             modes.enter_context(evaluating(model))
-        for part, answers in zip(images.split(batch), labels.split(batch), strict=True):
+        for part, answers in zip(images.split(_TESTED_AT_ONCE), labels.split(_TESTED_AT_ONCE), strict=True):
             pixels, answers = prepare(part.to(device)), answers.to(device)
             scores = scores_of(pixels.expand(len(models), *pixels.shape)).float()
             each = functional.cross_entropy(scores.flatten(0, 1), answers.repeat(len(models)), reduction="none")

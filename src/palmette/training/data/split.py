@@ -19,19 +19,17 @@ def usual_size(total: int) -> int:
     return min(5_000, max(1, total // 10))
 
 
-def validation_split(images: Images, *, seed: int, count: int | None = None) -> tuple[Images, Tensor, Tensor]:
+def validation_split(images: Images, *, seed: int, count: int) -> tuple[Images, Tensor, Tensor]:
     """The set without its validation part, and the images and labels of that part.
 
-    `count` images are drawn by `seed`, the same on every machine; by default 5,000, or a tenth where that is less,
-    and at least one.
-    Both parts keep the order of the file; the test part is left alone.
+    `count` images are drawn by `seed`, the same on every machine. Both parts keep the order of the file; the test
+    part is left alone.
     """
     total = len(images.train_images)
-    size = usual_size(total) if count is None else count
-    if not 0 < size < total:
-        raise ValueError(f"a validation part must have 1 to {total - 1} of {total} training images, got {size}")
+    if not 0 < count < total:
+        raise ValueError(f"a validation part must have 1 to {total - 1} of {total} training images, got {count}")
     chosen = torch.zeros(total, dtype=torch.bool)
-    chosen[torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:size]] = True
+    chosen[torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:count]] = True
     chosen = chosen.to(images.train_images.device)
     rest = replace(images, train_images=images.train_images[~chosen], train_labels=images.train_labels[~chosen])
     return rest, images.train_images[chosen], images.train_labels[chosen]
