@@ -101,6 +101,17 @@ def prune_calibrated(
     """Cut a folder of Transformers once, ranking weights by Wanda's score on the sentences of `text`.
 
     Arguments are those of `prune_checkpoint`; the model is loaded, in memory, with the tokenizer beside it.
+
+    >>> import palmette, tempfile, transformers
+    >>> config = transformers.GPT2Config(vocab_size=384, n_embd=8, n_layer=1, n_head=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = transformers.GPT2LMHeadModel(config).save_pretrained(f"{folder}/model")
+    ...     _ = transformers.ByT5Tokenizer().save_pretrained(f"{folder}/model")
+    ...     _ = Path(f"{folder}/text").write_text("The cat sat on the mat.")
+    ...     half = palmette.FixedRatio(0.5)
+    ...     cut = prune_calibrated(f"{folder}/model", f"{folder}/cut", f"{folder}/text", budget=half)
+    >>> cut.whole.density_after
+    0.5
     """
     source, out, text = Path(source), Path(out), Path(text)
     include, exclude = as_patterns(include, exclude)

@@ -120,6 +120,13 @@ def prune_checkpoint(
         scope, budget: as for `Pruner`; a budget that needs sums alone, `Sap` or `FixedRatio`.
         include, exclude: patterns of names.
         pack: write one file in the small form that `palmette.load` reads, in place of dense tensors and masks.
+
+    >>> import tempfile, palmette
+    >>> source = Path(palmette.__file__).parent / "examples" / "digits-mlp.safetensors"
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cut = prune_checkpoint(source, f"{folder}/cut.safetensors", budget=palmette.FixedRatio(0.75))
+    >>> cut.whole.entries, cut.whole.after
+    (43520, 10880)
     """
     source, out = Path(source), Path(out)
     budget = Sap() if budget is None else budget

@@ -77,6 +77,11 @@ def open_checkpoint(
     Args:
         path: the file or folder.
         include, exclude: patterns of names, as `palmette.prunable` has them.
+
+    >>> import palmette
+    >>> found = open_checkpoint(Path(palmette.__file__).parent / "examples" / "digits-mlp.safetensors")
+    >>> [(w.name, w.shape) for w in found.weights]
+    [('head.weight', (10, 256)), ('layer1.weight', (128, 64)), ('layer2.weight', (256, 128))]
     """
     path = Path(path)
     file = _main_file(path)

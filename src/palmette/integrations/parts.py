@@ -50,6 +50,14 @@ def measure_part(
         part: which of them, from 1.
         of: how many there are: runs of neighbouring tensors of about as many weights each.
         budget, include, exclude, memory: as for `palmette.how_compressible`, the same for all parts.
+
+    >>> import palmette
+    >>> path = Path(palmette.__file__).parent / "examples" / "digits-mlp.safetensors"
+    >>> parts = [measure_part(path, part, 2) for part in (1, 2)]  # each on a machine of its own
+    >>> [[layer["name"] for layer in part["layers"]] for part in parts]
+    [['head.weight', 'layer1.weight'], ['layer2.weight']]
+    >>> merge_parts(parts) == palmette.how_compressible(path)
+    True
     """
     if not (is_number(part, whole=True) and is_number(of, whole=True) and 1 <= part <= of):
         raise ValueError(f"a part is one of 1 to as many as there are, such as 2/4, got {part}/{of}")
@@ -79,6 +87,12 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int 
     Args:
         parts: what `measure_part` gave for each part, or the files that hold it, in any order.
         memory: as for `palmette.how_compressible`.
+
+    >>> import palmette
+    >>> path = Path(palmette.__file__).parent / "examples" / "digits-mlp.safetensors"
+    >>> parts = [measure_part(path, part, 2) for part in (2, 1)]
+    >>> merge_parts(parts) == palmette.how_compressible(path)
+    True
     """
     found = sorted((_opened(part) for part in parts), key=lambda part: int(part["part"]))
     if not found:
