@@ -166,6 +166,15 @@ def test_a_network_that_diverges_is_put_back_to_the_last_good_one(tmp_path):
     assert not (tmp_path / "failure.txt").exists()
 
 
+def test_that_a_network_diverged_is_said_where_it_cannot_be_written_down(tmp_path):
+    def diverges(model):
+        model[0].weight.data.fill_(float("nan"))
+        (tmp_path / "failure.txt").mkdir()
+
+    with pytest.raises(NotFinite, match="diverged in round 0"):
+        pm.prune_and_retrain(network(), diverges, folder=tmp_path, **OPTIONS)
+
+
 def test_a_model_that_changes_its_dtype_or_place_inside_of_train_keeps_its_masks():
     def moves(model):
         model.double()

@@ -298,7 +298,7 @@ class InStep:
 
     def _fail(self, experiment: Experiment, rundir: RunDir, error: Exception) -> None:
         """A run cannot go on; why is written down for whoever looks at it later."""
-        rundir.write_text(rundir.failure.name, f"{error}\n")
+        rundir.note_failure(error)
         self.end(experiment, rundir, error)
 
     def _tell_of(self, fleet: Fleet) -> None:

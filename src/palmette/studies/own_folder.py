@@ -23,8 +23,6 @@ from palmette.studies.run_state import check_plain
 from palmette.studies.rundir import RunDir
 from palmette.training.rewinding import Rewind
 
-SETTINGS = "settings.json"
-GOOD = "good.pt"
 Score = Callable[[Any], float]
 
 
@@ -104,13 +102,13 @@ def claim(rundir: RunDir, pruner: Pruner, wanted: Wanted) -> None:
     check_plain(state)
     tensors = {name: list(v.shape) for name, v in state.items() if isinstance(v, Tensor)}
     settings, weights, experiment = wanted.settings(pruner), list(pruner.weights), wanted.experiment(pruner)
-    if (rundir.path / SETTINGS).exists():
+    if rundir.settings.exists():
         _check_same(rundir, settings, tensors, weights)
     elif rundir.experiment.exists() or rundir.records_file.exists():
         raise RunDamaged(f"{str(rundir.path)!r} holds another kind of run; give another folder")
     else:
         now = {"settings": settings, "tensors": tensors, "weights": weights}
-        rundir.write_text(SETTINGS, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
+        rundir.write_text(rundir.settings.name, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
     if experiment is not None and not rundir.experiment.exists():
         rundir.write_text(rundir.experiment.name, experiment.to_toml())
 
@@ -118,7 +116,7 @@ def claim(rundir: RunDir, pruner: Pruner, wanted: Wanted) -> None:
 def _check_same(
     rundir: RunDir, settings: Mapping[str, Any], tensors: Mapping[str, list[int]], weights: Sequence[str]
 ) -> None:
-    file, where = rundir.path / SETTINGS, repr(str(rundir.path))
+    file, where = rundir.settings, repr(str(rundir.path))
     try:
         there = json.loads(file.read_text(encoding="utf-8"))
         shapes = {name: torch.empty(shape, device="meta") for name, shape in there["tensors"].items()}
@@ -151,12 +149,12 @@ def write_good(rundir: RunDir, good: Mapping[str, Any]) -> None:
     """The last good model: `torch.load` gives it, and its weights are under "state_dict"."""
     buffer = io.BytesIO()
     torch.save(dict(good), buffer)
-    rundir.write_bytes(GOOD, buffer.getbuffer())
+    rundir.write_bytes(rundir.good.name, buffer.getbuffer())
 
 
 def read_good(rundir: RunDir) -> dict[str, Any]:
     """What `write_good` wrote, on the CPU."""
-    file = rundir.path / GOOD
+    file = rundir.good
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
         return {name: found[name] for name in ("round", "score", "state_dict", "buffers", "pruner")}

@@ -226,7 +226,7 @@ class OwnRounds:
             f"clipping or a warm-up may help.{back}"
         )
         if self.rundir is not None:
-            self.rundir.write_text(self.rundir.failure.name, f"{error}\n")
+            self.rundir.note_failure(error)
         raise error
 
     def _back_to_good(self) -> dict[str, Any]:

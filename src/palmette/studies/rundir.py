@@ -44,6 +44,8 @@ class RunDir:
         self.records_file = self.path / "records.jsonl"  # a line per round, the same in every repetition
         self.timings_file = self.path / "timings.jsonl"  # seconds and speeds, which are never the same
         self.failure = self.path / "failure.txt"  # why it could not go on, if so
+        self.settings = self.path / "settings.json"  # of `prune_and_retrain`, all that was asked for
+        self.good = self.path / "good.pt"  # of `prune_and_retrain`, the last model that was good
         self.lock_file = self.path / "lock"  # names the owner; empty when there is none
         self.checkpoints = self.path / "checkpoints"  # the last two states; gone when the run is finished
         self.tensorboard = self.path / "tensorboard"  # where asked for; made anew from the records
@@ -118,6 +120,11 @@ class RunDir:
             target.parent.mkdir(exist_ok=True)
             _write(target, content)
             _sync(self.path)
+
+    def note_failure(self, why: object) -> None:
+        """Write down why the run could not go on, for whoever looks at it later, if there is room for that."""
+        with suppress(NotWritten):
+            self.write_text(self.failure.name, f"{why}\n")
 
     def save_masks(self, round: int, masks: Masks) -> None:
         """Write the masks of a round, one bit per weight."""

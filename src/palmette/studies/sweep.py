@@ -6,7 +6,6 @@ import itertools
 import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, Protocol
@@ -238,9 +237,8 @@ def _words(settings: Mapping[str, Any]) -> str:
 
 
 def note_failure(folder: Path, why: str) -> None:
-    """Write down why the run in a folder could not go on, for whoever looks at it later."""
-    with suppress(NotWritten):
-        RunDir(folder).write_text(RunDir(folder).failure.name, f"{why}\n")
+    """Write down why the run in a folder could not go on."""
+    RunDir(folder).note_failure(why)
 
 
 def why_over(folder: Path) -> str | None:
