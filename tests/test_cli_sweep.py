@@ -134,6 +134,11 @@ def test_what_cannot_be_run_is_said_before_anything_is(text, said):
     assert not Path("runs").exists()
 
 
+@pytest.mark.parametrize(("flag", "given"), [("--out", ""), ("--fleet", "0")])
+def test_a_flag_that_all_commands_share_is_checked_before_anything_is_read(flag, given):
+    assert sweep("no.toml", flag, given, code=2).stderr.startswith(f"palmette: {flag} must be ")
+
+
 def test_a_folder_of_runs_is_no_grid_and_the_flag_that_takes_one_is_named():
     Path("runs").mkdir()
     assert "'runs' is a folder: add --status to see" in sweep("runs", code=2).stderr

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -110,6 +110,24 @@ def setting_options() -> list[click.Option]:
     ]
 
 
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Where runs go and where they are trained: for all commands that train."""
+    for name, metavar, read, text in (
+        ("--fleet", "N|auto", _fleet, "How many networks train at once. [default: auto, what fits]"),
+        ("--device", "TEXT", None, "cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]"),
+        ("--data-dir", "FOLDER", None, "Where data sets are looked for first."),
+        ("--out", "FOLDER", _folder, "Where runs, and what is made of them, go. [default: runs]"),
+    ):
+        command = click.option(name, metavar=metavar, callback=read, help=text)(command)
+    return command
+
+
+def _folder(ctx: click.Context, option: click.Parameter, text: str | None) -> Path:
+    if text == "":
+        raise ValueError("--out must be the name of a folder, got ''")
+    return Path(text or "runs")
+
+
 def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]:
     """The runs that a command line asks for, seed by seed.
 
@@ -146,8 +164,8 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
     return [replace(experiment, seed=seed) for seed in seeds(seed_text) for experiment in made]
 
 
-def fleet_size(text: str | None) -> int | None:
-    """The size of a fleet; None is as large as the memory allows."""
+def _fleet(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """How many; None is as many as the memory allows."""
     if text is None or text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:

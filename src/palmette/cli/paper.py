@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.flags import RememberingCommand, device_named, fleet_size
+from palmette.cli.flags import RememberingCommand, device_named, place_options
 from palmette.cli.paper_list import Asked, as_json, listed, print_list
 from palmette.cli.sweep import Sweep
 from palmette.reports.words import counted
@@ -42,12 +42,9 @@ ENDS = ("png", "svg", "pdf")
 @click.option("--from", "sources", multiple=True, metavar="FOLDER", help="Draw what is there; run nothing.")
 @click.option("--beside", metavar="FILE.csv", help="Published values to lay beside ours. Figure 3 has its own.")
 @click.option("--log", is_flag=True, help="Remaining weights on logarithmic axes; the paper's are linear.")
-@click.option("--out", default="runs", metavar="FOLDER", help="Where runs and pictures go. [default: runs]")
-@click.option("--data-dir", metavar="FOLDER", help="Where data sets are looked for first.")
-@click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
+@place_options
 @click.option("--precision", metavar="TEXT", help="float32, tf32 or bfloat16. [default: float32]")
 @click.option("--compile", is_flag=True, help="torch.compile, which pays from minutes of training on.")
-@click.option("--fleet", metavar="N|auto", help="How many networks train at once. [default: auto, what fits]")
 @click.option("--dry-run", is_flag=True, help="Say what would be run and how long it takes; write nothing.")
 @click.option("--json", "for_program", is_flag=True, help="Print the list for a program.")
 @click.pass_context
@@ -58,10 +55,10 @@ def paper(
     sources: tuple[str, ...],
     beside: str | None,
     log: bool,
-    out: str,
+    out: Path,
     data_dir: str | None,
     device: str | None,
-    fleet: str | None,
+    fleet: int | None,
     dry_run: bool,
     for_program: bool,
     **scaled: Any,
@@ -88,8 +85,6 @@ def paper(
     from palmette.studies.paper_cost import Clock
 
     asked = _asked(**scaled)
-    if not out:
-        raise ValueError("--out must be the name of a folder, got ''")
     figures = chosen(names) if names else list(FIGURES.values())
     published = _published(beside, list(asked.variants(figures)))
     if sources:
@@ -97,12 +92,12 @@ def paper(
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
         if dry_run:
             raise ValueError("--from runs nothing, so --dry-run has nothing to tell: leave one of them out")
-        _draw_from(sources, figures, asked, (published, log), Path(out), everything="all" in names)
+        _draw_from(sources, figures, asked, (published, log), out, everything="all" in names)
         return
     where = device_named(device)
     if not names or dry_run:
         sys.path.insert(0, os.getcwd())  # for a model of one's own
-        entries = listed(figures, asked, Path(out), Clock(where, fleet_size(fleet), data_dir))
+        entries = listed(figures, asked, out, Clock(where, fleet, data_dir))
         if for_program or (names and not sys.stdout.isatty()):
             click.echo(json.dumps(as_json(entries, where), indent=None if names else 1))
         else:
@@ -111,7 +106,7 @@ def paper(
     pictures = [(figure, asked.experiments(figure)) for figure in asked.variants(figures)]
     planned = list(dict.fromkeys(e for _, experiments in pictures for e in experiments))
     command = Paper(
-        planned, Path(out), data_dir, where, False, fleet_size(fleet), ctx.meta["palmette.arguments"],
+        planned, out, data_dir, where, False, fleet, ctx.meta["palmette.arguments"],
         stem="paper", pictures=pictures, looks=(published, log),
         tables=[figure.name for figure in figures if figure.kind == "table"],
     )  # fmt: skip

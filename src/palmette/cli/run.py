@@ -21,7 +21,7 @@ from palmette.cli.flags import (
     GroupedCommand,
     device_named,
     experiments,
-    fleet_size,
+    place_options,
     process_count,
     setting_options,
 )
@@ -44,10 +44,7 @@ _TIMED = 4  # networks, to tell how long many take
 
 @click.command(cls=GroupedCommand, params=list(setting_options()))
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.toml]")
-@click.option("--out", default="runs", metavar="FOLDER", help="Where run folders go. [default: runs]")
-@click.option("--data-dir", metavar="FOLDER", help="Where the data set is looked for first.")
-@click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
-@click.option("--fleet", metavar="N|auto", help="How many networks train at once. [default: auto, what fits]")
+@place_options
 @click.option("--nproc", metavar="N", help="How many processes train each network together. [default: 1]")
 @click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, beside the records.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
@@ -56,10 +53,10 @@ def run(
     ctx: click.Context,
     /,
     file: Path | None,
-    out: str,
+    out: Path,
     data_dir: str | None,
     device: str | None,
-    fleet: str | None,
+    fleet: int | None,
     nproc: str | None,
     tensorboard: bool,
     dry_run: bool,
@@ -81,13 +78,11 @@ def run(
     Each run has its own folder. The same command again goes on where it was ended, by Ctrl-C or by force, and
     does not repeat what is done. A terminal shows a live table; anything else gets one line of JSON per round.
     """
-    if not out:
-        raise ValueError("--out must be the name of a folder, got ''")
     planned = experiments(file, {name: value for name, value in given.items() if value is not None})
     arguments = ctx.meta["palmette.arguments"]
-    where, members = device_named(device), fleet_size(fleet)
-    count = process_count(nproc, where, members, planned)
-    command = Command(planned, Path(out), data_dir, where, tensorboard, members, arguments, count)
+    where = device_named(device)
+    count = process_count(nproc, where, fleet, planned)
+    command = Command(planned, out, data_dir, where, tensorboard, fleet, arguments, count)
     images = command.check()
     if dry_run:
         command.show_plan(images)

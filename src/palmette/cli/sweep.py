@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.flags import RememberingCommand, device_named, fleet_size
+from palmette.cli.flags import RememberingCommand, device_named, place_options
 from palmette.cli.run import Command
 from palmette.cli.sweep_status import show_status
 from palmette.reports.words import counted, duration
@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=RememberingCommand)
 @click.argument("file", type=click.Path(path_type=Path), metavar="GRID.toml|FOLDER")
-@click.option("--out", default="runs", metavar="FOLDER", help="Where run folders go. [default: runs]")
-@click.option("--data-dir", metavar="FOLDER", help="Where data sets are looked for first.")
-@click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
-@click.option("--fleet", metavar="N|auto", help="How many networks train at once. [default: auto, what fits]")
+@place_options
 @click.option("--engine", type=click.Choice(["here", "ray"]), default="here", help="Where. [default: here]")
 @click.option("--address", metavar="auto|HOST:PORT", help="The Ray cluster. [default: one is started here]")
 @click.option("--status", is_flag=True, help="Say how far the runs of GRID.toml, or all in a FOLDER, have come.")
@@ -42,10 +39,10 @@ if TYPE_CHECKING:
 def sweep(
     ctx: click.Context,
     file: Path,
-    out: str,
+    out: Path,
     data_dir: str | None,
     device: str | None,
-    fleet: str | None,
+    fleet: int | None,
     engine: str,
     address: str | None,
     status: bool,
@@ -72,10 +69,8 @@ def sweep(
     """
     from palmette.studies.sweep import read
 
-    if not out:
-        raise ValueError("--out must be the name of a folder, got ''")
     if status:
-        show_status(file, Path(out))
+        show_status(file, out)
         return
     if file.is_dir():
         raise ValueError(f"{str(file)!r} is a folder: add --status to see how far its runs are, or name a grid")
@@ -84,8 +79,7 @@ def sweep(
     planned, arguments = read(file), ctx.meta["palmette.arguments"]
     with _engine(engine, address) as on_ray:
         where = device_named(device) if on_ray is None else on_ray.device(device)
-        size, folder = fleet_size(fleet), Path(out)
-        command = Sweep(planned, folder, data_dir, where, False, size, arguments, stem=file.stem, engine=on_ray)
+        command = Sweep(planned, out, data_dir, where, False, fleet, arguments, stem=file.stem, engine=on_ray)
         command.check_all()
         if dry_run:
             device_named(where)  # what it costs is timed on this machine
