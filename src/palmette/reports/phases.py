@@ -22,7 +22,7 @@ RULE = (
     f"Collapsed: from this round to the end, every accuracy is more than {100 * COLLAPSE:g} points below that of "
     "round 0. Rising: the rounds before a collapse that come after the one with the lowest PQ Index (p = 0.5, "
     f"q = 1), if there are at least {FOLLOWING}; so the index has turned up for good. Falling: all rounds before "
-    "those. Judged run by run on validation accuracy where there is one, else on the test set; the rule describes "
+    "those. Judged run by run on validation images where there are any, else on the test set; the rule describes "
     "a curve that is known to its end, and is no way to choose a round."
 )
 

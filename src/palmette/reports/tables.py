@@ -26,7 +26,7 @@ WITHIN = 0.01
 
 NOTES = (
     f"kept: the last round up to which every accuracy is within {100 * WITHIN:g} point of the dense network's "
-    "(judged on validation accuracy where there is one).\n"
+    "(judged on validation images where there are any).\n"
     "index up: of the rounds before a collapse, the one with the lowest PQ Index, at p=0.5, q=1, if at least "
     f"{FOLLOWING} of them follow it; a collapse is an accuracy that stays more than {100 * COLLAPSE:g} points "
     "below the dense network's to the end. end: the last round.\n"
