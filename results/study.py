@@ -16,8 +16,8 @@ from palmette.reports.comparison import name_of, named, read
 from palmette.reports.figures import as_file
 from palmette.reports.paper_runs import Shelf
 from palmette.reports.tables import Run
+from palmette.studies.records import experiment_of
 from palmette.studies.rundir import find_runs, write_whole
-from palmette.studies.standing import experiment_of
 from palmette.studies.sweep import read as read_grid
 from results.answers import Difference, Spread
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from palmette.errors import RunDamaged
 from palmette.studies.config import Experiment
-from palmette.studies.records import experiment_of as experiment_of
-from palmette.studies.records import records_of
+from palmette.studies.records import experiment_of, records_of
 from palmette.studies.rundir import RunDir
 
 
