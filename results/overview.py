@@ -38,7 +38,7 @@ from results.study import (
     table,
     true,
 )
-from results.tables import holds, mean_density
+from results.tables import accuracy_at, holds, mean_density
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -196,10 +196,10 @@ def front() -> str:
     rows, networks = [], []
     for name in METHODS:
         end = MLP.frame[MLP.frame["name"] == name].sort_values("round").groupby("seed").last()
-        rows.append((name, *(_cell(equal, name, d, dense.n) for d in at), percent(end["density"].mean())))
+        rows.append((name, *(accuracy_at(equal, name, d, dense.n) for d in at), percent(end["density"].mean())))
     for study in questions.STUDIES:
         start = Spread.of(column(study.frame, LT, 0, "test_accuracy"))
-        cells = (_cell(questions.equal(study), name, WHERE, start.n) for name in METHODS)
+        cells = (accuracy_at(questions.equal(study), name, WHERE, start.n) for name in METHODS)
         link = f"[{study.network}]({HERE.name}/{study.name}/README.md)"
         networks.append((link, str(start.n), spread(start), *cells))
     command = MLP.about["commands"][-1]["command"]
@@ -271,10 +271,3 @@ def _beside_paper(shares: tuple[float, float], name: str, round: int) -> str:
 
 def _accuracy(frame: pd.DataFrame, name: str, round: int) -> str:
     return spread(Spread.of(column(frame, name, round, "test_accuracy")))
-
-
-def _cell(equal: pd.DataFrame, name: str, density: float, n: int) -> str:
-    """Accuracy at a density, and how many runs got there if not all."""
-    row = equal[(equal["method"] == name) & (equal["density"] == density)].iloc[0]
-    fewer = f" (n = {row['n']})" if 0 < row["n"] < n else ""
-    return spread(Spread(row["accuracy"], row["sd"], row["n"])) + fewer

@@ -49,6 +49,13 @@ def _row(equal: pd.DataFrame, name: str, density: float) -> dict[str, Any]:
     return found[0] if found else nothing | {"n": 0, "pairs": 0}
 
 
+def accuracy_at(equal: pd.DataFrame, name: str, density: float, n: int) -> str:
+    """Accuracy at a density, and how many runs got there if not all `n`; empty where none did."""
+    row = _row(equal, name, density)
+    fewer = f" (n = {row['n']})" if 0 < row["n"] < n else ""
+    return spread(Spread(row["accuracy"], row["sd"], row["n"])) + fewer
+
+
 def gap(equal: pd.DataFrame, name: str, density: float) -> str:
     """The difference to the baseline at a density, with its interval."""
     row = _row(equal, name, density)
@@ -125,25 +132,17 @@ def density_tables(equal: pd.DataFrame) -> list[str]:
     accuracies, gaps = [], []
     methods = [name for name in METHODS if name in set(equal["method"])]
     others = [name for name in methods if name != LT]
+    count, n = int(equal["adjusted"].notna().sum()), int(equal["n"].max())
     for d in DENSITIES:
-        cells = {name: _row(equal, name, d) for name in methods}
-        if not any(row["n"] for row in cells.values()):
+        cells = [accuracy_at(equal, name, d, n) for name in methods]
+        if not any(cells):
             continue
-        fewer = {name: f" (n = {r['n']})" if 0 < r["n"] < equal["n"].max() else "" for name, r in cells.items()}
-        accuracies.append(
-            (
-                percent(d),
-                *(spread(Spread(r["accuracy"], r["sd"], r["n"])) + fewer[name] for name, r in cells.items()),
-            )
-        )
-        shown = []
-        for name in others:
-            shown.append(bold(gap(equal, name, d), holds(equal, name, d)))
+        accuracies.append((percent(d), *cells))
+        shown = [bold(gap(equal, name, d), holds(equal, name, d)) for name in others]
         if any(shown):
             gaps.append((percent(d), *shown))
     if not accuracies:
         return [f"No run has come down to {percent(DENSITIES[0])} of the weights yet."]
-    count, n = int(equal["adjusted"].notna().sum()), int(equal["n"].max())
     return [
         table(("weights", *methods), accuracies, words=0),
         f"Test accuracy in percent, {'mean ± standard deviation, ' * (n > 1)}n = {n} where nothing is said; empty "

@@ -17,7 +17,7 @@ from results import ablation_runs, ablations, epochs, four_methods, overview, pr
 from results.answers import DENSITIES, SAP, SAP2, Difference, Spread, holm
 from results.keep import keep
 from results.study import Study, difference, page, percent, points, prose, spread, true
-from results.tables import largest_gap
+from results.tables import accuracy_at, largest_gap
 
 from palmette import read_runs
 from palmette.studies.sweep import read
@@ -45,6 +45,17 @@ def table(study, heading):
     lines = page.partition(f"## {heading}\n")[2].partition("\n| ")[2].splitlines()
     cells = [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines]
     return {row[0]: row for row in cells[: next(i for i, line in enumerate(lines) if not line)]}
+
+
+def test_an_accuracy_says_how_many_runs_have_it_if_not_all():
+    numbers = {"density": [0.1, 0.05, 0.02], "accuracy": [0.9, 0.8, np.nan], "sd": [0.01, 0.02, np.nan]}
+    equal = pd.DataFrame({"method": SAP, **numbers, "n": [4, 3, 0]})
+    assert [accuracy_at(equal, SAP, d, 4) for d in numbers["density"]] == [
+        "90.00 ± 1.00",
+        "80.00 ± 2.00 (n = 3)",
+        "",
+    ]
+    assert accuracy_at(equal, SAP2, 0.1, 4) == ""
 
 
 @pytest.fixture(scope="module")
