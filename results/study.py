@@ -16,6 +16,7 @@ from palmette.reports.comparison import name_of, named, read
 from palmette.reports.figures import as_file
 from palmette.reports.paper_runs import Shelf
 from palmette.reports.tables import Run
+from palmette.reports.words import in_percent
 from palmette.studies.records import experiment_of
 from palmette.studies.rundir import find_runs, write_whole
 from palmette.studies.sweep import read as read_grid
@@ -256,9 +257,7 @@ def percent(value: float) -> str:
     """
     if math.isnan(value):
         return "–"
-    digits = 1 if value >= 0.01 or value <= 0 else 1 - math.floor(math.log10(100 * value))
-    text = f"{100 * value:.{digits}f}"
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text} %"
+    return f"{in_percent(value, value).rstrip('0').rstrip('.')} %"
 
 
 def spread(found: Spread, *, scale: float = 100, digits: int = 2) -> str:

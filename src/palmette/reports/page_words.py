@@ -9,6 +9,7 @@ from typing import Any
 from palmette.reports.page_data import Series, Study
 from palmette.reports.phases import has_validation, phases_of, turns
 from palmette.reports.tables import WITHIN, last_kept
+from palmette.reports.words import in_percent
 
 Row = dict[str, Any]
 
@@ -64,13 +65,12 @@ def sentence(row: Mapping[str, Any]) -> str:
 def percent(values: Sequence[float]) -> str:
     """Mean and deviation, in percent: one digit, or as many as it takes to say how little is left.
 
-    >>> percent([0.25, 0.26]), percent([0.0012])
-    ('25.5 ± 0.7 %', '0.12 %')
+    >>> percent([0.25, 0.26]), percent([0.0012]), percent([0.000012])
+    ('25.5 ± 0.7 %', '0.12 %', '0.0012 %')
     """
-    mean = 100 * statistics.fmean(values)
-    digits = 1 if mean >= 1 or mean <= 0 else 2 if mean >= 0.1 else 3
-    deviation = f" ± {100 * statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{mean:.{digits}f}{deviation} %"
+    mean = statistics.fmean(values)
+    deviation = f" ± {in_percent(statistics.stdev(values), mean)}" if len(values) > 1 else ""
+    return f"{in_percent(mean, mean)}{deviation} %"
 
 
 def number(values: Sequence[float]) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
-import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
-from palmette.reports.words import counted
+from palmette.reports.words import counted, in_percent
 from palmette.studies.config import Experiment
 
 if TYPE_CHECKING:
@@ -100,9 +99,9 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         pairs = [row["dense"]["accuracy"]]
         for moment in ("kept", "index_turned_up", "end"):
             pairs += [row[moment]["density"], row[moment]["accuracy"]]
-        table.add_row(row["method"], *("never" if p is None else _percent(p[0], p[0]) for p in pairs))
+        table.add_row(row["method"], *("never" if p is None else in_percent(p[0], p[0]) for p in pairs))
         if row["runs"] > 1:
-            deviations = ("" if p is None or p[1] is None else f"±{_percent(p[1], p[0])}" for p in pairs)
+            deviations = ("" if p is None or p[1] is None else f"±{in_percent(p[1], p[0])}" for p in pairs)
             table.add_row("", *deviations, style="dim")
     return table
 
@@ -150,9 +149,3 @@ def _spread(values: Sequence[float]) -> list[float | None] | None:
     if not values:
         return None
     return [statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None]
-
-
-def _percent(fraction: float, beside: float) -> str:
-    # As many digits as the mean beside it: one, or two that count where next to nothing remains.
-    digits = 1 if beside >= 0.01 or beside <= 0 else 1 - math.floor(math.log10(100 * beside))
-    return f"{100 * fraction:.{digits}f}"

@@ -15,6 +15,16 @@ def counted(count: int, one: str) -> str:
     return f"{count:,} {one}{'' if count == 1 else 's'}"
 
 
+def in_percent(fraction: float, beside: float) -> str:
+    """With as many digits as the fraction `beside` it: one, or two that count where next to nothing remains.
+
+    >>> in_percent(0.255, 0.255), in_percent(0.00126, 0.00126), in_percent(0.1, 0.00126)
+    ('25.5', '0.13', '10.00')
+    """
+    digits = 1 if beside >= 0.01 or beside <= 0 else 1 - math.floor(math.log10(100 * beside))
+    return f"{100 * fraction:.{digits}f}"
+
+
 def duration(seconds: float) -> str:
     """As people say it.
 
