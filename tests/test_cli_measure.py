@@ -457,16 +457,17 @@ print(peak() - before)
 
 @pytest.mark.slow
 def test_a_large_weight_is_never_in_memory_as_a_whole(tmp_path):
-    """1 GB of weights takes less than 128 MB more than 4 MB take: one copy of an eighth would be too much.
+    """1 GB of weights takes less than 64 MB more than 4 MB take: one copy of a sixteenth would be too much.
 
     With one thread. How many parts more threads have at a time is bounded, but a matter of luck.
     """
     save_file({"w": torch.randn(1024, 1024)}, tmp_path / "small.safetensors")
     save_file({"w": torch.randn(16384, 16384)}, tmp_path / "large.safetensors")
     command = [sys.executable, "-c", IN_PARTS]
-    alone = os.environ | {"OMP_NUM_THREADS": "1"}
+    # What is freed goes back at once: how much malloc keeps besides, up to 300 MB, is a matter of luck too.
+    alone = os.environ | {"OMP_NUM_THREADS": "1", "MALLOC_MMAP_THRESHOLD_": "131072"}
     ran = subprocess.run(command, cwd=tmp_path, env=alone, capture_output=True, text=True, check=True)
-    assert int(ran.stdout) < 128_000  # kB
+    assert int(ran.stdout) < 64_000  # kB
 
 
 def test_plain_numbers_have_no_scopes_and_are_not_trained(saved):
