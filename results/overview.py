@@ -132,6 +132,9 @@ def text() -> bytes:
             "far](../docs/differences.md#accuracies-in-the-papers-figures), which lag behind a collapse; here "
             "they are of the round. Two of the paper's sentences are about late rounds, and the pages answer them "
             "both ways.",
+            "Gradients of pruned weights do not count in the norm that gradients are clipped to; in the authors' "
+            "code they do. In ResNet18 that is [what parts SAP (1, 2) from the published values"
+            "](cifar10-resnet18/README.md), as far as one run tells; in the others it was not tried.",
             "Training is in bfloat16, the paper's in float32: [no difference is "
             f"seen]({precision.STUDY.name}/README.md) in the MLP on FashionMNIST, where both were tried.",
         ),
