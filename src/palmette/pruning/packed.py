@@ -23,8 +23,7 @@ from palmette.pruning.masks import check_match
 from palmette.pruning.positions import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
 from palmette.pruning.shards import check_whole
 from palmette.pruning.weights import INTEGER, is_torch_pruned, uncompiled
-from palmette.pruning.writing import said
-from palmette.pruning.writing import write_safetensors as write_safetensors
+from palmette.pruning.writing import said, write_safetensors
 
 _FORMAT = "palmette-packed-1"
 _SECOND_TENSOR = 160
