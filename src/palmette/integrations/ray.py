@@ -34,7 +34,6 @@ from palmette.studies.crews import TRIES, Crew, Schedule, kind
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes
 from palmette.studies.rundir import RunDir
-from palmette.studies.sweep import note_failure
 from palmette.training.data import load
 from palmette.training.models import build, flops_per_image
 
@@ -307,7 +306,7 @@ class _Sweep:
         aside = self.schedule.failed(crew, left)
         for folder in aside:
             failure = RunFailed(f"{folder.name} failed {TRIES} times, the last time alone: {why}")
-            note_failure(folder, str(failure))
+            RunDir(folder).note_failure(failure)
             self._over(folder, failure)
         if len(left) > len(aside):
             runs = "a run is" if len(left) == 1 else f"{len(left)} runs are"

@@ -132,7 +132,7 @@ class RunDir:
         with self._writing(target, sum((m.numel() + 7) // 8 for m in masks.values())):
             target.parent.mkdir(exist_ok=True)
             masks.save(target)
-            _sync(target, target.parent, self.path)
+            _sync(target.parent, self.path)
 
     def append_record(self, record: Mapping[str, Any]) -> bool:
         """Add the record of a round as one line, keys in the order given; False when that very line is there."""

@@ -132,7 +132,7 @@ def _trained(
             return outcomes
         for folder, experiment in left.items():
             outcomes[folder] = error
-            note_failure(folder, in_words(error))
+            RunDir(folder).note_failure(in_words(error))
             observer.ended(experiment, error)
         return outcomes
 
@@ -234,11 +234,6 @@ def _own(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _words(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} = {value!r}" for name, value in settings.items())
-
-
-def note_failure(folder: Path, why: str) -> None:
-    """Write down why the run in a folder could not go on."""
-    RunDir(folder).note_failure(why)
 
 
 def why_over(folder: Path) -> str | None:
