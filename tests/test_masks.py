@@ -260,6 +260,18 @@ def test_a_disk_that_fails_half_way_leaves_the_old_file_whole(tmp_path, monkeypa
     assert os.listdir(tmp_path) == ["masks"]
 
 
+def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, synced = tmp_path / "masks", []
+
+    def sync(descriptor):
+        assert not path.exists()
+        synced.append((os.fstat(descriptor).st_ino, os.fstat(descriptor).st_size))
+
+    monkeypatch.setattr(os, "fsync", sync)
+    some_masks().save(path)
+    assert (path.stat().st_ino, path.stat().st_size) in synced
+
+
 def test_all_refusals_can_be_caught_as_one():
     assert issubclass(MaskMismatch, PalmetteError)
     assert issubclass(MaskMismatch, ValueError)

@@ -55,6 +55,17 @@ def without_a_whole_checkpoint(run):
     run.write_bytes("checkpoints/0001.pt", b"rubbish")
 
 
+def with_a_checkpoint_of_other_data(run):
+    run.records_file.write_text("")
+    run.save_checkpoint(1, {"company": [], "round": 0, "epoch": 1, "train": (0.5, 0.5), "data": "others"})
+
+
+def with_another_record_of_its_first_round(run):
+    record = json.loads(run.records_file.read_text().splitlines()[0])
+    record["test"]["accuracy"] = 0.5
+    run.records_file.write_text(json.dumps(record) + "\n")
+
+
 SPOILT = {
     "experiment that cannot be read": (lambda run: run.experiment.write_text("p = 7\n"), "damaged"),
     "another experiment": (lambda run: run.experiment.write_text("seed = 7\n"), "damaged"),
@@ -64,6 +75,8 @@ SPOILT = {
     ),
     "no test": (without_a_test, "damaged"),
     "no whole checkpoint": (without_a_whole_checkpoint, "failed"),
+    "checkpoint of other data": (with_a_checkpoint_of_other_data, "failed"),
+    "another record of its first round": (with_another_record_of_its_first_round, "failed"),
 }
 
 
