@@ -29,6 +29,7 @@ from palmette.pruning.packed import save
 from palmette.pruning.scopes import Scope
 from palmette.pruning.stored import CHUNK, Part, Stored
 from palmette.pruning.streaming import Cut, check_streamable, decide
+from palmette.pruning.writing import said
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _WEIGHT_FILES = (
@@ -229,11 +230,9 @@ def _explained(out: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if isinstance(error, NotWritten) and not error.strerror:
-            raise
-        shown = str(out).replace(f".{os.getpid()}.partial", "")  # the name that was asked for
+        why = error.__cause__ if isinstance(error, NotWritten) else None  # it has named what is only partial
         raise NotWritten(
-            f"{shown!r} could not be written: {error.strerror or error}; what was there before is untouched"
+            f"{str(out)!r} could not be written: {said(why or error)}; what was there before is untouched"
         ) from error
 
 

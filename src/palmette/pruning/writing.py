@@ -38,9 +38,9 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
             partial.unlink()
 
 
-def said(error: Exception) -> str:
+def said(error: BaseException) -> str:
     """What a library raised, as part of a sentence."""
     if isinstance(error, KeyError):
         return f"there is no {error}"
-    said = str(getattr(error, "strerror", None) or error).split("\n")[0].rstrip(".")
-    return re.sub(r"^.*I/O error: (.*?) \(os error.*$", r"\1", said)
+    line = str(getattr(error, "strerror", None) or error).split("\n")[0].rstrip(".")
+    return re.sub(r"^.*I/O error: (.*?) \(os error.*$", r"\1", line)
