@@ -17,8 +17,9 @@ def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:
     """The experiments of those of `runs` whose model is somebody's own, each with a name for its network alone.
 
     Where several networks are called alike, as when `module:function` was edited between two runs, each is called
-    by its first folder too. Runs of `prune_and_retrain` have no seed: those of one network with the same settings
-    are numbered as seeds are; a copy has the number of what it is a copy of.
+    by its size too, or by its first folder where sizes are equal. Runs of `prune_and_retrain` are in folders that
+    people name, and are called by these. They have no seed: those of one network with the same settings are
+    numbered as seeds are; a copy has the number of what it is a copy of.
     """
     own = {path: run for path, run in runs.items() if ":" in run[0].model and run[1]}
     networks: dict[tuple[str, str], dict[str, Path]] = {}
@@ -29,8 +30,11 @@ def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:
     for path, (experiment, records) in own.items():
         alike = networks[experiment.data, experiment.model]
         if len(alike) > 1:
-            folder = _short(alike[_network(records)], list(alike.values()))
-            experiment = replace(experiment, model=f"{experiment.model} as in {folder}")
+            first, firsts = alike[_network(records)], list(alike.values())
+            which = f" as in {_short(first, firsts)}"
+            if experiment.data != OWN_DATA:
+                which = _by_size(first, {path: runs[path][1] for path in firsts})
+            experiment = replace(experiment, model=experiment.model + which)
         found[path] = experiment
         if experiment.data != OWN_DATA:
             continue
@@ -59,6 +63,17 @@ def _time(path: Path) -> bytes:
 def _network(records: Sequence[Record]) -> str:
     """Its layers and their sizes."""
     return repr({name: layer["total"] for name, layer in records[0]["retrained"]["layers"].items()})
+
+
+def _by_size(path: Path, networks: Mapping[Path, Sequence[Record]]) -> str:
+    """What tells the network of a run from the others, if possible without the id that the folder is called by."""
+    sizes = {other: records[0]["retrained"]["total"] for other, records in networks.items()}
+    if list(sizes.values()).count(sizes[path]) == 1:
+        return f", {sizes[path]:,} weights"
+    around = {other: other.resolve().parent for other in sizes}
+    if len(set(around.values())) < len(around):
+        return f" as in {_short(path, list(sizes))}"
+    return f" as in {_short(around[path], list(around.values()))}"
 
 
 def _short(path: Path, paths: Sequence[Path]) -> str:
