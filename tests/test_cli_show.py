@@ -136,10 +136,20 @@ def test_why_a_run_failed_is_read_as_it_was_written_in_any_locale(folder):
     assert json.loads(ran.stdout)["failure"] == "größe"
 
 
+def test_why_a_run_failed_may_be_unreadable(folder):
+    rundir = interrupted(TICKET, folder / TICKET.id, after=1)
+    rundir.failure.write_bytes(b"no room \xff")
+    (found,) = shown(folder)
+    assert (found["state"], found["failure"]) == ("failed", "no room \N{REPLACEMENT CHARACTER}")
+    rundir.failure.unlink()
+    rundir.failure.mkdir()
+    (found,) = shown(folder)
+    assert (found["state"], found["failure"]) == ("interrupted", None)
+
+
 DAMAGE = {
     "experiment.toml": "p = 7\n",
     "records.jsonl": "no record\n",
-    "timings.jsonl": "no timing\n",
 }
 
 

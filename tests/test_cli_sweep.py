@@ -236,7 +236,7 @@ def test_runs_without_a_round_are_named(runs, tmp_path):
     assert len(result.stdout.splitlines()) < len(whole.stdout.splitlines())
 
 
-@pytest.mark.parametrize("name", ["experiment.toml", "records.jsonl", "timings.jsonl"])
+@pytest.mark.parametrize("name", ["experiment.toml", "records.jsonl"])
 def test_a_damaged_run_is_left_out_of_table_and_report_in_the_same_words(runs, tmp_path, name):
     copy = Path(shutil.copytree(runs, tmp_path / "runs"))
     first, *others = sorted(file.parent for file in copy.glob("*/records.jsonl"))

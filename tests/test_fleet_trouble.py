@@ -66,7 +66,8 @@ def test_a_run_that_cannot_be_mended_is_named_and_the_others_go_on(tmp_path):
     outcomes = run_together({tmp_path / e.id: e for e in RUNS})
     assert outcomes[tmp_path / RUNS[0].id] == "5 rounds are done"
     assert "checkpoints are damaged; remove" in str(outcomes[tmp_path / RUNS[1].id])
-    assert "lacks rounds" in str(outcomes[tmp_path / RUNS[2].id])
+    lacks, folder = str(outcomes[tmp_path / RUNS[2].id]), tmp_path / RUNS[2].id
+    assert lacks.endswith(f"lacks rounds, or has one twice; remove {str(folder)!r} to begin again")
 
 
 def test_data_that_have_changed_are_noticed(tmp_path, monkeypatch):

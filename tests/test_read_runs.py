@@ -85,7 +85,6 @@ def test_a_run_in_folders_that_lie_in_one_another_is_found_once(folder, monkeypa
         ("records.jsonl", "{\n"),
         ("records.jsonl", '{"round": 0}\n'),
         ("records.jsonl", '{"round": 0, "retrained": 3}\n'),
-        ("timings.jsonl", "nothing\n"),
         ("experiment.toml", "p = 9\n"),
     ],
 )
@@ -95,6 +94,15 @@ def test_a_damaged_run_is_named(tmp_path, name, content):
     (tmp_path / "bad" / name).write_text(content)
     with pytest.raises(RunDamaged, match="bad"):
         pm.read_runs(tmp_path)
+
+
+def test_a_run_without_its_timings_is_read_all_the_same(tmp_path):
+    pm.run(SAP, tmp_path / "run")
+    before = pm.read_runs(tmp_path)
+    (tmp_path / "run" / "timings.jsonl").write_text("nothing\n")
+    after = pm.read_runs(tmp_path)
+    assert after["seconds"].isna().all()
+    assert after["test_accuracy"].tolist() == before["test_accuracy"].tolist()
 
 
 def test_without_pandas_the_line_that_installs_it_is_given(folder, monkeypatch):

@@ -201,10 +201,17 @@ def test_a_damaged_line_inside_the_records_is_named(run):
 
 @pytest.mark.parametrize("line", ["{}", "[]", "null", '[["round", 0]]'])
 def test_a_line_that_is_not_of_a_round_is_damage(run, line):
-    for file, read in ((run.records_file, run.records), (run.timings_file, run.timings)):
-        file.write_text(f'{{"round": 0}}\n{line}\n')
-        with pytest.raises(RunDamaged, match=rf"line 2 of .*{file.name}' is damaged: it is not of a round"):
-            read()
+    run.records_file.write_text(f'{{"round": 0}}\n{line}\n')
+    with pytest.raises(RunDamaged, match=r"line 2 of .*records.jsonl' is damaged: it is not of a round"):
+        run.records()
+
+
+@pytest.mark.parametrize("line", ["{", "{}", "[]"])
+def test_timings_that_cannot_be_read_are_as_if_they_were_not_there(run, line):
+    run.timings_file.write_text(f'{{"round": 0, "seconds": 1}}\n{line}\n')
+    assert run.timings() == []
+    run.timings_file.write_text('{"round": 0, "seconds": 1}\n{"round": 1}\n')
+    assert run.timings() == [{"round": 0, "seconds": 1}]
 
 
 def test_what_another_run_further_inside_is_writing_is_left_to_it(tmp_path):

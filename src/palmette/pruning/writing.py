@@ -30,9 +30,7 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
             os.fsync(file.fileno())
         partial.replace(path)
     except (OSError, SafetensorError) as error:
-        failed = NotWritten(f"cannot write {str(path)!r}: {said(error)}")
-        failed.strerror = said(error)  # for those who name the file in words of their own
-        raise failed from error
+        raise NotWritten(f"cannot write {str(path)!r}: {said(error)}") from error
     finally:
         with suppress(OSError):
             partial.unlink()

@@ -26,10 +26,12 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
     given = list(folders)
     runs: dict[Path, Run] = {}
     left_out, empty = [], []
+    nothing: type[Exception] = FileNotFoundError
     for rundir in find_runs(*given):
         try:
-            experiment, records, _ = experiment_of(rundir), records_of(rundir), rundir.timings()
+            experiment, records = experiment_of(rundir), records_of(rundir)
         except RunDamaged as error:
+            nothing = RunDamaged
             left_out.append(f"left out: {error}")
             continue
         if not records:
@@ -41,7 +43,7 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
     left_out += [_without_a_round(empty)] if empty else []
     if not runs:
         places = ", ".join(repr(str(folder)) for folder in given)
-        raise FileNotFoundError("; ".join([f"no run to read in {places}", *left_out]))
+        raise nothing("; ".join([f"no run to read in {places}", *left_out]))
     own = told_apart(runs)
     return {path: (own.get(path, e), records) for path, (e, records) in runs.items()}, left_out
 

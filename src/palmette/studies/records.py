@@ -163,8 +163,14 @@ def experiment_of(rundir: RunDir, asked: Experiment | None = None) -> Experiment
 
 
 def records_of(rundir: RunDir) -> list[dict[str, Any]]:
-    """The records of a run, or an error that says which file has a line that is none."""
+    """The records of a run, or an error that says what is wrong with them."""
     records = rundir.records()
+    if (wrong := _wrong(records)) is not None:
+        raise RunDamaged(f"{str(rundir.records_file)!r} {wrong}; remove {str(rundir.path)!r} to begin again")
+    return records
+
+
+def _wrong(records: Sequence[Mapping[str, Any]]) -> str | None:
     try:
         for record in records:
             flattened(record), record["test"]["accuracy"], record["index_map"]["pq_index"]
@@ -173,12 +179,12 @@ def records_of(rundir: RunDir) -> list[dict[str, Any]]:
                 # Added, for these are numbers always; an index may be None.
                 numbers["total"] + numbers["kept"] + numbers["density"], numbers["pq_index"], numbers["gini_index"]
             if sum(layer["total"] for layer in layers) != whole["total"]:
-                raise RunDamaged(f"{str(rundir.records_file)!r} lacks a layer in round {record['round']}")
+                return f"lacks a layer in round {record['round']}"
     except (KeyError, TypeError, AttributeError) as error:
-        raise RunDamaged(f"{str(rundir.records_file)!r} has a line that is no record: {error!r}") from error
+        return f"has a line that is no record: {error!r}"
     if [record["round"] for record in records] != list(range(len(records))):
-        raise RunDamaged(f"{str(rundir.records_file)!r} lacks rounds, or has one twice")
-    return records
+        return "lacks rounds, or has one twice"
+    return None
 
 
 def flattened(record: Mapping[str, Any]) -> dict[str, Any]:

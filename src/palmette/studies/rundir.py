@@ -26,6 +26,7 @@ import torch
 
 from palmette.errors import NotWritten, RunBusy, RunDamaged
 from palmette.pruning.masks import Masks
+from palmette.pruning.writing import said
 
 _SEAL_BYTES = 73  # of `_seal`
 
@@ -161,8 +162,10 @@ class RunDir:
         return _lines(self.records_file)
 
     def timings(self) -> list[dict[str, Any]]:
-        """The timings, in the order written."""
-        return _lines(self.timings_file)
+        """The timings, in the order written. They decide nothing: what cannot be read of them is left out."""
+        with suppress(RunDamaged):
+            return [timing for timing in _lines(self.timings_file) if timing.keys() >= {"round", "seconds"}]
+        return []
 
     def save_checkpoint(self, number: int, state: Any) -> None:
         """Write `state`, made of tensors and plain values, with its SHA-256; keep it and the one before."""
@@ -324,7 +327,7 @@ def _explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[Non
             free = f"{shutil.disk_usage(folder).free:,} bytes"
         raise NotWritten(
             f"cannot write {os.path.relpath(target, folder)!r} ({size:,} bytes) into the {kind} "
-            f"{str(folder)!r}: {error.strerror or error}; free there: {free}. What was written before is "
+            f"{str(folder)!r}: {said(error.__cause__ or error)}; free there: {free}. What was written before is "
             "whole: make room, or make the folder writable, and start the same command again."
         ) from error
 

@@ -75,8 +75,8 @@ def standing(rundir: RunDir, experiment: Experiment | None = None) -> Standing:
         epoch = 0
     stopped, owner, failure = records[-1]["stopped"] if records else None, rundir.owner(), None
     if stopped is None and owner is None:
-        with suppress(FileNotFoundError):  # as it is where nothing failed, or once somebody tries again
-            failure = rundir.failure.read_text(encoding="utf-8").strip()
+        with suppress(OSError):  # there is none where nothing failed, or once somebody tries again
+            failure = rundir.failure.read_text(encoding="utf-8", errors="replace").strip()
     return Standing(experiment, len(records), epoch, stopped, owner, failure)
 
 
