@@ -31,9 +31,11 @@ def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:
         alike = networks[experiment.data, experiment.model]
         if len(alike) > 1:
             first, firsts = alike[_network(records)], list(alike.values())
-            which = f" as in {_short(first, firsts)}"
-            if experiment.data != OWN_DATA:
-                which = _by_size(first, {path: runs[path][1] for path in firsts})
+            which = (
+                f" as in {_short(first, firsts)}"
+                if experiment.data == OWN_DATA
+                else _by_size(first, {other: runs[other][1] for other in firsts})
+            )
             experiment = replace(experiment, model=experiment.model + which)
         found[path] = experiment
         if experiment.data != OWN_DATA:
