@@ -339,9 +339,9 @@ def resnet18_first_rounds(study: Study, equal: pd.DataFrame, shapes: Shapes) -> 
                 f"and {percent(clipped['density'][2])} of the weights at T = 2, as published "
                 f"({percent(kept[2][1])}), where it is {percent(kept[2][0])} here. It is less accurate then, "
                 f"{100 * clipped['accuracy'][2]:.2f} % and here "
-                f"{100 * column(f, SAP2, 2, 'test_accuracy').mean():.2f} %. Both have the same seed; their dense "
-                "networks, in which nothing is masked, differ by rounding alone, to an index of "
-                f"{at[0]:.4f} and {own[0]:.4f}.",
+                f"{100 * column(f, SAP2, 2, 'test_accuracy').mean():.2f} %. Both have the same seed; the one "
+                "here was compiled, so that rounding differs, and dense networks, in which nothing is masked, "
+                f"have an index of {at[0]:.4f} and here {own[0]:.4f}.",
             ),
             *by_rule.points,
         ],
