@@ -192,7 +192,7 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
             cells = []
             for title, (panel, value, scale, sure) in READ_OFF.items():
                 here, digits = scale * float(column(f, name, t, value).mean()), 3 if scale == 1 else 1
-                theirs, mark = _value(values, panel, in_file, t)
+                theirs, mark = read_off(values, panel, in_file, t)
                 off = abs(here - theirs) / (2 * sure if "*" in mark else sure)
                 shown = "" if math.isnan(theirs) else f" ({theirs:.{digits}f}{mark})"
                 cells.append(bold(f"{here:.{digits}f}", off > 1) + shown)
@@ -226,7 +226,7 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
     ]
 
 
-def _value(values: Published, panel: str, method: str, t: int) -> tuple[float, str]:
+def read_off(values: Published, panel: str, method: str, t: int) -> tuple[float, str]:
     """What was published for a round, NaN if nothing, and a mark that says how it was got."""
     for name, mark in ((method, ""), ("one_shot", "†")):
         # Before its first cut a network is the same for all; Lottery Ticket's first cut is One Shot's.

@@ -9,7 +9,7 @@ from palmette.reports.figures import draw as draw_overview
 from palmette.reports.paper import draw
 from palmette.reports.paper_published import Published, published
 from palmette.studies.paper import FIGURES, PaperFigure
-from results import epochs, few_rounds, readings, readings_cifar10
+from results import clipping, epochs, few_rounds, readings, readings_cifar10
 from results.answers import Shape, equal_density, present, shape
 from results.claims import UNSAID, claims
 from results.epochs import rounds_figure
@@ -82,6 +82,7 @@ def text(study: Study) -> bytes:
         f"![{figure.number} of the paper: accuracy, remaining weights, PQ Index and Gini Index of retrained and "
         f"pruned models]({figure.name}.png)",
         *epochs.section(study),
+        *clipping.section(study),
         "## Round by round",
         *(few_rounds.every_round(f) if few else _all_rounds(f, equal, shapes, reading)),
         "## Beside the paper",

@@ -134,7 +134,8 @@ def text() -> bytes:
             "both ways.",
             "Gradients of pruned weights do not count in the norm that gradients are clipped to; in the authors' "
             "code they do. In ResNet18 that is [what parts SAP (1, 2) from the published values"
-            "](cifar10-resnet18/README.md) up to T = 2, as far as one run tells; elsewhere it was not tried.",
+            "](cifar10-resnet18/README.md#clipped-before-masked), as far as one run tells; elsewhere it was not "
+            "tried.",
             "Training is in bfloat16, the paper's in float32: [no difference is "
             f"seen]({precision.STUDY.name}/README.md) in the MLP on FashionMNIST, where both were tried.",
         ),
