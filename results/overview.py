@@ -22,6 +22,7 @@ from results.answers import (
     last_round,
     present,
 )
+from results.clipping import HEADING, clipped_first
 from results.four_methods import MLP, RESNET18
 from results.readings_cifar10 import collapse_at_length, remaining
 from results.study import (
@@ -258,13 +259,20 @@ def _resnet18() -> list[str]:
     """The network whose values could be read off the paper's figure, beside them."""
     f, cuts = RESNET18.frame, range(1, RESNET18.rounds + 1)
     rows = [(name, *(_beside_paper(remaining(RESNET18, name)[t], name, t) for t in cuts)) for name in (SAP, SAP2)]
+    page = f"{HERE.name}/{RESNET18.name}/README.md"
+    otherwise = clipped_first(RESNET18).set_index("round")["density"]
     return [
         prose(
-            f"[ResNet18 on CIFAR10]({HERE.name}/{RESNET18.name}/README.md) with the paper's "
+            f"[ResNet18 on CIFAR10]({page}) with the paper's "
             f"{f['epochs'].iloc[0]} epochs a round, one seed. How many percent of the weights remain, in "
             f"parentheses how many in the paper, and the accuracy; dense: {_accuracy(f, SAP, 0)}."
         ),
         table(("method", *(f"after cut {t}" for t in cuts)), rows),
+        prose(
+            "The authors' code clips gradients before it masks them, palmette after; [a run of SAP (1, 2) that "
+            f"does as theirs]({page}#{HEADING.lower().replace(' ', '-')}) has "
+            f"{listed([f'{100 * otherwise[t]:.1f}' for t in cuts])} % left."
+        ),
     ]
 
 

@@ -327,10 +327,10 @@ LONG = [
     "--model",
     "linear",
 ]
-LONG += ["--epochs", "40", "--rounds", "6", "--q", "2"]
+LONG += ["--epochs", "40", "--rounds", "3", "--q", "2"]
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_ends_at_a_clean_point_says_how_to_go_on_and_goes_on(tmp_path, kind):
     process = subprocess.Popen(LONG, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert json.loads(process.stdout.readline())["round"] == 0
@@ -342,7 +342,7 @@ def test_it_ends_at_a_clean_point_says_how_to_go_on_and_goes_on(tmp_path, kind):
     assert "0 of 1 run finished, " in err
     assert not any("table" in json.loads(line) for line in out.splitlines())
     done = subprocess.run(LONG, capture_output=True, text=True, check=True)
-    experiment = Experiment(p=1, q=2, model="linear", epochs=40, rounds=6)
+    experiment = Experiment(p=1, q=2, model="linear", epochs=40, rounds=3)
     whole = run_one(experiment, tmp_path / "whole")
     resumed = RunDir(tmp_path / "runs" / experiment.id)
     assert resumed.records_file.read_bytes() == whole.records_file.read_bytes()

@@ -162,10 +162,10 @@ def test_every_batch_of_a_grid_is_checked_and_its_data_is_read_once(monkeypatch)
     assert len(read) == 1
 
 
-LONG = '[base]\nmodel = "linear"\nepochs = 40\nrounds = 6\n[axes]\nbatch = [250, 100]\n'
+LONG = '[base]\nmodel = "linear"\nepochs = 40\nrounds = 3\n[axes]\nbatch = [250, 100]\n'
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on(tmp_path, kind):
     Path("long.toml").write_text(LONG)
     command = [sys.executable, "-m", "palmette", "sweep", "long.toml", "--device", "cpu"]
