@@ -34,6 +34,10 @@ READ_OFF = {
 }
 
 
+PAPER = RETRAINED | {"retrained/remaining": replace(RETRAINED["retrained/remaining"], log_y=True)} | PRUNED
+ROWS = "Upper row: retrained; lower row: pruned, before retraining."
+
+
 def rounds_figure(study: Study) -> PaperFigure:
     """The figure of the paper that shows the methods of a study round by round."""
     data, model = study.frame["data"].iloc[0], study.frame["model"].iloc[0]
@@ -52,21 +56,19 @@ def write(study: Study) -> None:
     both, values = together(study), published(rounds_figure(study))
     if len(both) == 1 and values is None:
         return
-    remaining = RETRAINED["retrained/remaining"]
-    panels = {panel.title: panel for panel in PANELS}
-    if values is not None:
-        panels = RETRAINED | {"retrained/remaining": replace(remaining, log_y=True)} | PRUNED
+    panels = {panel.title: panel for panel in PANELS} if values is None else PAPER
     seeds = [f"{_epochs(s)} epochs a round, n = {s.frame['seed'].nunique()}" for s in both]
     lines = {
         words: {name: [records for _, records in s.of(name)] for name in present(s.frame)}
         for words, s in zip(seeds, both, strict=True)
     }
-    marks = {} if values is None else {name: _marks(values, of) for name, of in names_in_file(both).items()}
-    caption = "Means over seeds where there are several."
+    beside, caption = {}, "Means over seeds where there are several."
     if values is not None:
-        caption = f"Upper row: retrained; lower row: pruned, before retraining. Open marks: {values.note}."
+        rounds = range(int(max(t for line in values.values.values() for t, _ in line)) + 1)
+        beside = {name: marks(values, of, rounds) for name, of in names_in_file(both).items()}
+        caption = f"{ROWS} Open marks: {values.note}."
     dashed = [words for words, s in zip(seeds, both, strict=True) if s.name.endswith(SHORT)]
-    save(in_one(panels, lines, dashed=dashed, marks=marks, caption=caption), both[0].folder / PICTURE)
+    save(in_one(panels, lines, dashed=dashed, marks=beside, caption=caption), both[0].folder / PICTURE)
 
 
 def _epochs(study: Study) -> int:
@@ -80,8 +82,10 @@ def names_in_file(studies: Sequence[Study]) -> dict[str, str]:
     return {name: found[name] for name in METHODS if name in found}
 
 
-def _marks(values: Published, name: str) -> dict[str, list[tuple[float, float]]]:
-    return {panel: values.of(panel, name) for panel in (*RETRAINED, *PRUNED)}
+def marks(values: Published, name: str, rounds: range) -> dict[str, list[tuple[float, float]]]:
+    """What was published for a method, by panel."""
+    found = {panel: [(float(t), read_off(values, panel, name, t)[0]) for t in rounds] for panel in PAPER}
+    return {panel: [(t, value) for t, value in line if not math.isnan(value)] for panel, line in found.items()}
 
 
 def section(study: Study) -> list[str]:

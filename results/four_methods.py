@@ -44,6 +44,7 @@ def write(study: Study) -> None:
         assert picture is not None
         save(draw(picture, beside=_beside(study, figure)), study.folder / f"{figure.name}.png")
     epochs.write(study)
+    clipping.write(study)
     seeds, first = study.frame["seed"].nunique(), study.frame.iloc[0]
     mean = f"{seeds} seeds: mean and a band of one standard deviation, as far as all runs of a method go"
     caption = f"{mean if seeds > 1 else 'one seed'}; {first['epochs']} epochs a round, {first['precision']}"

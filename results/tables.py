@@ -170,9 +170,10 @@ def hypothesis(frame: pd.DataFrame, shapes: dict[str, Shape]) -> list[str]:
     for name, s in shapes.items():
         places = [f"{s.index[i]:.3f} ({percent(s.accuracy[i])})" for i in range(4)]
         places[1] += f", {rounds(s.lowest)}"
-        places[2] = places[2] + f", {rounds(s.highest)}" if max(s.highest) > max(s.lowest) else ""
         steps = zip((s.fall, s.rise, s.fall_again), (-1, 1, -1), strict=True)
-        seen = ((d.mean * wanted > 0) if d.pairs == 1 else (d.sign == wanted) for d, wanted in steps)
+        seen = [(d.mean * wanted > 0) if d.pairs == 1 else (d.sign == wanted) for d, wanted in steps]
+        seen[2] &= seen[1]
+        places[2] = f"{places[2]}, {rounds(s.highest)}" if seen[1] else ""
         rows.append((name, *places, *("yes" if yes else "no" for yes in seen)))
         up, *later = (_moment(frame, name, at) for at in turned(frame, name).values())
         peaks = [high for _, _, high, _ in rebounds(frame, name)]
