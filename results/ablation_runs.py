@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from palmette.reports.comparison import at_densities
 from palmette.studies.paper import ETAS, GAMMAS, PS, QS, SEEDS
 from palmette.studies.records import read_runs
-from results.answers import DENSITIES, SAP, Difference, Spread
+from results.answers import DENSITIES, LEVEL, SAP, Difference, Spread, adjusted
 from results.four_methods import CIFAR_CNN_20, MLP
 from results.pictures import Many
 from results.study import Study, spread
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SCOPES = ("neuron", "layer", "global")
+CLEAR = 3
+"""So many standard deviations of seeds are two runs apart, of which it is said that one is ahead."""
+Pair = tuple[tuple[str, str], tuple[str, str]]
+"""Two methods, each with its scope."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +103,31 @@ class Ablation:
     def gap(self, one: tuple[str, str], other: tuple[str, str], density: float) -> Difference:
         """Between two methods in their scopes, at a density, over pairs of equal seed."""
         return Difference.of((self.accuracy(*one, density) - self.accuracy(*other, density)).dropna().tolist())
+
+    def clear(self, one: tuple[str, str], other: tuple[str, str], density: float) -> int:
+        """1 or -1 where one is ahead or behind at this density: by the interval, or of one seed by `CLEAR`."""
+        found = self.gap(one, other, density)
+        if len(self.seeds) > 1:
+            return found.sign
+        noise = [self.noise.get((name, density), 0.0) for name, _ in (one, other)]
+        return 0 if not abs(found.mean) > CLEAR * max(noise) else 1 if found.mean > 0 else -1
+
+    def judged(self, columns: Mapping[str, Pair]) -> dict[tuple[str, float], tuple[Difference, int]]:
+        """Differences at all densities, and 1 or -1 for what holds when all of them are judged together.
+
+        Of one seed there is no test, and each is judged by `clear`.
+        """
+        enough, pairs = min(3, len(self.seeds)), {}
+        for title, (one, other) in columns.items():
+            for d in DENSITIES:
+                values = (self.accuracy(*one, d) - self.accuracy(*other, d)).dropna().tolist()
+                if len(values) >= enough:
+                    pairs[title, d] = values
+        if len(self.seeds) == 1:
+            return {(t, d): (Difference.of(v), self.clear(*columns[t], d)) for (t, d), v in pairs.items()}
+        sure = {key for key, p in adjusted(pairs).items() if p < LEVEL}
+        found = {key: Difference.of(values) for key, values in pairs.items()}
+        return {key: (d, (1 if d.mean > 0 else -1) if key in sure else 0) for key, d in found.items()}
 
     def remaining(self, name: str, round: int) -> float:
         """Mean density of a method in global scope in a round; NaN unless all runs got there."""

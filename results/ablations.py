@@ -6,16 +6,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 
+from palmette.reports.figures import points as points_of
 from palmette.reports.paper import draw
 from palmette.studies.paper import FIGURES
-from results import readings_ablations
-from results.ablation_runs import FASHION, SCOPES, Ablation, settings_of
-from results.answers import DENSITIES, LEVEL, LT, METHODS, SAP, SAP2, SHORT, Difference, Spread, adjusted
-from results.pictures import floor, trade_offs
-from results.readings_ablations import CLEAR, SAPS
+from results import ablation_points, ablation_turns
+from results.ablation_claims import SAPS, inside
+from results.ablation_runs import CLEAR, SCOPES, Ablation, Pair, settings_of
+from results.answers import DENSITIES, LT, METHODS, SAP, SAP2, SHORT, Difference, Spread
+from results.pictures import TRADE_OFF, Many, floor, trade_offs
 from results.study import (
     bold,
     difference,
+    listed,
     page,
     percent,
     points,
@@ -27,8 +29,6 @@ from results.study import (
     table,
     write_page,
 )
-
-Pair = tuple[tuple[str, str], tuple[str, str]]
 
 
 def write(a: Ablation) -> None:
@@ -46,9 +46,15 @@ def write(a: Ablation) -> None:
     }
     n = len(a.seeds)
     what = f"Mean and one standard deviation over {n} seeds" if n > 1 else "One seed"
-    for name, lines in (("scopes", scopes), *([("settings", settings)] if a.varied else [])):
-        caption = f"{what}; what is below {floor(lines)} % is not shown."
-        save(trade_offs(lines, caption=caption, legends=name == "settings"), a.study.folder / f"{name}.png")
+    lowest = min(floor(scopes), lowest_compared(a))
+    bars = f" (drawn down to {floor(scopes)} %)" if n > 1 and lowest < floor(scopes) else ""
+    by_scope = trade_offs(scopes, caption=f"{what}{bars}; what is below {lowest} % is not shown.")
+    by_scope.axes[0].set_ylim(bottom=lowest)
+    save(by_scope, a.study.folder / "scopes.png")
+    if a.varied:
+        same = "".join(f" {words}." for lines in settings.values() for words in one_line(lines, floor(settings)))
+        caption = f"{what}; what is below {floor(settings)} % is not shown.{same}"
+        save(trade_offs(settings, caption=caption, legends=True), a.study.folder / "settings.png")
     write_page(a.study, text(a))
 
 
@@ -57,49 +63,49 @@ def _math(words: str) -> str:
     return words.replace("η_r", r"$\eta_r$")
 
 
+def lowest_compared(a: Ablation) -> int:
+    """The accuracy, in tens of percent, that no SAP or Lottery Ticket is below where it is compared in a scope."""
+    found = [float(a.accuracy(n, s, d).mean()) for n in (*SAPS, LT) for s in SCOPES for d in DENSITIES]
+    return 10 * math.floor(10 * min(value for value in found if not math.isnan(value)))
+
+
+def one_line(lines: Mapping[str, Many], lowest: float) -> list[str]:
+    """Which lines of a panel lie on each other as far as they are shown."""
+    same: dict[tuple[tuple[float, ...], ...], list[str]] = {}
+    for name, many in lines.items():
+        found = points_of(TRADE_OFF, many)
+        shown = next((i for i, (_, accuracy, _) in enumerate(found) if accuracy < lowest), len(found)) + 1
+        same.setdefault(tuple(tuple(point[:2]) for point in found[:shown]), []).append(name)
+    return [f"{listed(names)} are one line" for at, names in same.items() if at and len(names) > 1]
+
+
 def gap_table(a: Ablation, columns: Mapping[str, Pair]) -> tuple[str, dict[tuple[str, float], int]]:
     """Differences between two methods in their scopes at equal density, as a table and as verdicts.
 
-    Bold, and a verdict of 1 or -1, is what holds when all of the table is judged together; of one seed nothing is.
-    Where nothing can be compared there is no table.
+    Bold is what holds when all of the table is judged together; of one seed nothing is. Where nothing can be
+    compared there is no table.
     """
-    enough, pairs = min(3, len(a.seeds)), {}
-    for title, (one, other) in columns.items():
-        for d in DENSITIES:
-            values = (a.accuracy(*one, d) - a.accuracy(*other, d)).dropna().tolist()
-            if len(values) >= enough:
-                pairs[title, d] = values
-    sure = {key for key, p in adjusted(pairs).items() if p < LEVEL}
-    found = {key: Difference.of(values) for key, values in pairs.items()}
-    rows = []
+    found, several, rows = a.judged(columns), len(a.seeds) > 1, []
     for d in DENSITIES:
         cells = []
         for title in columns:
-            shown = difference(found[title, d]) if (title, d) in found else ""
-            cells.append(bold(shown, (title, d) in sure))
+            gap, verdict = found.get((title, d), (Difference.of([]), 0))
+            cells.append(bold(difference(gap), verdict and several))
         if any(cells):
             rows.append((percent(d), *cells))
-    verdicts = {key: (1 if found[key].mean > 0 else -1) if key in sure else 0 for key in found}
+    verdicts = {key: verdict for key, (_, verdict) in found.items()}
     return table(("weights", *columns), rows, words=0) if rows else "", verdicts
 
 
 def text(a: Ablation) -> bytes:
     """The page."""
-    scopes, scope_verdicts = gap_table(
-        a,
-        {
-            f"{SHORT[name]}: {scope} − global": ((name, scope), (name, "global"))
-            for name in SAPS
-            for scope in SCOPES[:2]
-        },
-    )
-    inside, inside_verdicts = gap_table(
-        a, {f"{scope}: {SHORT[name]} − {LT}": ((name, scope), (LT, scope)) for scope in SCOPES for name in SAPS}
-    )
-    if a == FASHION:
-        reading = readings_ablations.fashion(a, scope_verdicts, inside_verdicts)
-    else:
-        reading = readings_ablations.by_rule(a)
+    of_scopes = {
+        f"{SHORT[name]}: {scope} − global": ((name, scope), (name, "global"))
+        for name in SAPS
+        for scope in SCOPES[:2]
+    }
+    (scopes, _), (to_lottery, _) = (gap_table(a, columns) for columns in (of_scopes, inside(LT)))
+    reading = ablation_points.reading(a)
     several = len(a.seeds) > 1
     few_pairs = (
         "As above. Four pairs see only large differences; the sixteen of the [page of the four "
@@ -116,11 +122,11 @@ def text(a: Ablation) -> bytes:
         "![Accuracy by density, a panel for each method, a line for each scope](scopes.png)",
         *scope_table(a, f"Test accuracy in percent at a share of the weights, {over}; empty where {short}."),
         *([scopes, prose(note(a))] if scopes else []),
-        *(["Against Lottery Ticket in the same scope:", inside] if inside else []),
+        *(["Against Lottery Ticket in the same scope:", to_lottery] if to_lottery else []),
         *([prose(few_pairs)] if several else []),
         f"![{FIGURES[a.figures[0]].number} of the paper: accuracy by remaining weights, and remaining weights and "
         f"index of the layers]({a.figures[0]}.png)",
-        *(settings(a, f"{over}. Empty where {short}") if a.varied else []),
+        *([*settings(a, f"{over}. Empty where {short}"), *ablation_turns.section(a)] if a.varied else []),
         "## Beside the paper",
         prose(reading.beside),
         table(("the paper says", "here"), reading.claims, words=2),
@@ -161,8 +167,9 @@ def note(a: Ablation) -> str:
         "Points of accuracy between two runs of equal seed. **From one seed no interval and no test can be had.** "
         f"How much seeds differ is known in global scope: the {a.base.frame['seed'].nunique()} of [the study of "
         f"the four methods](../{a.base.name}/README.md) have standard deviations of {ranged(noise[many])} points "
-        f"from 50 % down to 1 % of the weights, and {ranged(noise[~many])} below. A difference of less "
-        f"than {CLEAR} times that is not called one."
+        f"from 50 % down to 1 % of the weights, and {ranged(noise[~many])} below. A difference of less than "
+        f"{CLEAR} times that is not called one. This is a rule of thumb: two runs differ by √2 standard "
+        "deviations anyway, and in the other scopes they may differ more."
     )
 
 

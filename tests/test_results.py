@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from results import ablation_runs, ablations, epochs, four_methods, overview, precision
+from results import ablation_runs, ablation_turns, ablations, epochs, four_methods, overview, precision
 from results.answers import DENSITIES, SAP, SAP2, Difference, Spread, holm
 from results.keep import keep
 from results.study import Study, difference, page, percent, points, prose, spread, true
@@ -427,11 +427,96 @@ def test_what_neuron_scope_is_to_the_others_is_that_of_the_records(p, q):
 
     found = {d: [accuracy(both, d, s, 0) for s in ("neuron", "layer", "global")] for d in DENSITIES}
     d = min(d for d, values in found.items() if not np.isnan(values).any())
-    layer, whole = (f"{found[d][0] - other:+.2f}" for other in found[d][1:])
+    gaps = [found[d][0] - other for other in found[d][1:]]
+    layer, whole = ((f"{abs(gap):.2f}", "above" if gap > 0 else "below") for gap in gaps)
     sd = statistics.stdev(accuracy(base, d, "global", seed) for seed in range(4))
-    said = f"{layer} points from layer and {whole} from global scope at {percent(d)} (± {sd:.2f})"
-    for file in (RESULTS / "README.md", RESULTS / "cifar10-cnn-ablations/README.md"):
-        assert said.replace("-", "−") in words(file.read_bytes())
+    verdict = (
+        "the best" if min(gaps) > 3 * sd else "not the best" if min(gaps) < -3 * sd else "not clearly the best"
+    )
+    assert (
+        f"SAP ({p:g}, {q:g}), at {percent(d)} of the weights: neuron scope is {layer[0]} points {layer[1]} layer "
+        f"scope and {whole[0]} {whole[1]} global scope; seeds differ by {sd:.2f}, so it is {verdict}."
+    ) in words((RESULTS / "cifar10-cnn-ablations/README.md").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("index", "as_said"),
+    [
+        ([0.20, 0.10, 0.30, 0.40, 0.10], True),
+        ([0.20, 0.19, 0.30, 0.40, 0.10], False),  # no first fall
+        ([0.20, 0.10, 0.15, 0.18, 0.05], False),  # not above its start
+        ([0.20, 0.10, 0.30, 0.40, 0.30], False),  # no second fall
+    ],
+)
+def test_an_index_does_as_said_if_it_falls_rises_and_falls(index, as_said):
+    run = pd.DataFrame({"round": range(5), "pq_index": index, "test_accuracy": [0.9, 0.91, 0.8, 0.3, 0.1]})
+    found = ablation_turns.turns_of(run)
+    assert (found.index, found.accuracy) == (tuple(index[t] for t in (0, 1, 3, 4)), (0.9, 0.91, 0.3, 0.1))
+    assert (found.peak, found.steepest, found.near, found.as_said) == (3, 3, True, as_said)
+    assert ablation_turns.turns_of(run.assign(test_accuracy=0.9)) is None
+
+
+def test_the_turns_of_a_setting_are_those_of_the_records():
+    (run,) = records("cifar10-cnn-ablations", "-sap-p1-q1.8-").values()
+    index, accuracy = ([r[a][b] for r in run] for a, b in (("retrained", "pq_index"), ("test", "accuracy")))
+    standing = max(t for t, value in enumerate(accuracy) if value >= accuracy[0] - 0.05) + 1
+    low = index.index(min(index[:standing]))
+    high = index.index(max(index[low:]))
+    steepest = min(range(1, len(run)), key=lambda t: accuracy[t] - accuracy[t - 1])
+    cells = [f"{index[t]:.3f} ({100 * accuracy[t]:.1f})" for t in (0, low, high, -1)]
+    row = table("cifar10-cnn-ablations", "The hypothesis")["q = 1.8"]
+    assert row == ["q = 1.8", *cells, str(high), str(steepest), "yes"]
+
+
+@pytest.mark.parametrize("study", [a.study.name for a in ablation_runs.ABLATIONS])
+def test_how_many_settings_do_as_said_is_what_the_table_says(study):
+    cells = [row[-1] for name, row in table(study, "The hypothesis").items() if " = " in name]
+    counts = [cell.split(" of ") if " of " in cell else (cell == "yes", 1) for cell in cells]
+    done, all_of_them = (sum(map(int, column)) for column in zip(*counts, strict=True))
+    text = words((RESULTS / study / "README.md").read_bytes())
+    assert f"**The index falls, rises and falls in {done} of {all_of_them} " in text
+    assert f"[in {done} of {all_of_them}](#the-hypothesis)" in text
+
+
+@pytest.mark.parametrize("study", [a.study.name for a in ablation_runs.ABLATIONS])
+def test_words_about_p_and_q_are_those_of_the_table(study):
+    rows = [row for name, row in table(study, "p and q, η_r and γ").items() if re.match("[pq] = ", name)]
+    text = words((RESULTS / study / "README.md").read_bytes())
+    for column, density in zip(range(7, 11), ("10 %", "5 %", "2 %", "1 %"), strict=True):
+        found = [row[column].partition(" ")[0] for row in rows if len(row) > column and row[column]]
+        assert f"{min(found)}–{max(found)} % at {density}" in text
+
+
+@pytest.mark.parametrize(
+    ("a", "verdict"),
+    [(ablation_runs.CNN, "Cannot be told, as it depends on the measure"), (ablation_runs.FASHION, "No")],
+)
+def test_the_index_of_layers_is_judged_by_two_measures(a, verdict):
+    claim = table(a.study.name, "Beside the paper")["The index of layers is more stable in neuron scope"][1]
+    assert claim.startswith(f"**{verdict}.**")
+    curves = a.layers.sort_values("round").groupby(["scope", "layer", "seed"])["pq_index"].agg(list)
+    for name, measure in (("range", lambda x: max(x) - min(x)), ("standard deviation", statistics.stdev)):
+        means = {s: statistics.fmean(map(measure, curves[s])) for s in ("neuron", "layer", "global")}
+        assert f"a {name} of " + ", ".join(f"{value:.3f} ({s})" for s, value in means.items()) in claim
+
+
+def test_two_runs_are_apart_by_three_standard_deviations_of_seeds():
+    a, pair = ablation_runs.CNN, ((SAP2, "neuron"), ("Lottery Ticket", "neuron"))
+    gaps = {d: (a.gap(*pair, d).mean, max(a.noise[n, d] for n, _ in pair)) for d in DENSITIES if d >= 0.01}
+    signs = {d: a.clear(*pair, d) for d in gaps}
+    assert signs == {d: int(gap > 3 * sd) - int(gap < -3 * sd) for d, (gap, sd) in gaps.items()}
+    assert set(signs.values()) >= {0, 1}
+    assert {d: verdict for (_, d), (_, verdict) in a.judged({"": pair}).items()} == signs
+
+
+def test_lines_on_each_other_are_named():
+    def many(*rounds):
+        return [[{"retrained": {"density": d}, "test": {"accuracy": a}} for d, a in rounds]]
+
+    one, low, lower = (1.0, 0.9), (0.1, 0.5), (0.05, 0.1)
+    lines = {"a": many(one, low, lower), "b": many(one, low), "c": many(one, (0.1, 0.85))}
+    assert ablations.one_line(lines, 78) == ["a and b are one line"]
+    assert ablations.one_line(lines, 20) == []
 
 
 @pytest.mark.slow
