@@ -13,7 +13,7 @@ from results import ablation_points, ablation_turns
 from results.ablation_claims import SAPS, inside
 from results.ablation_runs import CLEAR, SCOPES, Ablation, Pair, settings_of
 from results.answers import DENSITIES, LT, METHODS, SAP, SAP2, SHORT, Difference, Spread
-from results.pictures import TRADE_OFF, Many, floor, trade_offs
+from results.pictures import TRADE_OFF, Many, best, trade_offs
 from results.study import (
     bold,
     difference,
@@ -46,15 +46,14 @@ def write(a: Ablation) -> None:
     }
     n = len(a.seeds)
     what = f"Mean and one standard deviation over {n} seeds" if n > 1 else "One seed"
-    lowest = min(floor(scopes), lowest_compared(a))
-    bars = f" (drawn down to {floor(scopes)} %)" if n > 1 and lowest < floor(scopes) else ""
-    by_scope = trade_offs(scopes, caption=f"{what}{bars}; what is below {lowest} % is not shown.")
-    by_scope.axes[0].set_ylim(bottom=lowest)
+    lowest = lowest_compared(a)
+    by_scope = trade_offs(scopes, lowest, caption=f"{what}; what is below {lowest} % is not shown.")
     save(by_scope, a.study.folder / "scopes.png")
     if a.varied:
-        same = "".join(f" {words}." for lines in settings.values() for words in one_line(lines, floor(settings)))
-        caption = f"{what}; what is below {floor(settings)} % is not shown.{same}"
-        save(trade_offs(settings, caption=caption, legends=True), a.study.folder / "settings.png")
+        lowest = best(settings) - 11
+        same = "".join(f" {words}." for lines in settings.values() for words in one_line(lines, lowest))
+        caption = f"{what}; what is below {lowest} % is not shown.{same}"
+        save(trade_offs(settings, lowest, caption=caption, legends=True), a.study.folder / "settings.png")
     write_page(a.study, text(a))
 
 

@@ -29,9 +29,11 @@ TRADE_OFF: Panel = PANELS[-1]
 LOOK = {"markersize": 4.5, "linewidth": 1.6, "markeredgecolor": "white", "markeredgewidth": 0.5}
 
 
-def trade_offs(panels: Mapping[str, Mapping[str, Many]], *, caption: str, legends: bool = False) -> Figure:
-    """Accuracy by density, a panel for each title and a line for each name; what lies far below is cut off."""
-    lowest = floor(panels)
+def trade_offs(
+    panels: Mapping[str, Mapping[str, Many]], lowest: int, *, caption: str, legends: bool = False
+) -> Figure:
+    """Accuracy by density, a panel for each title and a line for each name, cut off at `lowest`."""
+    top = best(panels)
     with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 11}):
         figure = Figure(figsize=(12.8, 3.7), layout="constrained")
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False).flatten()
@@ -46,9 +48,7 @@ def trade_offs(panels: Mapping[str, Mapping[str, Many]], *, caption: str, legend
                 if len(many) > 1:
                     x, y, sd = zip(*(point for point in found if point[1] >= lowest), strict=True)
                     axis.errorbar(x, y, yerr=sd, fmt="none", **bars)
-            axis.set(
-                title=title, xlabel="density, %", xscale="log", ylim=(lowest, lowest + 12.5), xlim=(120, 0.15)
-            )
+            axis.set(title=title, xlabel="density, %", xscale="log", xlim=(120, 0.15), ylim=(lowest, top + 1.5))
             _plain(axis)
             if legends:
                 axis.legend(loc="lower left", fontsize=8.5, handlelength=3)
@@ -60,10 +60,10 @@ def trade_offs(panels: Mapping[str, Mapping[str, Many]], *, caption: str, legend
     return figure
 
 
-def floor(panels: Mapping[str, Mapping[str, Many]]) -> int:
-    """The accuracy below which nothing is shown, eleven or twelve points below the best."""
+def best(panels: Mapping[str, Mapping[str, Many]]) -> int:
+    """The best accuracy in percent, rounded down."""
     found = (points(TRADE_OFF, many) for lines in panels.values() for many in lines.values())
-    return math.floor(max(accuracy for line in found for _, accuracy, _ in line)) - 11
+    return math.floor(max(accuracy for line in found for _, accuracy, _ in line))
 
 
 def by_round(panels: Mapping[str, tuple[float, Sequence[Difference]]], *, caption: str) -> Figure:

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from results import ablation_runs, ablations, readings_ablations
+from results import ablation_claims, ablation_runs, ablations
 from results.answers import (
     DENSITIES,
     LEVEL,
@@ -300,7 +300,7 @@ def fourth() -> str:
             ),
             f"[All of it]({a.study.name}/README.md#scopes), with differences. The paper's claim is about the CNN "
             f"on CIFAR10, where there is [one seed]({cnn.study.name}/README.md#scopes), so no test, with "
-            f"{cnn.study.frame['epochs'].iloc[0]} epochs a round. {readings_ablations.best(cnn)}.",
+            f"{cnn.study.frame['epochs'].iloc[0]} epochs a round. {ablation_claims.best(cnn)}.",
         ),
         table(("method", "scope", "20 %", "10 %", "5 %", "2 %"), cells, words=2),
         prose(
