@@ -250,6 +250,21 @@ def test_a_damaged_run_is_left_out_of_table_and_report_in_the_same_words(runs, t
         assert alone.stderr.startswith(f"palmette: no run to read in '{first}'; left out: ")
 
 
+def test_a_run_that_does_not_say_what_it_is_any_more_is_named_until_its_command_runs_again(tmp_path):
+    Path("one.toml").write_text('[base]\nmodel = "linear"\nrounds = 1\nepochs = 1\n[axes]\nseed = [0, 1]\n')
+    sweep("one.toml", "--out", "runs")
+    whole = palmette("table", "runs").stdout
+    first = sorted(Path("runs").glob("*/experiment.toml"))[0]
+    first.unlink()
+    said = f"'{first.parent}' has records, but no experiment.toml that says what is run in it; the command"
+    for command in (("table", "runs"), ("report", "runs", "-o", "a.html"), ("sweep", "--status", "runs")):
+        assert said in palmette(*command).stderr
+    assert said in palmette("show", "runs").stdout
+    assert said in palmette("table", first.parent, code=2).stderr
+    sweep("one.toml", "--out", "runs")
+    assert palmette("table", "runs").stdout == whole
+
+
 @pytest.mark.parametrize("end", ["csv", "parquet"])
 def test_programs_get_every_digit(runs, end):
     palmette("table", runs, "--at", "0.9,0.7", "--baseline", "lottery-ticket", "-o", f"deep/table.{end}")

@@ -14,7 +14,7 @@ import palmette as pm
 from killing import die, killed_in
 from own_digits import OPTIONS, X, Y, evaluate, network, one_thread, states_are_equal, test, train  # noqa: F401
 from palmette.errors import MaskMismatch, RunBusy, RunDamaged
-from palmette.studies.rundir import RunDir
+from palmette.studies.rundir import RunDir, find_runs
 
 test.__test__ = False
 
@@ -222,6 +222,7 @@ def test_a_budget_that_runs_do_not_know_is_recorded_all_the_same(tmp_path):
     pm.prune_and_retrain(network(), train, evaluate, **options)
     assert [r["round"] for r in RunDir(tmp_path).records()] == [0, 1]
     assert not (tmp_path / "experiment.toml").exists()
+    assert find_runs(tmp_path) == []  # it has all that it needs, and is no damaged run
 
 
 class Copied(nn.Module):

@@ -150,6 +150,11 @@ def rows_of(
 
 def experiment_of(rundir: RunDir, asked: Experiment | None = None) -> Experiment:
     """What is run in a folder, or an error if that cannot be read, or is not what was `asked` for."""
+    if not rundir.experiment.exists():
+        raise RunDamaged(
+            f"the run folder {str(rundir.path)!r} has records, but no experiment.toml that says what is run "
+            "in it; the command that ran it writes it anew"
+        )
     try:
         there = Experiment.from_toml(rundir.experiment)
     except (TypeError, ValueError) as error:

@@ -29,6 +29,7 @@ from palmette.pruning.masks import Masks
 from palmette.pruning.writing import said
 
 _SEAL_BYTES = 73  # of `_seal`
+_OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either may be a run, so that damage is seen
 
 
 class RunDir:
@@ -255,6 +256,7 @@ class RunDir:
 def find_runs(*folders: str | Path) -> list[RunDir]:
     """The run folders in `folders`, at any depth, by name, and each once; a folder may be one itself.
 
+    One that has records counts, also where it does not say any more what was run: it is damaged, and not absent.
     Those in a file ``runs.tar.xz`` count too, as studies are kept, and such a file may be given itself: they are
     unpacked to a place that is gone when Python ends.
     """
@@ -263,14 +265,16 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
         if folder.is_file() and folder.name.endswith(".tar.xz"):
             files = [folder]
         elif folder.is_dir():
-            files = _called(folder, "experiment.toml", "runs.tar.xz")
+            files = _called(folder, *_OF_RUNS, "runs.tar.xz")
         else:
             raise FileNotFoundError(f"no folder at {str(folder)!r}")
         for archive in [file.resolve() for file in files if file.suffix == ".xz"]:
-            files += _called(_unpacked(archive, archive.stat().st_mtime_ns), "experiment.toml")
-        for run in [RunDir(file.parent) for file in files if file.name == "experiment.toml"]:
-            # An experiment that somebody wrote and keeps beside the runs has neither.
-            if run.lock_file.exists() or run.records_file.exists():
+            files += _called(_unpacked(archive, archive.stat().st_mtime_ns), *_OF_RUNS)
+        for run in [RunDir(file.parent) for file in files if file.name in _OF_RUNS]:
+            # An experiment that somebody wrote and keeps beside the runs has neither lock nor records; a run of
+            # `prune_and_retrain` whose budget is no method of an `Experiment` has settings of its own.
+            known = run.experiment.exists() or not run.settings.exists()
+            if known and (run.lock_file.exists() or run.records_file.exists()):
                 found[run.path.resolve()] = run
     return list(found.values())
 
