@@ -226,6 +226,24 @@ def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
     assert "ratio" not in own["SAP (p=0.5, q=1), scope=neuron"]
 
 
+def test_a_setting_that_varies_stands_on_every_series_that_has_it_and_not_by_default():
+    experiments = [
+        Experiment(eta=0.5, epochs=20),
+        Experiment(p=0.6, eta=0.5, epochs=20),
+        Experiment(method="lottery-ticket", epochs=20, ratio=0.4),
+        Experiment(method="lottery-ticket"),
+        Experiment(method="one-shot", epochs=20, ratio=0.4),
+    ]
+    (study,) = studies([run_of(experiment, [0.9]) for experiment in experiments])
+    assert [series.name for series in study.series] == [
+        "SAP (p=0.5, q=1), epochs=20",  # all that have an eta have this one
+        "SAP (p=0.6, q=1), epochs=20",
+        "Lottery Ticket, ratio=0.4, epochs=20",
+        "Lottery Ticket",
+        "One Shot, ratio=0.4, epochs=20",
+    ]
+
+
 def test_a_run_that_ended_early_leaves_the_others_their_mean():
     runs = [run_of(Experiment(seed=0), [0.9, 0.5]), run_of(Experiment(seed=1), [0.7])]
     (study,) = studies(runs)

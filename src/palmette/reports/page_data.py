@@ -25,6 +25,8 @@ MEASURES: dict[str, Callable[[Record], float | None]] = {
 }
 _UNKNOWN = {"validation", *(field.name for field in fields(Recipe))}
 _DEFAULTS = Experiment()
+IN_LABEL = ("method", "p", "q")
+"""Settings that the name of a method says."""
 
 
 @dataclass(frozen=True)
@@ -161,17 +163,17 @@ def meant(experiment: Experiment) -> dict[str, Any]:
 
 
 def _series(runs: Sequence[Run]) -> tuple[Series, ...]:
+    every = [meant(experiment) for experiment, _ in runs]
+    values: dict[str, set[Any]] = {}
+    for own in every:
+        for name, value in own.items():
+            values.setdefault(name, set()).add(value)
+    # As in tables, what is the default goes without saying; the settings below the charts have it.
+    varied = {name for name in values if len(values[name]) > 1 and name not in IN_LABEL}
     groups: dict[str, list[Run]] = {}
-    for run in runs:
-        alike = [meant(other) for other, _ in runs if label(other) == label(run[0])]
-        own = meant(run[0])
-        # As in tables, what is the default goes without saying; the settings below the charts have it.
-        differing = [
-            name
-            for name in own
-            if own[name] != getattr(_DEFAULTS, name) and any(other.get(name) != own[name] for other in alike)
-        ]
-        groups.setdefault(", ".join([label(run[0]), *(said(n, own[n]) for n in differing)]), []).append(run)
+    for run, own in zip(runs, every, strict=True):
+        more = [said(n, own[n]) for n in own if n in varied and own[n] != getattr(_DEFAULTS, n)]
+        groups.setdefault(", ".join([label(run[0]), *more]), []).append(run)
     return tuple(Series(name, tuple(many)) for name, many in groups.items())
 
 

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palmette.reports.page_data import Series, Study, meant, said, settings
+from palmette.reports.page_data import IN_LABEL, Series, Study, meant, said, settings
 from palmette.reports.page_looks import LOOKS
 from palmette.reports.page_words import outcome
 from palmette.reports.tables import label
@@ -16,7 +16,6 @@ from palmette.studies.paper import METHODS
 AT_ONCE = len(LOOKS)
 """So many series are told apart in one chart, by colour-blind readers and in black and white too."""
 _DEFAULTS = Experiment()
-_METHOD = ("method", "p", "q")
 _OF_PAPER = [label(Experiment(**method)) for method in METHODS]  # type: ignore[arg-type]
 
 
@@ -31,7 +30,7 @@ def families(study: Study) -> dict[str, list[int]]:
     own = [_not_default(values) for values in settings(study)[1].values()]
     found: list[tuple[str, list[int]]] = []
     for setting in dict.fromkeys(name for one in own for name in one):
-        free = _METHOD if setting == "method" else (setting,)
+        free = IN_LABEL if setting == "method" else (setting,)
         groups: dict[str, list[int]] = {}
         for number, series in enumerate(study.series):
             if setting in meant(series.runs[0][0]):
@@ -41,7 +40,7 @@ def families(study: Study) -> dict[str, list[int]]:
             members = [study.series[number].runs[0][0] for number in many]
             if len({getattr(member, setting) for member in members}) > 1:
                 with_ = [
-                    said(name, value) for name, value in own[many[0]].items() if name not in (*free, *_METHOD)
+                    said(name, value) for name, value in own[many[0]].items() if name not in (*free, *IN_LABEL)
                 ]
                 paper = [
                     number for number, member in zip(many, members, strict=True) if label(member) in _OF_PAPER
