@@ -144,8 +144,8 @@ def settings(a: Ablation, over: str) -> list[str]:
         settings_table(a),
         prose(
             f"SAP in global scope. Share of the weights that remain after 1, 5 and 10 rounds and {end[0]}; "
-            f"accuracy {end[1]} and, in percent and interpolated, at a share of the weights: {over}. Where a run "
-            "cuts much at once (η_r = 1, γ ≥ 5) accuracy is interpolated over wide gaps."
+            f"accuracy {end[1]} and, in percent and interpolated, at a share of the weights: {over}, or where "
+            "a cut leaves less than a quarter (η_r = 1, γ ≥ 5)."
         ),
         f"![The panels of {FIGURES[p_and_q].number}: p and q]({p_and_q}.png)",
         f"![The panels of {FIGURES[eta_and_gamma].number}: η_r and γ]({eta_and_gamma}.png)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.comparison import ENOUGH
+from palmette.reports.comparison import ENOUGH, WIDE
 from palmette.reports.phases import RULE
 from results.answers import (
     DENSITIES,
@@ -153,7 +153,8 @@ def density_tables(equal: pd.DataFrame) -> list[str]:
             "equal initial weights and order of images)."
             if gaps
             else f"Beside {LT} nothing can be laid yet.",
-            "Accuracy between two rounds is interpolated in the logarithm of the density.",
+            "Accuracy between two rounds is interpolated in the logarithm of the density, but not across a cut "
+            f"that leaves less than 1/{WIDE} of the weights.",
             "The 95 % interval is by percentile bootstrap, Student's where there are fewer than "
             f"{ENOUGH} pairs, for which a bootstrap is too narrow. These are {count} comparisons, so some "
             "intervals leave out 0 by chance: **bold** is what holds when all are judged together (paired "

@@ -43,6 +43,13 @@ def test_half_way_in_the_logarithm_is_the_geometric_mean_of_the_densities():
     assert accuracy_at(0.1, [1.0, 0.1, 0.01], [1.0, 0.75, 0.5]) == 0.75
 
 
+def test_nothing_is_interpolated_across_a_cut_that_leaves_less_than_a_quarter():
+    assert accuracy_at(0.5, [1.0, 0.251], [1.0, 0.5]) == pytest.approx(0.75, abs=0.01)
+    assert math.isnan(accuracy_at(0.5, [1.0, 0.249], [1.0, 0.5]))
+    assert accuracy_at(0.1, [1.0, 0.1004, 0.01], [1.0, 0.75, 0.5]) == pytest.approx(0.75, abs=0.001)
+    assert accuracy_at(0.99, [1.0, 0.1], [1.0, 0.5]) == pytest.approx(1, abs=0.01)
+
+
 def test_at_the_density_of_a_round_it_is_the_accuracy_of_that_round():
     randomly = random.Random(0)
     densities = [0.8**t for t in range(31)]
@@ -53,9 +60,9 @@ def test_at_the_density_of_a_round_it_is_the_accuracy_of_that_round():
 def test_between_two_rounds_it_lies_between_their_accuracies_and_never_outside_of_the_run():
     randomly = random.Random(1)
     for _ in range(200):
-        densities = sorted((randomly.uniform(0.01, 0.9) for _ in range(5)), reverse=True)
+        densities = sorted((randomly.uniform(0.25, 0.9) for _ in range(5)), reverse=True)
         accuracies = [randomly.random() for _ in densities]
-        density = randomly.uniform(0.001, 1)
+        density = randomly.uniform(0.1, 1)
         found = accuracy_at(density, densities, accuracies)
         beside = [i for i in range(4) if densities[i] >= density >= densities[i + 1]]
         if not beside:

@@ -28,6 +28,9 @@ SEED = 0
 """Of the bootstrap, so that a table is the same each time it is made."""
 ENOUGH = 16
 """Pairs for a bootstrap, which is too narrow for fewer: they have Student's interval."""
+WIDE, CLOSE = 4, 1.05
+"""Between rounds whose densities have a larger ratio than the first nothing is interpolated, unless that to one of
+them is below the second."""
 
 _OF_METHOD = tuple(name for name, (other, _) in BELONGS_TO.items() if other == "method")
 _OF_LABEL = ("p", "q")  # which `label` says
@@ -105,8 +108,10 @@ def accuracy_at(density: float, densities: Sequence[float], accuracies: Sequence
     .. math:: a = a_t + (a_{t+1} - a_t) \frac{\log d_t - \log d}{\log d_t - \log d_{t+1}}
 
     for :math:`d_t \ge d \ge d_{t+1}`: linear in the logarithm, since a round takes a share of what is left.
-    NaN outside of what the run has reached: nothing is extrapolated. Where a density comes twice, its last round
-    counts; a network without weights, at density 0, has no logarithm and is left out.
+    NaN outside of what the run has reached: nothing is extrapolated. NaN, too, between two rounds of which one has
+    more than four times the weights of the other: no network was near, unless :math:`d` is within 5 % of one of
+    them. Where a density comes twice, its last round counts; a network without weights, at density 0, has no
+    logarithm and is left out.
 
     Args:
         density: :math:`d`, above 0.
@@ -114,8 +119,8 @@ def accuracy_at(density: float, densities: Sequence[float], accuracies: Sequence
 
     >>> accuracy_at(0.5, [1.0, 0.25], [0.75, 0.25])  # 1/2 is half-way from 1 to 1/4
     0.5
-    >>> accuracy_at(0.2, [1.0, 0.25], [0.75, 0.25])
-    nan
+    >>> accuracy_at(0.2, [1.0, 0.25], [0.75, 0.25]), accuracy_at(0.5, [1.0, 0.1], [0.75, 0.25])
+    (nan, nan)
     """
     if not 0 < density <= 1:
         raise ValueError(f"density must be above 0 and at most 1, got {density}")
@@ -123,6 +128,9 @@ def accuracy_at(density: float, densities: Sequence[float], accuracies: Sequence
     if not last or not min(last) <= density <= max(last):
         return math.nan
     rising = sorted(last)
+    below, above = max(d for d in rising if d <= density), min(d for d in rising if d >= density)
+    if above > WIDE * below and min(density / below, above / density) > CLOSE:
+        return math.nan
     return float(np.interp(math.log(density), np.log(rising), [last[d] for d in rising]))
 
 
@@ -320,7 +328,10 @@ def _notes(frame: pd.DataFrame) -> str:
         "Accuracy is that on the test set, mean ± standard deviation over n runs that differ in the seed."
     )
     if "round" not in frame:
-        notes.append("It is interpolated linearly in the logarithm of the density, and empty where not reached.")
+        notes.append(
+            f"It is interpolated linearly in the logarithm of the density, and empty where not reached or where "
+            f"one cut leaves less than 1/{WIDE:g} of the weights."
+        )
     if "baseline" in frame:
         notes.append(
             f"Differences are in points of accuracy to {frame['baseline'].iloc[0]}, mean over pairs of runs that "
