@@ -243,9 +243,39 @@ def test_the_hypothesis_is_accuracy_and_index_with_the_phases_that_are_there(she
     assert spans == [(0, 1.5), (1.5, 3.5), (3.5, 5)]
 
 
+def said_below(figure):
+    return " ".join(figure.get_supxlabel().split())
+
+
+@pytest.mark.parametrize(
+    ("accuracies", "indices", "words", "verdict"),
+    [
+        ([0.9] * 4, [0.4, 0.3, 0.2, 0.1], ["regularised\nindex falls"], "no rise, no collapse"),
+        (
+            [0.9, 0.9, 0.5, 0.4],
+            [0.4, 0.3, 0.2, 0.1],
+            ["regularised\nindex falls", "collapsed\naccuracy is lost"],
+            "no rise, a collapse from round 2 on",
+        ),
+        (
+            [0.9] * 3,
+            [0.1, 0.2, 0.3],
+            ["regularised\nindex does not fall", "compressed\nindex rises"],
+            "a rise from round 1 on, no collapse",
+        ),
+    ],
+)
+def test_figure_1_claims_no_phase_that_was_not_measured(shelf, accuracies, indices, words, verdict):
+    figure = draw(with_curve(picture_of(shelf, "hypothesis"), accuracies, indices))
+    assert [text.get_text() for text in figure.axes[0].texts] == words
+    assert said_below(figure).endswith(f"Found: {verdict}.")
+    assert figure.get_suptitle().endswith("the hypothesis, measured")
+
+
 def test_a_single_round_is_of_no_phase(shelf):
-    top, _ = draw(picture_of(shelf, "hypothesis", rounds=0)).axes
-    assert (list(top.texts), list(top.patches)) == ([], [])
+    figure = draw(picture_of(shelf, "hypothesis", rounds=0))
+    assert (list(figure.axes[0].texts), list(figure.axes[0].patches)) == ([], [])
+    assert said_below(figure).endswith("One round tells of neither.")
 
 
 @pytest.mark.parametrize(("end", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])

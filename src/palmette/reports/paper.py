@@ -26,7 +26,7 @@ from palmette.reports.page_looks import PHASE_COLOURS
 from palmette.reports.paper_page import INK, WIDTH, Curve, Row, draw_curve, furnish_page, page
 from palmette.reports.paper_published import Published, name_in_file
 from palmette.reports.paper_runs import Picture
-from palmette.reports.phases import COLLAPSE, PHASES, mean, phases_of_mean
+from palmette.reports.phases import COLLAPSE, FOLLOWING, PHASES, Phase, by_round, mean, phases_of_mean, turns
 from palmette.reports.tables import Record, Run, label
 from palmette.studies.config import Experiment
 from palmette.studies.paper import PaperFigure
@@ -177,7 +177,7 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
 
 
 def _hypothesis(picture: Picture, title: str) -> Figure:
-    """Accuracy and index round by round, and where the three phases begin."""
+    """Accuracy and index round by round, and where those of the three phases begin that are there."""
     from matplotlib.figure import Figure
 
     name, many = label(picture.runs[0][0]), [records for _, records in picture.runs]
@@ -191,7 +191,12 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
     axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # for the names of the phases
     found = phases_of_mean(many) if picture.last else []  # of a single round there is none to tell
     axes[0].set_yticks([tick for tick in axes[0].get_yticks() if bottom <= tick <= min(100, top)])
-    said = ("regularised\nindex falls", "compressed\nindex rises", "collapsed\naccuracy is lost")
+    index = [mean([index_of(record) for record in at]) for at in by_round(many)]
+    before = [
+        value for value, phase in zip(index, found, strict=False) if phase == "falling" and value is not None
+    ]
+    falls = "index falls" if before and before[-1] < before[0] else "index does not fall"
+    said = (f"regularised\n{falls}", "compressed\nindex rises", "collapsed\naccuracy is lost")
     for phase, colour, words in zip(PHASES, PHASE_COLOURS, said, strict=True):
         rounds = [t for t, p in enumerate(found) if p == phase]
         if not rounds:
@@ -212,12 +217,26 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
             fontsize=9,
             color=INK,
         )
-    rule = (
-        "The index has turned up after its lowest value; the network has collapsed when its accuracy is "
-        f"more than {100 * COLLAPSE:g} points below that of round 0 for good."
-    )
-    furnish_page(figure, title, f"{name}. {picture.caption} {rule}")
+    furnish_page(figure, title, f"{name}. {picture.caption} {_verdict(found)}")
     return figure
+
+
+def _verdict(found: Sequence[Phase]) -> str:
+    """The rule of the phases, and what it finds.
+
+    >>> _verdict(["falling", "falling", "falling", "collapsed"]).partition("Found: ")[2]
+    'no rise, a collapse from round 3 on.'
+    """
+    rule = (
+        f"The rule: a collapse is where accuracies are more than {100 * COLLAPSE:g} points below that of round 0 "
+        f"to the end; a rise is of at least {FOLLOWING} rounds between the lowest index and a collapse or the end."
+    )
+    if not found:
+        return f"{rule} One round tells of neither."
+    turned, collapsed = turns(found).values()
+    rise = "no rise" if turned is None else f"a rise from round {turned + 1} on"
+    end = "no collapse" if collapsed is None else f"a collapse from round {collapsed} on"
+    return f"{rule} Found: {rise}, {end}."
 
 
 def _maps(picture: Picture, title: str) -> Figure:

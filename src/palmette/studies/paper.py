@@ -36,7 +36,7 @@ MODEL_NAMES = {
 """Models as the paper writes them."""
 
 _SAID = {
-    "hypothesis": "PQ Index falls, rises and falls again",
+    "hypothesis": "the hypothesis, measured",
     "rounds": "retrained and pruned models, pruned globally",
     "scopes": "pruning scopes",
     "p and q": "effects of p and q",
