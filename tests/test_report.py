@@ -273,6 +273,42 @@ def test_series_that_go_equally_far_are_named_together():
     )
 
 
+def several(densities, **settings):
+    """Runs that keep one accuracy to their end, which is at these densities."""
+    runs = [run_of(Experiment(seed=seed, **settings), [0.9, 0.9]) for seed in range(len(densities))]
+    for (_, records), density in zip(runs, densities, strict=True):
+        records[-1]["retrained"]["density"] = density
+    return runs
+
+
+def test_none_is_first_of_two_series_that_differ_by_no_more_than_their_noise():
+    sap, ticket = several([0.0186, 0.0188]), several([0.017, 0.021], method="lottery-ticket")
+    assert verdict(studies(sap + ticket)[0])[0] == (
+        "SAP (p=0.5, q=1) and Lottery Ticket go furthest in these rounds and within one point of dense, and "
+        "equally far: about 1.9 % of the weights."
+    )
+    sap = several([0.2, 0.3])
+    assert verdict(studies(sap + several([0.3, 0.31], method="one-shot"))[0])[0] == (
+        "SAP (p=0.5, q=1) and One Shot go furthest in these rounds and within one point of dense: 25.0 to 30.5 % "
+        "of the weights. They differ by no more than their two standard deviations together."
+    )
+    many = [run for gamma in range(2, 8) for run in several([0.2, 0.2 + gamma / 100], gamma=gamma)]
+    text = verdict(studies(many)[0])[0]
+    assert re.search(r", gamma=2, .*, gamma=3, .*, gamma=4 and 3 others go furthest .*: 21.0 to 23.5 % of", text)
+    assert text.endswith("None differs from the first by more than their two standard deviations together.")
+
+
+def test_a_single_run_does_not_lead_where_others_have_several():
+    runs = several([0.2, 0.2]) + several([0.3, 0.3], method="lottery-ticket")
+    single = several([0.1], method="one-shot") + several([0.4], gamma=3)
+    assert verdict(studies(runs + single)[0])[0] == (
+        "SAP (p=0.5, q=1) goes furthest of those with several runs in these rounds and within one point of dense: "
+        "20.0 ± 0.0 % of the weights; Lottery Ticket comes next with 30.0 ± 0.0 %. They differ by more than their "
+        "two standard deviations together. Of single runs that of One Shot goes furthest: 10.0 %."
+    )
+    assert "SAP (p=0.5, q=1) goes furthest" in verdict(studies(runs[:2] + single)[0])[0]
+
+
 def test_a_first_cut_that_is_too_much_is_no_way_that_was_gone():
     runs = [run_of(Experiment(method=method), [0.9, 0.5, 0.4]) for method in ("sap", "lottery-ticket")]
     (study,) = studies(runs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 from typing import Any
 
 from palmette.reports.page_data import Series, Study
@@ -12,6 +13,8 @@ from palmette.reports.tables import WITHIN, last_kept
 from palmette.reports.words import in_percent
 
 Row = dict[str, Any]
+_NAMED = 4
+"""Series that go equally far and are named; the last of more is how many others there are."""
 
 
 def outcome(series: Series) -> Row:
@@ -104,24 +107,49 @@ def _furthest(rows: Sequence[Row]) -> str:
         return "No cut stays within one point of dense: the first of each run is already more than that below."
     if len(rows) == 1:
         return f"Within one point of dense, {percent(rows[0]['density'])} of the weights are enough."
-    best, second = (ranked := sorted(rows, key=lambda row: statistics.fmean(row["density"])))[:2]
-    equal = [row["series"] for row in ranked if row["density"] == best["density"]]
-    if len(equal) > 1:
-        return (
-            f"{', '.join(equal[:-1])} and {equal[-1]} go furthest in these rounds and within one point of dense, "
-            f"and equally far: {percent(best['density'])} of the weights."
-        )
-    gap = statistics.fmean(second["density"]) - statistics.fmean(best["density"])
-    noise = [statistics.stdev(row["density"]) for row in (best, second) if row["n"] > 1]
-    text = (
-        f"{best['series']} goes furthest in these rounds and within one point of dense: "
-        f"{percent(best['density'])} of the weights; "
-        f"{second['series']} comes next with {percent(second['density'])}."
+    # The best of many single runs is the luckiest: where some series have several runs, one of these leads.
+    several = [row for row in rows if row["n"] > 1]
+    single = [row for row in rows if row["n"] == 1]
+    if not several or not single:
+        return _compared(rows)
+    lucky = min(single, key=_mean)
+    return (
+        f"{_compared(several, ' of those with several runs')} "
+        f"Of single runs that of {lucky['series']} goes furthest: {percent(lucky['density'])}."
     )
-    if len(noise) < 2:
+
+
+def _compared(rows: Sequence[Row], among: str = "") -> str:
+    """Which of the rows goes furthest; those that differ by no more than their noise go equally far."""
+    best, *others = sorted(rows, key=_mean)
+    where = f"furthest{among} in these rounds and within one point of dense"
+    equal = [best, *takewhile(lambda row: _mean(row) - _mean(best) <= _noise(row) + _noise(best), others)]
+    if len(equal) > 1:
+        names = [row["series"] for row in equal]
+        last = names.pop() if len(names) <= _NAMED else f"{len(names) - _NAMED + 1} others"
+        text = f"{', '.join(names[: _NAMED - 1])} and {last} go {where}"
+        if all(row["density"] == best["density"] for row in equal):
+            return f"{text}, and equally far: {percent(best['density'])} of the weights."
+        low, high = (in_percent(_mean(row), _mean(best)) for row in (best, equal[-1]))
+        if low == high:
+            return f"{text}, and equally far: about {low} % of the weights."
+        differ = "They differ by no more" if len(equal) == 2 else "None differs from the first by more"
+        return f"{text}: {low} to {high} % of the weights. {differ} than their two standard deviations together."
+    text = f"{best['series']} goes {where}: {percent(best['density'])} of the weights"
+    if not others:
+        return f"{text}."
+    text += f"; {others[0]['series']} comes next with {percent(others[0]['density'])}."
+    if best["n"] == 1:
         return f"{text} A single seed says nothing about noise."
-    beyond = "more" if gap > sum(noise) else "no more"
-    return f"{text} They differ by {beyond} than their two standard deviations together."
+    return f"{text} They differ by more than their two standard deviations together."
+
+
+def _mean(row: Row) -> float:
+    return statistics.fmean(row["density"])
+
+
+def _noise(row: Row) -> float:
+    return statistics.stdev(row["density"]) if row["n"] > 1 else 0.0
 
 
 def _hypothesis(rows: Sequence[Row]) -> str:
