@@ -107,7 +107,8 @@ def test_what_a_model_raises_while_it_is_trained_is_said_with_its_kind():
     result = sweep("two.toml", code=1)
     last = json.loads(result.stdout.splitlines()[-1])
     assert list(last["problems"].values()) == ["KeyError: 'gate'"]
-    assert f"palmette: {next(iter(last['problems']))}: KeyError: 'gate'\n" in result.stderr
+    who = f"SAP (p=0.5, q=1), fragile:net, seed 0 ({next(iter(last['problems']))})"
+    assert f"palmette: {who}: KeyError: 'gate'\n" in result.stderr
     assert last["finished"] == 1
     told = json.loads(palmette("sweep", "--status", "two.toml").stdout)
     assert [(run["state"], run["why"]) for run in told["runs"]] == [
@@ -180,13 +181,11 @@ def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on(tmp_path
     assert json.loads(sweep("long.toml").stdout.splitlines()[-1])["finished"] == 2
 
 
-def test_a_terminal_shows_all_runs_and_lists_what_failed(tmp_path):
-    Path("failing.toml").write_text(FAILING)
+def terminal(*args, code=0):
+    """What a terminal of 120 columns and 20 rows shows."""
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "palmette", "sweep", "failing.toml", "--device", "cpu"]
-    with subprocess.Popen(
-        command, stdout=follower, stderr=follower, env=os.environ | {"COLUMNS": "120"}
-    ) as process:
+    command, size = [sys.executable, "-m", "palmette", *args], {"COLUMNS": "120", "LINES": "20"}
+    with subprocess.Popen(command, stdout=follower, stderr=follower, env=os.environ | size) as process:
         os.close(follower)
         screen = b""
         try:
@@ -194,17 +193,29 @@ def test_a_terminal_shows_all_runs_and_lists_what_failed(tmp_path):
                 screen += part
         except OSError:  # the other end is closed
             pass
-        assert process.wait(60) == 1
+        assert process.wait(60) == code, screen.decode()
     os.close(leader)
-    text = screen.decode()
+    return screen.decode()
+
+
+def test_a_terminal_shows_all_runs_and_lists_what_failed_by_its_reason():
+    Path("failing.toml").write_text(f"{FAILING}seed = [0, 1]\n")
+    text = terminal("sweep", "failing.toml", "--device", "cpu", code=1)
+    failed = "  SAP (p=0.5, q=1), learning_rate=1e+30, seeds 0, 1: diverged: its training loss is "
     for words in (
-        "2 runs in 2 fleets",
-        "learning_rate=1e+30",
+        "4 runs in 2 fleets",
         "PQ Index",
-        "not finished: 1 of 2 runs",
+        "not finished: 2 of 4 runs; `palmette show runs` has their ids",
+        failed,
         "table",
     ):
         assert words in text, words
+    assert text.count("a warm-up may help") == 1
+    for what in ("failing.toml", "runs"):
+        text = terminal("sweep", "--status", what)
+        assert "not finished, and why; `palmette show runs` has their ids:" in text
+        assert failed in text
+        assert text.count("a warm-up may help") == 1
 
 
 # palmette table

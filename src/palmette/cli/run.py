@@ -264,7 +264,7 @@ class Command:
 
     def _conclude(self, console: Console, live: bool) -> None:
         """What came out, on disk and on the screen, and what is not finished."""
-        from palmette.cli.watch import why_not
+        from palmette.cli.watch import by_reason, why_not
         from palmette.errors import RunBusy
         from palmette.reports.tables import NOTES, as_table, summary, why_stopped
         from palmette.studies.rundir import RunDir
@@ -291,11 +291,16 @@ class Command:
             console.print(f"runs    {self.out}{os.sep}, {held}\n", soft_wrap=True)
             self._suggest(console)
         # Those that others have are named already, once for all of them.
-        failed = {name: why for name, why in self.problems.items() if not isinstance(why, RunBusy)}
+        failed = [
+            (name, e.seed, why_not(e.id, why))
+            for name, e in zip(self.names(), self.planned, strict=True)
+            if (why := self.problems.get(e.id)) is not None and not isinstance(why, RunBusy)
+        ]
         if failed:
-            click.echo(f"not finished: {len(failed)} of {counted(len(self.planned), 'run')}", err=True)
-        for name, why in failed.items():
-            click.echo(f"  {name}: {why_not(name, why)}", err=True)
+            ids = f"`palmette show {shlex.quote(str(self.out))}` has their ids"
+            click.echo(f"not finished: {len(failed)} of {counted(len(self.planned), 'run')}; {ids}", err=True)
+        for line in by_reason(failed):
+            click.echo(f"  {line}", err=True)
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
         """Write what is made of all finished runs, and say where."""

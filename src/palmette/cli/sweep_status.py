@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ _ORDER = ("finished", "running", "interrupted", "new", "failed", "damaged")
 
 def show_status(file: Path, out: Path) -> None:
     """Of the runs of a grid in `out`, or of all runs in a folder; a line of JSON where it is piped."""
+    from palmette.cli.watch import by_reason
     from palmette.reports.comparison import names_among
 
     runs = _found(file, out)
@@ -49,9 +51,12 @@ def show_status(file: Path, out: Path) -> None:
     time = "" if seconds is None else f", about {duration(seconds)} left{where}"
     click.echo(f"{done / max(1, done + left):.0%} of all epochs{time}")
     _show_groups(standings, names)
-    for s, why in zip(standings, whys, strict=True):
-        if why:
-            click.echo(f"  {s.experiment.id}: {why}")
+    failed = [(name, s.experiment.seed, why) for name, s, why in zip(names, standings, whys, strict=True) if why]
+    if failed:
+        folder = shlex.quote(str(file if file.is_dir() else out))
+        click.echo(f"not finished, and why; `palmette show {folder}` has their ids:")
+    for line in by_reason(failed):
+        click.echo(f"  {line}")
 
 
 def _why(s: Standing) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from palmette.cli.live import Live
 from palmette.errors import RunBusy, RunDamaged, in_words
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer, Progress
@@ -24,6 +25,7 @@ class Watch(Observer):
     def __init__(self, command: Command, display: Display) -> None:
         self.command, self.display = command, display
         self.number = {experiment.id: number for number, experiment in enumerate(command.planned)}
+        self.names = command.names()
         self.events: dict[str, Events] = {}
         self.busy: list[Experiment] = []
 
@@ -47,7 +49,9 @@ class Watch(Observer):
             said = f"in use by {self._owner(experiment)}"
         elif isinstance(outcome, Exception):
             said = why_not(experiment.id, outcome)
-            click.echo(f"palmette: {experiment.id}: {said}", err=True)
+            if not isinstance(self.display, Live):  # whose row says so; those of a reason are listed at the end
+                name = f"{self.names[self.number[experiment.id]]}, seed {experiment.seed}"
+                click.echo(f"palmette: {name} ({experiment.id}): {said}", err=True)
             said = f"damaged: {said}" if isinstance(outcome, RunDamaged) else said
         else:
             said = outcome
@@ -92,3 +96,19 @@ class Watch(Observer):
 def why_not(name: str, error: Exception) -> str:
     """Why the run of this name is not finished, in a line that need not say the name once more."""
     return in_words(error).removeprefix(name).lstrip(" :")
+
+
+def by_reason(failed: Iterable[tuple[str, int, str]]) -> list[str]:
+    """A line for each reason for which runs are not finished, with all that have it; of each its name and seed.
+
+    >>> by_reason([("SAP", 0, "diverged"), ("One Shot", 0, "no room"), ("SAP", 1, "diverged")])
+    ['SAP, seeds 0, 1: diverged', 'One Shot, seed 0: no room']
+    """
+    reasons: dict[str, dict[str, list[int]]] = {}
+    for name, seed, why in failed:
+        reasons.setdefault(why, {}).setdefault(name, []).append(seed)
+    lines = []
+    for why, names in reasons.items():
+        runs = (f"{name}, seed{'s' * (len(s) > 1)} {', '.join(map(str, s))}" for name, s in names.items())
+        lines.append(f"{'; '.join(runs)}: {why}")
+    return lines
