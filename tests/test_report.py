@@ -98,7 +98,7 @@ def rows_of(table):
         ([DENSE] * 5, [5, 4, 3, 2, 3], (5, 0, 0)),  # one round after the lowest may be noise
         ([DENSE] * 5, [5, 3, 3, 4, 5], (3, 2, 0)),  # the last of equals
         ([DENSE] * 5, [1, 2, 3, 4, 5], (1, 4, 0)),
-        ([DENSE] * 6, [5, 2, 3, 4, 1, 0], (6, 0, 0)),  # it had not turned up for good
+        ([DENSE] * 6, [5, 2, 3, 4, 1, 0], (6, 0, 0)),  # it fell below its first low again
         ([DENSE] * 4 + [GONE] * 2, [5, 3, 4, 5, 1, 0], (2, 2, 2)),  # what falls after the collapse is no low
         ([DENSE, CUT, GONE, DENSE, GONE], [5, 4, 3, 2, 1], (4, 0, 1)),  # an accuracy that recovers
         ([DENSE, DENSE, 0.86, 0.85, 0.849], [5, 4, 3, 2, 1], (4, 0, 1)),  # five points are not more than five
@@ -260,7 +260,10 @@ def test_the_verdict_says_how_far_each_went_and_with_how_much_noise():
         "Lottery Ticket goes furthest in these rounds and within one point of dense: 25.0 ± 0.0 % of the weights; "
         "One Shot comes next with 50.0 ± 0.0 %. They differ by more than their two standard deviations together."
     )
-    assert second == "The PQ Index turned up for good in none of 4 runs: they ended, or collapsed, before that."
+    assert second == (
+        "The lowest PQ Index was not followed by 2 rounds more in any of 4 runs: they ended, or collapsed, before "
+        "that."
+    )
     row = outcome(study.series[0])
     assert (row["round"], row["collapsed"], row["at_the_end"]) == ([2, 2], [3, 3], 0)
 
@@ -326,7 +329,7 @@ def test_a_run_of_one_round_is_spoken_of_as_one():
     (study,) = studies([run_of(Experiment(), [0.9])])
     assert verdict(study) == [
         "So far there are dense networks only: nothing was trained after a cut.",
-        "The PQ Index did not turn up for good: the run ended, or collapsed, before that.",
+        "The lowest PQ Index was not followed by 2 rounds more: the run ended, or collapsed, before that.",
     ]
     assert "<summary>The id of the run</summary>" in page(study.runs)
 
@@ -335,16 +338,16 @@ def test_an_index_that_turned_up_too_late_is_not_counted_as_in_time():
     late = run_of(Experiment(), [0.9, 0.88, 0.88, 0.88, 0.88], [0.5, 0.4, 0.3, 0.4, 0.5])
     early = run_of(Experiment(seed=1), [0.9] * 5, [0.5, 0.4, 0.3, 0.4, 0.5])
     assert verdict(studies([late, early])[0])[-1] == (
-        "The PQ Index turned up for good in 2 of 2 runs, in 1 of these while accuracy was still within one point "
-        "of dense; 0 of 2 collapsed."
+        "The PQ Index was lowest 2 rounds or more before the end, or the collapse, and higher since, in 2 of 2 "
+        "runs: in 1 of these while accuracy was still within one point of dense. 0 of 2 collapsed."
     )
     assert verdict(studies([late])[0])[-1] == (
-        "The PQ Index turned up for good when accuracy was no longer within one point of dense; the run did not "
-        "collapse."
+        "The PQ Index was lowest when accuracy was no longer within one point of dense, and higher in the rounds "
+        "after; the run did not collapse."
     )
     assert verdict(studies([early])[0])[-1] == (
-        "The PQ Index turned up for good while accuracy was still within one point of dense; the run did not "
-        "collapse."
+        "The PQ Index was lowest while accuracy was still within one point of dense, and higher in the rounds "
+        "after; the run did not collapse."
     )
 
 

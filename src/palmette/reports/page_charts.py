@@ -11,7 +11,7 @@ from palmette.reports.page_data import Study
 from palmette.reports.page_inside import cut_chart, layers_chart, map_chart
 from palmette.reports.page_looks import LOOKS, PHASE_COLOURS, logarithmic
 from palmette.reports.page_vega import HEIGHT, ROUND, altair_, base, over_rounds, spec_of
-from palmette.reports.phases import PHASES
+from palmette.reports.phases import FOLLOWING, PHASES
 
 FEW_ROUNDS, EVERY = 12, 5
 """A line of more rounds has its marker at every fifth, each line at others: so that all of them can be seen."""
@@ -42,7 +42,7 @@ def panels(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Pane
     every = EVERY if max(len(records) for _, records in study.runs) > FEW_ROUNDS else 1
     n = max(len(series.runs) for series in study.series)
     over = f"Mean of up to {n} seeds; the band is one standard deviation. " if n > 1 else ""
-    marked = "▲ the index turns up for good, ✚ collapse (of the mean curve)."
+    marked = f"▲ lowest index, if {FOLLOWING} rounds or more follow; ✚ collapse (of the mean curve)."
     return {
         "accuracy": Panel(
             "Test accuracy",

@@ -8,7 +8,7 @@ from itertools import takewhile
 from typing import Any
 
 from palmette.reports.page_data import Series, Study
-from palmette.reports.phases import has_validation, phases_of, turns
+from palmette.reports.phases import FOLLOWING, has_validation, phases_of, turns
 from palmette.reports.tables import WITHIN, last_kept
 from palmette.reports.words import in_percent
 
@@ -157,15 +157,19 @@ def _hypothesis(rows: Sequence[Row]) -> str:
     turned = sum(len(row["turned_up"]) for row in rows)
     in_time = sum(row["turned_in_time"] for row in rows)
     collapsed = sum(len(row["collapsed"]) for row in rows)
-    if n == 1 and not turned:
-        return "The PQ Index did not turn up for good: the run ended, or collapsed, before that."
+    if not turned:
+        runs, they = ("", "the run") if n == 1 else (f" in any of {n} runs", "they")
+        more = f"The lowest PQ Index was not followed by {FOLLOWING} rounds more{runs}"
+        return f"{more}: {they} ended, or collapsed, before that."
     if n == 1:
         while_good = "while accuracy was still" if in_time else "when accuracy was no longer"
         end = "collapsed later" if collapsed else "did not collapse"
-        return f"The PQ Index turned up for good {while_good} within one point of dense; the run {end}."
-    if not turned:
-        return f"The PQ Index turned up for good in none of {n} runs: they ended, or collapsed, before that."
+        return (
+            f"The PQ Index was lowest {while_good} within one point of dense, and higher in the rounds after; "
+            f"the run {end}."
+        )
     return (
-        f"The PQ Index turned up for good in {turned} of {n} runs, in {in_time} of these while accuracy was still "
-        f"within one point of dense; {collapsed} of {n} collapsed."
+        f"The PQ Index was lowest {FOLLOWING} rounds or more before the end, or the collapse, and higher since, "
+        f"in {turned} of {n} runs: in {in_time} of these while accuracy was still within one point of dense. "
+        f"{collapsed} of {n} collapsed."
     )

@@ -21,7 +21,7 @@ FOLLOWING = 2
 RULE = (
     f"Collapsed: from this round to the end, every accuracy is more than {100 * COLLAPSE:g} points below that of "
     "round 0. Rising: the rounds before a collapse that come after the one with the lowest PQ Index (p = 0.5, "
-    f"q = 1), if there are at least {FOLLOWING}; so the index has turned up for good. Falling: all rounds before "
+    f"q = 1), if there are at least {FOLLOWING}; each is above it, if only by noise. Falling: all rounds before "
     "those. Judged run by run on validation images where there are any, else on the test set; the rule describes "
     "a curve that is known to its end, and is no way to choose a round."
 )
@@ -62,7 +62,7 @@ def phases_of_mean(many: Sequence[Sequence[Record]]) -> list[Phase]:
 
 
 def turns(found: Sequence[Phase]) -> dict[str, int | None]:
-    """The last round before the index rose for good, and the first after the collapse; None where there is none.
+    """The round with the lowest index, if others rise from it, and the first of the collapse; None for none.
 
     >>> turns(["falling", "falling", "rising", "rising", "collapsed"])
     {'turned_up': 1, 'collapsed': 4}
