@@ -247,6 +247,22 @@ def test_runs_without_a_round_are_named(runs, tmp_path):
     assert len(result.stdout.splitlines()) < len(whole.stdout.splitlines())
 
 
+def test_of_runs_that_failed_before_their_first_round_the_reason_is_said(runs, tmp_path):
+    copy = Path(shutil.copytree(runs, tmp_path / "runs"))
+    first, second, third = sorted(copy.glob("*/records.jsonl"))[:3]
+    for file in (first, second, third):
+        file.write_text("")
+    for file in (first, third):
+        (file.parent / "failure.txt").write_text(f"{file.parent.name} diverged: its loss is nan\n")
+    said = (
+        f"palmette: left out, as no round is finished: {first.parent.name}, {third.parent.name}, which failed: "
+        f"diverged: its loss is nan\npalmette: left out, as no round is finished: {second.parent.name}\n"
+    )
+    assert palmette("table", copy).stderr == said
+    assert palmette("report", copy, "-o", tmp_path / "a.html").stderr == said
+    assert "which failed: diverged: its loss is nan" in (tmp_path / "a.html").read_text()
+
+
 @pytest.mark.parametrize("name", ["experiment.toml", "records.jsonl"])
 def test_a_damaged_run_is_left_out_of_table_and_report_in_the_same_words(runs, tmp_path, name):
     copy = Path(shutil.copytree(runs, tmp_path / "runs"))

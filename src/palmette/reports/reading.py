@@ -11,6 +11,7 @@ from palmette.reports.own_runs import told_apart
 from palmette.reports.tables import Run
 from palmette.studies.records import experiment_of, records_of
 from palmette.studies.rundir import find_runs
+from palmette.studies.standing import standing
 
 _NAMED = 3
 """Runs that are named; more are counted."""
@@ -25,7 +26,8 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
     """
     given = list(folders)
     runs: dict[Path, Run] = {}
-    left_out, empty = [], []
+    left_out: list[str] = []
+    empty: dict[str, list[str]] = {}  # why, if that is known -> names
     nothing: type[Exception] = FileNotFoundError
     for rundir in find_runs(*given):
         try:
@@ -35,12 +37,13 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
             left_out.append(f"left out: {error}")
             continue
         if not records:
-            empty.append(rundir.path.name)
+            why = (standing(rundir, experiment).failure or "").removeprefix(experiment.id).lstrip()
+            empty.setdefault(why, []).append(rundir.path.name)
         elif lacking := [record["test"] for record in records if record["test"]["accuracy"] is None]:
             left_out.append(f"left out: {str(rundir.path)!r} has no test accuracy; {_to_have_one(lacking[0])}")
         else:
             runs[rundir.path] = (experiment, records)
-    left_out += [_without_a_round(empty)] if empty else []
+    left_out += [_without_a_round(names, why) for why, names in empty.items()]
     if not runs:
         places = ", ".join(repr(str(folder)) for folder in given)
         raise nothing("; ".join([f"no run to read in {places}", *left_out]))
@@ -59,11 +62,14 @@ def _to_have_one(test: Mapping[str, Any]) -> str:
     return f"the function `test` of prune_and_retrain must give a fraction in [0, 1], got {test['score']:g}"
 
 
-def _without_a_round(names: Sequence[str]) -> str:
+def _without_a_round(names: Sequence[str], why: str) -> str:
     """A sentence about runs that there is nothing to tell of.
 
-    >>> print(_without_a_round(["a", "b"]))
+    >>> print(_without_a_round(["a", "b"], ""))
     left out, as no round is finished: a, b
+    >>> print(_without_a_round(["a", "b", "c", "d"], "diverged: its loss is nan"))
+    left out, as no round is finished: a, b, c and 1 more, which failed: diverged: its loss is nan
     """
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return f"left out, as no round is finished: {', '.join(names[:_NAMED])}{more}"
+    failed = f", which failed: {why}" if why else ""
+    return f"left out, as no round is finished: {', '.join(names[:_NAMED])}{more}{failed}"
