@@ -181,19 +181,24 @@ def test_a_damaged_run_below_a_folder_is_said_and_the_others_are_drawn():
     assert f"left out: line 1 of '{Path.cwd()}/runs/{runs[0]}/records.jsonl'" in result.stderr
 
 
-def test_values_that_fit_no_panel_are_refused_before_anything_is_run():
-    Path("own.csv").write_text("panel,method,iteration,value\nretrained/accuracy,one_shot,1,50\n")
-    assert "own.csv has no value" in run("fig1", *TINY, "--beside", "own.csv", code=2).stderr
+def test_values_that_fit_no_panel_are_refused_before_anything_is_run_or_drawn():
+    Path("own.csv").write_text("panel,method,iteration,value\nretrained/acuracy,one_shot,1,50\n")
+    said = "own.csv: the row retrained/acuracy,one_shot,1,50 cannot be shown in fig1, where panels are"
+    assert said in run("fig1", *TINY, *LINEAR, "--beside", "own.csv", code=2).stderr
     assert not Path("runs").exists()
+    run("fig1", *TINY, *LINEAR)
+    assert said in paper("fig1", *LINEAR, "--from", "runs", "--out", "new", "--beside", "own.csv", code=2).stderr
+    assert not Path("new").exists()
 
 
-@pytest.mark.slow
-def test_published_values_can_be_laid_beside():
+def test_a_picture_with_published_values_has_a_name_of_its_own():
     Path("own.csv").write_text("panel,method,iteration,value\nretrained/accuracy,one_shot,1,50\n")
-    run("fig11", *TINY)
-    plain = Path("runs/fig11-e1-t1-n2.svg").read_bytes()
-    run("fig11", *TINY, "--beside", "own.csv")
-    assert Path("runs/fig11-e1-t1-n2.svg").read_bytes() != plain
+    run("fig1", *TINY, *LINEAR)
+    plain = Path("runs/fig1-linear-e1-t1-n2.svg").read_bytes()
+    last = last_line(run("fig1", *TINY, *LINEAR, "--beside", "own.csv", "--log"))
+    assert last["fig1-linear"] == "runs/fig1-linear-e1-t1-n2-beside-own-log.png"
+    assert Path("runs/fig1-linear-e1-t1-n2.svg").read_bytes() == plain
+    assert Path("runs/fig1-linear-e1-t1-n2-beside-own-log.svg").read_bytes() != plain
 
 
 def test_tables_are_printed_and_written():

@@ -14,8 +14,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from palmette.reports.figures import LINES, as_file
-from palmette.reports.paper import SCOPES, check_beside, draw
-from palmette.reports.paper_published import of_single_rounds, published, read
+from palmette.reports.paper import PRUNED, RETRAINED, SCOPES, draw
+from palmette.reports.paper_published import RANGES, check_beside, of_single_rounds, published, read
 from palmette.reports.paper_runs import Picture, Shelf, in_folder, variant
 from palmette.reports.tables import label
 from palmette.studies import sweep
@@ -453,7 +453,7 @@ def marks_of(axis):
 
 def test_figure_3_has_published_values_beside_it(shelf):
     values = published(FIGURES["fig3"])
-    check_beside(values, [FIGURES["fig3"]])
+    check_beside(values, [Picture(FIGURES["fig3"], (), tuple(FIGURES["fig3"].experiments()))])
     axes = draw(picture_of(shelf, "rounds"), beside=values).axes
     assert [1.0, 69.8] in marks_of(axes[1])[0]  # SAP (.5, 1) keeps 69.8 % after one round
     assert marks_of(axes[1])[1][:2] == [[1.0, 29.7], [2.0, 12.0]]
@@ -476,12 +476,67 @@ def test_panels_of_a_row_go_as_far_as_the_longest(shelf):
 def test_values_of_ones_own_can_be_laid_beside_an_ablation(shelf, tmp_path):
     file = tmp_path / "own.csv"
     file.write_text("# by hand\npanel,method,iteration,value\nretrained/accuracy,sap_p0.5_q1_eta0.1,1,50\n")
-    axes = draw(picture_of(shelf, "eta and gamma"), beside=read(file)).axes
+    picture = picture_of(shelf, "eta and gamma")
+    axes = draw(picture, beside=read(file)).axes
     assert [marks_of(axis) for axis in axes] == [[[[1.0, 50.0]]], *([[]] * 7)]
-    check_beside(read(file), [figure_of("scopes"), figure_of("eta and gamma")])
-    for kind in ("rounds", "scopes", "p-q map"):
-        with pytest.raises(ValueError, match=r"own\.csv has no value of a panel and a method"):
-            check_beside(read(file), [figure_of(kind)])
+    check_beside(read(file), [picture_of(shelf, "scopes"), picture])
+    assert [read(file).in_part(picture_of(shelf, kind)) for kind in KINDS] == [
+        kind == "eta and gamma" for kind in KINDS
+    ]
+
+
+def test_values_can_be_laid_beside_figure_1(shelf, tmp_path):
+    file = tmp_path / "own.csv"
+    file.write_text("panel,method,iteration,value\nretrained/pq_index,one_shot,2,0.4\n")
+    figure = draw(picture_of(shelf, "hypothesis"), beside=read(file))
+    assert [marks_of(axis) for axis in figure.axes] == [[], [[[2.0, 0.4]]]]
+    assert "Open marks: values of own.csv." in said_below(figure)
+
+
+def test_values_can_be_laid_beside_every_panel_of_retrained_and_pruned_models():
+    assert list(RANGES) == [*RETRAINED, *PRUNED]
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "allowed"),
+    [
+        ("retraned/accuracy,one_shot,1,50", "rounds", "panels are retrained/accuracy, retrained/remaining, "),
+        ("pruned/accuracy,sap_p0.5_q1,1,50", "eta and gamma", "panels are retrained/accuracy, .*gini_index;"),
+        ("retrained/remaining,one_shot,1,50", "hypothesis", "panels are retrained/accuracy, retrained/pq_index;"),
+        ("pruned/accuracy,lotery,1,50", "rounds", "methods are .*lottery_ticket, one_shot"),
+        ("retrained/accuracy,lottery_ticket,1,50", "hypothesis", "methods are one_shot;"),
+        ("retrained/accuracy,one_shot,3,50", "rounds", "iterations are from 0 to 2;"),
+        ("retrained/accuracy,one_shot,-1,50", "rounds", "iterations are from 0 to 2;"),
+        ("retrained/accuracy,one_shot,1,904", "rounds", "values of retrained/accuracy are from 0 to 100;"),
+        ("retrained/gini_index,one_shot,1,nan", "rounds", "values of retrained/gini_index are from 0 to 1;"),
+        ("pruned/pq_index_difference,one_shot,1,-2", "rounds", "values .*are from -1 to 1;"),
+    ],
+)
+def test_a_value_that_cannot_be_shown_is_refused_with_what_is_allowed(shelf, tmp_path, row, kind, allowed):
+    file, good = tmp_path / "own.csv", "retrained/accuracy,one_shot,1,50\n" * (kind != "eta and gamma")
+    file.write_text(f"panel,method,iteration,value\n{good}{row}\n")
+    said = rf"own\.csv: the row {row} cannot be shown in fig of {kind}, where {allowed}.*correct the row"
+    planned = tuple(figure_of(kind).experiments(**SCALE))
+    for picture in (picture_of(shelf, kind), Picture(figure_of(kind), (), planned)):
+        with pytest.raises(ValueError, match=said):
+            check_beside(read(file), [picture])
+
+
+def test_how_many_more_values_cannot_be_shown_is_said(shelf, tmp_path):
+    file = tmp_path / "own.csv"
+    file.write_text("panel,method,iteration,value\na,one_shot,1,50\nb,one_shot,1,50\npruned/accuracy,c,1,50\n")
+    with pytest.raises(ValueError, match=r"\(2 other rows cannot be shown either\)$"):
+        check_beside(read(file), [picture_of(shelf, "rounds")])
+
+
+@pytest.mark.parametrize("kind", ["scopes", "p-q map"])
+def test_figures_without_a_place_for_values_are_refused_with_those_that_have_one(shelf, tmp_path, kind):
+    file = tmp_path / "own.csv"
+    file.write_text("panel,method,iteration,value\nretrained/accuracy,one_shot,1,50\n")
+    numbers = {int(name[3:]) for name, f in FIGURES.items() if f.kind not in ("scopes", "p-q map", "table")}
+    assert numbers == {1, 2, 3, 5, 6, *range(11, 19), *range(27, 33)}
+    with pytest.raises(ValueError, match="figures 1, 2, 3, 5, 6, 11 to 18 and 27 to 32, none of which"):
+        check_beside(read(file), [picture_of(shelf, kind)])
 
 
 @pytest.mark.parametrize(
@@ -491,6 +546,7 @@ def test_values_of_ones_own_can_be_laid_beside_an_ablation(shelf, tmp_path):
         (b"", "needs the columns"),
         (b"panel,method,iteration,value\nx,y,one,2\n", "must be numbers, got"),
         (b"panel,method,iteration,value\nx,y\n", "must be numbers, got"),
+        (b"panel,method,iteration,value\n", "has no row"),
         (b"\xff\xfe\x00", "not a text"),
     ],
 )

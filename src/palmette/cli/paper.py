@@ -81,12 +81,14 @@ def paper(
     by the paper's protocol says so below.
     """
     from palmette.reports.figures import check_matplotlib
+    from palmette.reports.paper_published import check_beside, read
+    from palmette.reports.paper_runs import Picture
     from palmette.studies.paper import FIGURES, chosen
     from palmette.studies.paper_cost import Clock
 
     asked = _asked(**scaled)
     figures = chosen(names) if names else list(FIGURES.values())
-    published = _published(beside, list(asked.variants(figures)))
+    published = None if beside is None else read(beside)
     if sources:
         if not names:
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
@@ -94,6 +96,9 @@ def paper(
             raise ValueError("--from runs nothing, so --dry-run has nothing to tell: leave one of them out")
         _draw_from(sources, figures, asked, (published, log), out, everything="all" in names)
         return
+    pictures = [(figure, asked.experiments(figure)) for figure in asked.variants(figures)]
+    if published is not None:
+        check_beside(published, [Picture(figure, (), tuple(planned)) for figure, planned in pictures])
     where = device_named(device)
     if not names or dry_run:
         sys.path.insert(0, os.getcwd())  # for a model of one's own
@@ -103,7 +108,6 @@ def paper(
         else:
             print_list(entries, where, asked, whole=not names)
         return
-    pictures = [(figure, asked.experiments(figure)) for figure in asked.variants(figures)]
     planned = list(dict.fromkeys(e for _, experiments in pictures for e in experiments))
     command = Paper(
         planned, out, data_dir, where, False, fleet, ctx.meta["palmette.arguments"],
@@ -136,18 +140,6 @@ def _asked(
         first = Experiment(model=model, **known)
     chosen_seeds = None if seeds is None else tuple(read_seeds(seeds))
     return Asked(epochs, rounds, chosen_seeds, named, first.data if data is not None else None, precision, compile)
-
-
-def _published(file: str | None, figures: Sequence[PaperFigure]) -> Published | None:
-    """The values of a file, if they can be laid beside one of the figures."""
-    from palmette.reports.paper import check_beside
-    from palmette.reports.paper_published import read
-
-    if file is None:
-        return None
-    found = read(file)
-    check_beside(found, figures)
-    return found
 
 
 @dataclass
@@ -201,9 +193,11 @@ def _draw_from(
     everything: bool,
 ) -> None:
     """Figures from runs that are there; of `everything`, what no run is there for is passed over."""
+    from palmette.reports.paper_published import check_beside
     from palmette.reports.paper_runs import NotAlike, Shelf
 
     shelf = Shelf.of(sources, say=lambda text: click.echo(f"palmette: {text}", err=True))
+    pictures: list[Picture] = []
     absent: list[str] = []
     refused: dict[str, list[str]] = {}  # why, and which figures
     for figure in asked.variants(figures):
@@ -222,7 +216,11 @@ def _draw_from(
             continue
         if picture is None:
             absent.append(f"{figure.name} ({figure.model} on {figure.data})")
-            continue
+        else:
+            pictures.append(picture)
+    if pictures and looks[0] is not None:
+        check_beside(looks[0], pictures)
+    for picture in pictures:
         seeds = picture.seeds
         each = f"{seeds[0]} to {seeds[-1]}" if seeds[0] != seeds[-1] else str(seeds[-1])
         file = _write(picture, looks, out)
@@ -259,11 +257,14 @@ def _write(picture: Picture, looks: Looks, out: Path) -> Path:
     from palmette.reports.figures import as_file
     from palmette.reports.paper import draw
     from palmette.reports.paper_published import published
+    from palmette.studies.config import slug
     from palmette.studies.rundir import write_whole
 
     beside, log = looks
-    figure = draw(picture, beside=beside or published(picture.figure), log=log)
-    stem = out / (picture.name + ("-log" if log else ""))
+    own = beside if beside is not None and beside.in_part(picture) else None
+    figure = draw(picture, beside=own or published(picture.figure), log=log)
+    names = [f"beside-{slug(Path(own.source).stem)}"] if own else []
+    stem = out / "-".join([picture.name, *names, *(["log"] if log else [])])
     for end in ENDS:
         write_whole(stem.with_name(f"{stem.name}.{end}"), as_file(figure, end))  # type: ignore[arg-type]
     return stem.with_name(f"{stem.name}.png")

@@ -7,7 +7,7 @@ authors' figures.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,6 @@ from palmette.reports.paper_runs import Picture
 from palmette.reports.phases import COLLAPSE, FOLLOWING, PHASES, Phase, by_round, mean, phases_of_mean, turns
 from palmette.reports.tables import Record, Run, label
 from palmette.studies.config import Experiment
-from palmette.studies.paper import PaperFigure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,16 +54,14 @@ def draw(picture: Picture, *, beside: Published | None = None, log: bool = False
     title = f"{picture.figure.number}.  {picture.figure.title}"
     title = title.replace("η_r", r"$\eta_r$").replace("γ", r"$\gamma$")
     with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "axes.labelsize": 10}):
+        caption = picture.caption if beside is None else f"{picture.caption} Open marks: {beside.note}."
         if picture.figure.kind == "hypothesis":
-            return _hypothesis(picture, title)
+            return _hypothesis(picture, beside, title, caption)
         if picture.figure.kind == "p-q map":
             return _maps(picture, title)
         rows = {"rounds": _rounds, "scopes": _scopes}.get(picture.figure.kind, _ablations)(picture, beside)
         rows = [_logarithmic(row) if log else row for row in rows]
-        if beside is None:
-            return page(rows, title=title, caption=picture.caption)
-        caption = f"{picture.caption} Open marks: {beside.note}."
-        return page(rows, title=title, caption=caption, open_marks=beside.name)
+        return page(rows, title=title, caption=caption, open_marks="" if beside is None else beside.name)
 
 
 def _logarithmic(row: Row) -> Row:
@@ -74,20 +71,6 @@ def _logarithmic(row: Row) -> Row:
         right, up = panel.x is density_of, panel.y is density_of
         cells.append((replace(panel, log_x=right, falling=right, log_y=up), curves))
     return replace(row, cells=cells)
-
-
-def check_beside(beside: Published, figures: Iterable[PaperFigure]) -> None:
-    """Raise unless a panel of one of the figures has a place for one of the values."""
-    figures = list(figures)
-    for figure in figures:
-        panels = {"rounds": RETRAINED | PRUNED, "p and q": RETRAINED, "eta and gamma": RETRAINED}.get(
-            figure.kind, {}
-        )
-        methods = {name_in_file(e) for e in figure.experiments(seeds=[0])}
-        if any(beside.of(panel, method) for panel in panels for method in methods):
-            return
-    names = ", ".join(figure.name for figure in figures)
-    raise ValueError(f"{beside.source} has no value of a panel and a method that {names} can show")
 
 
 def _reader(*path: str, scale: float = 1) -> Callable[[Record], float | None]:
@@ -176,7 +159,7 @@ def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
     ]
 
 
-def _hypothesis(picture: Picture, title: str) -> Figure:
+def _hypothesis(picture: Picture, beside: Published | None, title: str, caption: str) -> Figure:
     """Accuracy and index round by round, and where those of the three phases begin that are there."""
     from matplotlib.figure import Figure
 
@@ -184,7 +167,8 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
     figure = Figure(figsize=(0.6 * WIDTH, 5.7), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
     for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
-        draw_curve(axis, RETRAINED[key], Curve(name, look, many))
+        marks = () if beside is None else beside.of(key, name_in_file(picture.runs[0][0]))
+        draw_curve(axis, RETRAINED[key], Curve(name, look, many, published=marks))
         furnish(axis, RETRAINED[key])
     axes[0].set_xlabel("")
     bottom, top = axes[0].get_ylim()
@@ -217,7 +201,7 @@ def _hypothesis(picture: Picture, title: str) -> Figure:
             fontsize=9,
             color=INK,
         )
-    furnish_page(figure, title, f"{name}. {picture.caption} {_verdict(found)}")
+    furnish_page(figure, title, f"{name}. {caption} {_verdict(found)}")
     return figure
 
 

@@ -5,17 +5,38 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TypeAlias
 
+from palmette.reports.paper_runs import Picture
+from palmette.reports.words import counted
 from palmette.studies.config import Experiment
 from palmette.studies.paper import PaperFigure
 
 Line: TypeAlias = list[tuple[float, float]]  # rounds and values
 Values: TypeAlias = dict[tuple[str, str], Line]  # by panel and method
 COLUMNS = ("panel", "method", "iteration", "value")
+RANGES = {
+    "retrained/accuracy": (0, 100),
+    "retrained/remaining": (0, 100),
+    "retrained/pq_index": (0, 1),
+    "retrained/gini_index": (0, 1),
+    "pruned/accuracy": (0, 100),
+    "pruned/accuracy_difference": (-100, 100),
+    "pruned/pq_index": (0, 1),
+    "pruned/pq_index_difference": (-1, 1),
+}
+"""Panels as a file calls them, each with the smallest and the largest value that it can have."""
+_RETRAINED = tuple(panel for panel in RANGES if panel.startswith("retrained/"))
+_PANELS = {
+    "hypothesis": ("retrained/accuracy", "retrained/pq_index"),
+    "rounds": tuple(RANGES),
+    "p and q": _RETRAINED,
+    "eta and gamma": _RETRAINED,
+}
 _FILES = {("rounds", "CIFAR10", "resnet18"): "cifar10-resnet18-global.csv"}
 
 
@@ -36,6 +57,55 @@ class Published:
         (1.0, 29.7)
         """
         return self.values.get((panel, method), [])
+
+    def in_part(self, picture: Picture) -> bool:
+        """Whether the picture has a place for one of the lines."""
+        panels, methods = _PANELS.get(picture.figure.kind, ()), _methods(picture)
+        return any(panel in panels and method in methods for panel, method in self.values)
+
+
+def check_beside(beside: Published, pictures: Iterable[Picture]) -> None:
+    """Raise, with the row and what is allowed, unless each value has a place in one of the pictures.
+
+    A picture that has no runs yet has the lines that are planned.
+    """
+    having = [picture for picture in pictures if picture.figure.kind in _PANELS]
+    if not having:
+        raise ValueError(
+            "--beside works for figures 1, 2, 3, 5, 6, 11 to 18 and 27 to 32, none of which is asked for: "
+            "name one of them, or leave --beside out"
+        )
+    rows = [(*key, *point) for key, line in beside.values.items() for point in line]
+    wrong = [(row, why) for row in rows if (why := _why_not(*row, having))]
+    if wrong:
+        ((panel, method, t, value), why), count = wrong[0], len(wrong) - 1
+        more = f" ({counted(count, 'other row')} cannot be shown either)" if count else ""
+        names = ", ".join(dict.fromkeys(picture.figure.name for picture in having))
+        raise ValueError(
+            f"{beside.source}: the row {panel},{method},{t:.10g},{value:.10g} cannot be shown in {names}, where "
+            f"{why}; correct the row or take it out{more}"
+        )
+
+
+def _why_not(panel: str, method: str, t: float, value: float, pictures: Iterable[Picture]) -> str:
+    """What is allowed where a value has no place in one of the pictures; empty where it has."""
+    panels = {name: None for picture in pictures for name in _PANELS[picture.figure.kind]}
+    if panel not in panels:
+        return f"panels are {', '.join(panels)}"
+    having = [picture for picture in pictures if panel in _PANELS[picture.figure.kind]]
+    methods = {name: None for picture in having for name in _methods(picture)}
+    if method not in methods:
+        return f"methods are {', '.join(methods)}"
+    last = max(e.rounds for picture in having if method in _methods(picture) for e in picture.planned)
+    if not 0 <= t <= last:
+        return f"iterations are from 0 to {last}"
+    low, high = RANGES[panel]
+    return "" if low <= value <= high else f"values of {panel} are from {low} to {high}"
+
+
+def _methods(picture: Picture) -> dict[str, None]:
+    """The lines of a picture as a file calls them, in their order."""
+    return dict.fromkeys(name_in_file(e) for e in [e for e, _ in picture.runs] or picture.planned)
 
 
 def published(figure: PaperFigure) -> Published | None:
@@ -82,9 +152,8 @@ def _apart(line: Line) -> Line:
 def read(file: str | Path) -> Published:
     """A CSV file of one's own with the columns `COLUMNS`; lines that begin with # are comments.
 
-    Panels are called retrained/accuracy, …/remaining, …/pq_index, …/gini_index, pruned/accuracy, …/pq_index,
-    …/accuracy_difference and …/pq_index_difference; accuracy and remaining weights are in percent. Methods as
-    `name_in_file` has them.
+    Panels are those of `RANGES`; accuracy and remaining weights are in percent. Methods are as `name_in_file` has
+    them.
     """
     path = Path(file)
     if not path.is_file():
@@ -123,4 +192,6 @@ def _parse(text: str, source: str) -> Values:
         except (TypeError, ValueError) as error:
             raise ValueError(f"{source}: iteration and value must be numbers, got {dict(row)}") from error
         values.setdefault((row["panel"], row["method"]), []).append(point)
+    if not values:
+        raise ValueError(f"{source}: has no row below the names of its columns, so there is nothing to lay beside")
     return {key: sorted(points) for key, points in values.items()}
