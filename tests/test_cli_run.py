@@ -462,7 +462,7 @@ def test_numbers_of_the_live_table_are_whole_whatever_a_run_says(width):
         assert rows[0].rstrip().endswith(" done")
         assert rows[1].rstrip().endswith("…")
         assert rows[11].rstrip().endswith(" training")
-    assert screen[14].rstrip().endswith("left")
+    assert screen[14].rstrip().endswith("12 of 12 runs over")
 
 
 def test_the_live_table_begins_with_how_each_run_stands():
@@ -472,6 +472,38 @@ def test_the_live_table_begins_with_how_each_run_stands():
     assert [row.split("One Shot 0")[1].strip() for row in map(" ".join, map(str.split, screen[1:5]))] == [
         "", "1 round done", "failed", "damaged",
     ]  # fmt: skip
+
+
+def test_the_live_table_begins_with_the_last_record_of_what_is_finished_or_goes_on():
+    (e,) = made("--method", "one-shot", "--seeds", "0")
+    last = {"round": 3, "test": {"accuracy": 0.875}, "retrained": {"pq_index": 0.1234, "density": 0.5}}
+    standings = [Standing(e, rounds=4, last=last), Standing(e, rounds=4, stopped="30 rounds are done", last=last)]
+    screen = printed(80, lambda console: console.print(Live(standings, ["One Shot"] * 2, console).render()))
+    assert [" ".join(row.split()) for row in screen[1:3]] == [
+        "One Shot 0 3/30 87.5% 50.0% 0.1234 4 rounds done",
+        "One Shot 0 3/30 87.5% 50.0% 0.1234 done",
+    ]
+
+
+def test_the_live_table_says_how_many_runs_it_has_no_room_for():
+    planned = made("--seeds", "0..14")  # 60 of them, and room for 16
+
+    def show(console, at=0):
+        live = Live([Standing(e) for e in planned], [label(e) for e in planned], console)
+        live.epoch(at, Progress(1, 1, 15, Score(0.1, 1.0), 1.0))
+        console.print(live.render())
+
+    assert [line.strip() for line in printed(80, show)[17:18]] == ["no room for 44 runs: 0 above, 44 below"]
+    below = printed(80, lambda console: show(console, at=21))
+    assert below[17].strip() == "no room for 44 runs: 20 above, 24 below"
+
+
+def test_when_all_is_over_no_speed_is_measured():
+    (e,) = made("--method", "one-shot", "--seeds", "0")
+    live = [Standing(e, rounds=31, stopped="30 rounds are done")]
+    screen = printed(80, lambda console: console.print(Live(live, ["One Shot"], console).render()))
+    assert screen[2].strip() == ""
+    assert screen[3].rstrip().endswith("100%, 1 of 1 run over")
 
 
 def test_long_names_leave_room_for_how_a_run_stands():

@@ -211,6 +211,7 @@ def test_a_terminal_shows_all_runs_and_lists_what_failed_by_its_reason():
     ):
         assert words in text, words
     assert text.count("a warm-up may help") == 1
+    assert re.search(r"runs +runs/, \d+ kB in 4 folders", text)
     for what in ("failing.toml", "runs"):
         text = terminal("sweep", "--status", what)
         assert "not finished, and why; `palmette show runs` has their ids:" in text

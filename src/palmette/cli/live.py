@@ -139,7 +139,8 @@ class Live:
     def _first_row(self, s: Standing, name: str) -> dict[str, str]:
         state = {"new": "", "interrupted": f"{counted(s.rounds, 'round')} done", "running": f"in use by {s.owner}"}
         said = in_short(s.stopped) if s.stopped is not None else state.get(s.state, s.state)
-        return {"method": name, "seed": str(s.experiment.seed), "state": said}
+        numbers = {} if s.last is None else _numbers(s.last, s.experiment)
+        return {"method": name, "seed": str(s.experiment.seed), "state": said} | numbers
 
     def __enter__(self) -> Live:
         self._live.__enter__()
@@ -164,12 +165,7 @@ class Live:
     def recorded(self, run: int, record: Mapping[str, Any]) -> None:
         """Its row shows what the round left."""
         self.pace.reach(run, _units(self.standings[run].experiment, record["round"] + 1))
-        self.rows[run] |= {
-            "round": f"{record['round']}/{self.standings[run].experiment.rounds}",
-            "test": f"{record['test']['accuracy']:.1%}",
-            "density": f"{record['retrained']['density']:.1%}",
-            "index": measured(record["retrained"]["pq_index"]),
-        }
+        self.rows[run] |= _numbers(record, self.standings[run].experiment)
 
     def end(self, run: int, said: str) -> None:
         """Its row says how it ended."""
@@ -203,11 +199,15 @@ class Live:
         left = self.pace.seconds_left
         bar = Table.grid(padding=(0, 1))
         over = sum(left == 0 for left in self.pace.left)
-        said = f"{self.pace.fraction:4.0%}, {over} of {counted(len(self.rows), 'run')} over, "
-        said += "measuring the speed" if left is None else f"about {duration(left)} left"
+        said = f"{self.pace.fraction:4.0%}, {over} of {counted(len(self.rows), 'run')} over"
+        if over < len(self.rows):
+            said += ", measuring the speed" if left is None else f", about {duration(left)} left"
         width = max(5, min(30, self.console.width - len(said) - 2))
         bar.add_row(ProgressBar(total=1, completed=self.pace.fraction, width=width), said)
-        return Group(table, Text(), bar, Text(self.footer, style="dim"))
+        below = max(0, len(self.rows) - first - height)
+        more = f"no room for {counted(first + below, 'run')}: {first} above, {below} below"
+        hidden = more if first + below else ""
+        return Group(table, Text(hidden, style="dim"), bar, Text(self.footer, style="dim"))
 
     def _columns(self, width: int) -> tuple[list[str], int, int]:
         """Those that fit with every number whole; how much there is for names, and for the state."""
@@ -234,6 +234,16 @@ def _end_of(name: str, longest: int) -> str:
     '…, learning_rate=0.1'
     """
     return name if len(name) <= longest else f"…{name[len(name) - longest + 1 :]}"
+
+
+def _numbers(record: Mapping[str, Any], experiment: Experiment) -> dict[str, str]:
+    """What a row shows of a round that is over."""
+    return {
+        "round": f"{record['round']}/{experiment.rounds}",
+        "test": f"{record['test']['accuracy']:.1%}",
+        "density": f"{record['retrained']['density']:.1%}",
+        "index": measured(record["retrained"]["pq_index"]),
+    }
 
 
 def in_short(stopped: str) -> str:

@@ -274,7 +274,8 @@ class Command:
         runs: list[Run] = [(e, RunDir(self.out / e.id).records()) for _, e in named]
         rows = summary(runs, names=[name for name, _ in named])
         files = self.files(rows, runs)
-        kept = sum(RunDir(self.out / e.id).size() for e, _ in runs)
+        folders = [run for e in self.planned if (run := RunDir(self.out / e.id)).path.is_dir()]
+        kept = sum(run.size() for run in folders)
         if not live:
             problems = {name: why_not(name, why) for name, why in self.problems.items()}
             last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
@@ -287,7 +288,7 @@ class Command:
         for name, file in files.items() if runs else ():
             console.print(f"{name:7} {file or 'none'}", soft_wrap=True)
         if runs:
-            held = f"{size(kept)} in {counted(len(runs), 'folder')}"
+            held = f"{size(kept)} in {counted(len(folders), 'folder')}"
             console.print(f"runs    {self.out}{os.sep}, {held}\n", soft_wrap=True)
             self._suggest(console)
         # Those that others have are named already, once for all of them.

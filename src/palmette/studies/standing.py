@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from palmette.errors import RunDamaged
 from palmette.studies.config import Experiment
@@ -23,6 +25,7 @@ class Standing:
         owner: who runs it at this moment, or None.
         failure: why it could not go on when that was last tried, or None.
         damage: what is wrong with its folder, or None.
+        last: of the record of its last round what people look at first, or None.
     """
 
     experiment: Experiment
@@ -32,6 +35,7 @@ class Standing:
     owner: str | None = None
     failure: str | None = None
     damage: str | None = None
+    last: Mapping[str, Any] | None = None
 
     @property
     def state(self) -> str:
@@ -77,7 +81,14 @@ def standing(rundir: RunDir, experiment: Experiment | None = None) -> Standing:
     if stopped is None and owner is None:
         with suppress(OSError):  # there is none where nothing failed, or once somebody tries again
             failure = rundir.failure.read_text(encoding="utf-8", errors="replace").strip()
-    return Standing(experiment, len(records), epoch, stopped, owner, failure)
+    last = _first_looked_at(records[-1]) if records else None
+    return Standing(experiment, len(records), epoch, stopped, owner, failure, last=last)
+
+
+def _first_looked_at(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without its layers and maps, of which very many would take much memory."""
+    retrained = {name: record["retrained"][name] for name in ("density", "pq_index")}
+    return {"round": record["round"], "test": record["test"], "retrained": retrained}
 
 
 def standing_or_damage(rundir: RunDir, experiment: Experiment) -> Standing:
