@@ -385,6 +385,28 @@ def test_the_caption_says_what_is_scaled_and_the_name_too(shelf):
     assert "One seed, so no error bars" in picture_of(shelf, "rounds", seeds=[1]).caption
 
 
+def test_lines_with_other_seeds_than_most_are_named_and_the_name_has_the_fewest_and_the_most(shelf):
+    whole = picture_of(shelf, "rounds")
+    part = replace(whole, runs=tuple(r for r in whole.runs if r[0].method != "one-shot" or not r[0].seed))
+    assert part.caption.startswith("Here 1 epoch in each of rounds 0 to 2, 2 seeds (1 of One Shot); in the paper")
+    assert "bars one standard deviation over seeds where there are several." in part.caption
+    assert part.name == "fig of rounds-e1-t2-n1-2"
+    assert "several" not in whole.caption
+    scopes = picture_of(shelf, "scopes")  # two seeds of what Figure 2 has too
+    assert ", 1 seed (2 of global scope);" in scopes.caption
+    assert scopes.name == "fig of scopes-e1-t2-n1-2"
+
+
+def test_the_name_has_the_last_round_that_is_there(shelf):
+    planned = tuple(replace(e, rounds=4) for e in figure_of("rounds").experiments(**SCALE))
+    under_way = [(e, [r | {"stopped": None} for r in records]) for e, records in picture_of(shelf, "rounds").runs]
+    begun = Picture(figure_of("rounds"), tuple(under_way), planned)
+    assert begun.name == "fig of rounds-e1-t2-n2"
+    assert "rounds 0 to 2 (of 4, so far)" in begun.caption
+    ended = [(e, [*records[:-1], records[-1] | DONE]) for e, records in under_way]  # with nothing left to cut
+    assert replace(begun, runs=tuple(ended)).name == "fig of rounds-e1-t4-n2"
+
+
 def test_the_papers_protocol_is_called_so(shelf):
     figure = FIGURES["fig2"]
     _, records = picture_of(shelf, "rounds").runs[0]

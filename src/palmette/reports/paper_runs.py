@@ -54,10 +54,7 @@ class Picture:
     @property
     def seeds(self) -> list[int]:
         """How many runs there are of each variant that has one, from the fewest to the most."""
-        counts: dict[Any, int] = {}
-        for experiment, _ in self.runs:
-            counts[variant(experiment)] = counts.get(variant(experiment), 0) + 1
-        return sorted(counts.values())
+        return sorted(len(many) for many in self._lines.values())
 
     @property
     def last(self) -> int:
@@ -67,14 +64,13 @@ class Picture:
     @property
     def name(self) -> str:
         """Of its files: that of the figure, and what the paper has otherwise, so that no other is overwritten."""
-        first, seeds = self.runs[0][0], self.seeds[-1]
-        rounds = max(e.rounds for e in self.planned)
+        first, seeds = self.runs[0][0], sorted({*self.seeds})
         parts = [self.figure.name]
         parts += [slug(self.figure.data)] if self.figure.data != self.paper.data else []
         parts += [slug(self.figure.model)] if self.figure.model != self.paper.model else []
         parts += [f"e{first.epochs}"] if first.epochs != Experiment.epochs else []
-        parts += [f"t{rounds}"] if rounds != rounds_of(self.figure.model) else []
-        parts += [f"n{seeds}"] if seeds != len(SEEDS) else []
+        parts += [f"t{self._reach}"] if self._reach != rounds_of(self.figure.model) else []
+        parts += ["n" + "-".join(map(str, dict.fromkeys((seeds[0], seeds[-1]))))] if seeds != [len(SEEDS)] else []
         return "-".join([*parts, *map(slug, self._others)])
 
     @property
@@ -82,8 +78,7 @@ class Picture:
         """The lines that no run is there for."""
         there = {variant(e) for e, _ in self.runs}
         absent = {variant(e): e for e in self.planned if variant(e) not in there}
-        scopes = len({e.scope for e in self.planned}) > 1
-        return [name_of(e) + (f", {e.scope} scope" if scopes else "") for e in absent.values()]
+        return [self._said(e) for e in absent.values()]
 
     @property
     def caption(self) -> str:
@@ -99,7 +94,8 @@ class Picture:
             lines.append("Means over seeds." if self.seeds[-1] > 1 else "")
         else:
             lines.append(
-                "Lines are means, bars one standard deviation over seeds."
+                "Lines are means, bars one standard deviation over seeds"
+                + (" where there are several." if self.seeds[0] == 1 else ".")
                 if self.seeds[-1] > 1
                 else "One seed, so no error bars."
             )
@@ -122,21 +118,53 @@ class Picture:
         return replace(self, runs=tuple(runs), planned=tuple(planned))
 
     def _protocol(self, network: str) -> str:
-        first, seeds = self.runs[0][0], self.seeds
-        count = counted(seeds[-1], "seed")
-        if seeds[0] != seeds[-1]:
-            count = f"{seeds[0]} to {count}"
-        epochs = counted(first.epochs, "epoch")
-        return ", ".join([f"{epochs} in {self._rounds}, {count}{network}", *self._others])
+        epochs = counted(self.runs[0][0].epochs, "epoch")
+        return ", ".join([f"{epochs} in {self._rounds}, {self._seeds}{network}", *self._others])
+
+    @property
+    def _lines(self) -> dict[Any, list[Run]]:
+        """The runs of each line that has some, in the order of the paper."""
+        found: dict[Any, list[Run]] = {variant(e): [] for e in self.planned}
+        for run in self.runs:
+            found.setdefault(variant(run[0]), []).append(run)
+        return {key: many for key, many in found.items() if many}
+
+    def _said(self, experiment: Experiment) -> str:
+        """The name of its line."""
+        scopes = len({e.scope for e in self.planned}) > 1
+        return name_of(experiment) + (f", {experiment.scope} scope" if scopes else "")
+
+    @property
+    def _seeds(self) -> str:
+        """How many most lines have and, with their names or scopes, those that have more or fewer."""
+        lines = [(many[0][0], len(many)) for many in self._lines.values()]
+        scopes = {f"{e.scope} scope": count for e, count in lines}
+        telling = len({(e.scope, count) for e, count in lines}) == len(scopes) > 1
+        counts = scopes if telling else {self._said(e): count for e, count in lines}
+        most = max(self.seeds, key=self.seeds.count)
+        others = sorted({count for count in counts.values() if count != most})
+        said = [f"{n} of {'; '.join(name for name in counts if counts[name] == n)}" for n in others]
+        return counted(most, "seed") + (f" ({'; '.join(said)})" if said else "")
+
+    @property
+    def _reach(self) -> int:
+        """The last round asked for; while runs are under way, the last that is there."""
+        rounds = max(e.rounds for e in self.planned)
+        return min(self.last, rounds) if self._under_way else rounds
+
+    @property
+    def _under_way(self) -> list[int]:
+        """The last rounds of the runs that are not at their end."""
+        # One that was cut off at the rounds asked for is not under way.
+        rounds = max(e.rounds for e in self.planned)
+        reached = (len(records) - 1 for _, records in self.runs if records[-1]["stopped"] is None)
+        return [t for t in reached if t < rounds]
 
     @property
     def _rounds(self) -> str:
         """Those of the runs that go furthest, and how far others have come that are not at their end."""
         rounds = max(e.rounds for e in self.planned)
-        # One that was cut off at the rounds asked for is not under way.
-        reached = [len(records) - 1 for _, records in self.runs if records[-1]["stopped"] is None]
-        under_way = [t for t in reached if t < rounds]
-        last = min(self.last, rounds) if under_way else rounds
+        under_way, last = self._under_way, self._reach
         shorter = [len(records) - 1 for e, records in self.runs if len(records) - 1 == e.rounds]
         said = [f"of {rounds}"] if last < rounds else []
         if behind := sorted(t for t in (*under_way, *shorter) if t < last):
