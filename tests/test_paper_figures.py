@@ -336,7 +336,6 @@ def test_the_caption_says_how_many_runs_are_behind_the_others(shelf):
     assert "in each of rounds 0 to 2 (2 of 8 runs up to 0–1, so far), 2 seeds" in late.caption
     short = replace(whole, runs=((replace(first, rounds=1), [records[0], records[1] | DONE]), *whole.runs[1:]))
     assert "in each of rounds 0 to 2 (1 of 8 runs up to 1), 2 seeds" in short.caption
-    assert "nothing left" not in short.caption
     begun = picture_of(shelf, "rounds", rounds=1)  # of runs that went on to round 2
     short = replace(begun, runs=((replace(first, rounds=0), [records[0] | DONE]), *begun.runs[1:]))
     assert "in each of rounds 0 to 1 (1 of 8 runs up to 0), 2 seeds" in short.caption
@@ -354,13 +353,23 @@ def test_the_papers_protocol_is_not_claimed_of_runs_under_way(shelf):
     assert late.caption.startswith("Here 200 epochs in each of rounds 0 to 30 (1 of 16 runs up to 3, so far), 4")
 
 
-def test_that_runs_ended_at_different_rounds_is_said(shelf):
+def test_a_line_ends_with_the_first_of_its_runs_and_the_caption_says_where(shelf):
     whole = picture_of(shelf, "rounds")
     (first, records), *others = whole.runs
     early = [records[0], records[1] | {"stopped": "the last step cut nothing"}]
     part = replace(whole, runs=((first, early), *others))
-    assert "Where runs had nothing left to cut, means are over the others." in part.caption
-    assert "nothing left" not in whole.caption
+    uneven = f"Means go as far as all of their runs: {label(first)} to round 1 (single runs to 2)."
+    assert uneven in part.caption
+    assert "Means go" not in whole.caption
+    figure = draw(part)
+    assert uneven in said_below(figure)
+    for axis in figure.axes:
+        assert {name: len(xy[0]) for name, xy in lines_of(axis).items()} == {
+            name: 2 if name == label(first) else 3 for name in METHODS
+        }
+    maps = draw(replace(part, figure=figure_of("p-q map"))).axes
+    said = [text.get_text() for axis in maps for text in axis.texts if text.get_text() != "×"]
+    assert said == ["not reached\nby all runs"]
 
 
 def test_nothing_at_all_is_refused(shelf):

@@ -39,7 +39,7 @@ SCOPES = {"neuron": "Neuron-wise pruning", "layer": "Layer-wise pruning", "globa
 
 
 def draw(picture: Picture, *, beside: Published | None = None, log: bool = False) -> Figure:
-    """The figure of the paper from the runs of `picture`. A run under way is drawn as far as it goes.
+    """The figure of the paper from the runs of `picture`, each line as far as all of its runs go.
 
     Args:
         picture: what is drawn.
@@ -55,10 +55,11 @@ def draw(picture: Picture, *, beside: Published | None = None, log: bool = False
     title = title.replace("η_r", r"$\eta_r$").replace("γ", r"$\gamma$")
     with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "axes.labelsize": 10}):
         caption = picture.caption if beside is None else f"{picture.caption} Open marks: {beside.note}."
+        picture = picture.in_step()
         if picture.figure.kind == "hypothesis":
             return _hypothesis(picture, beside, title, caption)
         if picture.figure.kind == "p-q map":
-            return _maps(picture, title)
+            return _maps(picture, title, caption)
         rows = {"rounds": _rounds, "scopes": _scopes}.get(picture.figure.kind, _ablations)(picture, beside)
         rows = [_logarithmic(row) if log else row for row in rows]
         return page(rows, title=title, caption=caption, open_marks="" if beside is None else beside.name)
@@ -223,10 +224,11 @@ def _verdict(found: Sequence[Phase]) -> str:
     return f"{rule} Found: {rise}, {end}."
 
 
-def _maps(picture: Picture, title: str) -> Figure:
+def _maps(picture: Picture, title: str, caption: str) -> Figure:
     """A map of the index for each method that was run, downwards, and four rounds, to the right."""
     from matplotlib.figure import Figure
 
+    caption = f"{caption} × where there is no index: p = q, or no weight is left. Each method has its own scale."
     lettered = zip("abcdefgh", _groups(picture, label).items(), strict=False)
     rows, rounds = [row for row in lettered if row[1][1]], shown_rounds(picture.last)
     figure = Figure(figsize=(2.75 * len(rounds) + 0.9, 0.9 + 2.75 * len(rows)), layout="constrained")
@@ -249,7 +251,7 @@ def _maps(picture: Picture, title: str) -> Figure:
             axis.set_xlim(-0.5, len(grid["q"]) - 0.5)
             axis.set_ylim(len(grid["p"]) - 0.5, -0.5)
             if not one:
-                axis.text(0.5, 0.5, "no run has come\nso far", ha="center", va="center", transform=axis.transAxes)
+                axis.text(0.5, 0.5, "not reached\nby all runs", ha="center", va="center", transform=axis.transAxes)
                 continue
             image = axis.imshow(one, vmin=low, vmax=high, cmap="cividis", aspect="auto")
             for i, row in enumerate(one):
@@ -258,8 +260,7 @@ def _maps(picture: Picture, title: str) -> Figure:
                         axis.text(j, i, "×", ha="center", va="center", color=INK, fontsize=9)
         if values:
             part.colorbar(image, ax=axes, label="PQ Index", aspect=16, pad=0.015)
-    note = "× where there is no index: p = q, or no weight is left. Each method has its own scale."
-    furnish_page(figure, title, f"{picture.caption} {note}")
+    furnish_page(figure, title, caption)
     return figure
 
 

@@ -99,14 +99,16 @@ class Picture:
                 if self.seeds[-1] > 1
                 else "One seed, so no error bars."
             )
-        early = [
-            e for e, records in self.runs if records[-1]["stopped"] and len(records) <= min(e.rounds, self.last)
-        ]
-        if early and self.seeds[-1] > 1:
-            lines.append("Where runs had nothing left to cut, means are over the others.")
+        if uneven := self._uneven:
+            lines.append(f"Means go as far as all of their runs: {'; '.join(uneven)}.")
         if self.missing:
             lines.append(f"Not run: {'; '.join(self.missing)}.")
         return " ".join(line for line in lines if line)
+
+    def in_step(self) -> Picture:
+        """The same with the runs of a line as far as all of them go: a mean over fewer would jump."""
+        reach = {key: min(len(records) for _, records in many) for key, many in self._lines.items()}
+        return replace(self, runs=tuple((e, records[: reach[variant(e)]]) for e, records in self.runs))
 
     def only(self, **settings: object) -> Picture:
         """The part of it with these settings of an experiment."""
@@ -145,6 +147,16 @@ class Picture:
         others = sorted({count for count in counts.values() if count != most})
         said = [f"{n} of {'; '.join(name for name in counts if counts[name] == n)}" for n in others]
         return counted(most, "seed") + (f" ({'; '.join(said)})" if said else "")
+
+    @property
+    def _uneven(self) -> list[str]:
+        """The lines whose runs do not end in one round, with the rounds of the first and the last end."""
+        found = []
+        for many in self._lines.values():
+            ends = sorted(len(records) - 1 for _, records in many)
+            if ends[0] < ends[-1]:
+                found.append(f"{self._said(many[0][0])} to round {ends[0]} (single runs to {ends[-1]})")
+        return found
 
     @property
     def _reach(self) -> int:
