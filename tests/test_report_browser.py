@@ -180,12 +180,36 @@ def test_the_x_axis_can_be_chosen(opened, steps, title):
 def test_hovering_over_a_point_shows_its_values(opened, made):
     (study,) = embedded(made.read_text())["studies"]
     row = rows_of(study["tables"]["curves"])[3]
-    at = opened.place(f"[...{FIGURE.format('density')}.querySelectorAll('.layer_4_marks path')][3]")
+    at = opened.place(f"[...{FIGURE.format('density')}.querySelectorAll('.points_marks path')][3]")
     opened("Input.dispatchMouseEvent", type="mouseMoved", **at)
     opened.until("document.querySelector('#vg-tooltip-element.visible') !== null")
     text = opened.js("document.querySelector('#vg-tooltip-element').textContent")
     assert text.startswith(f"method{row['series']}round3density{100 * row['density']:.2f}%")
     assert f"± sd{100 * row['density_sd']:.2f}%seeds2" in text
+
+
+@pytest.mark.parametrize(
+    ("panel", "word"), [("accuracy", "method"), ("trade_off", "method"), ("layer_index", "layer")]
+)
+def test_wherever_the_pointer_is_the_nearest_point_answers(opened, panel, word):
+    figure = FIGURE.format(panel)
+    rings = f"[...{figure}.querySelectorAll('.points_marks path')].filter(p => p.getAttribute('opacity') === '1')"
+    opened.place(figure)
+    box = opened.js(
+        f"(b => [b.x, b.y, b.width, b.height])({figure}.querySelector('.background').getBoundingClientRect())"
+    )
+    found = []
+    for step in range(25):
+        right, down = (step % 5 + 0.5) / 5, (step // 5 + 0.5) / 5
+        at = {"x": box[0] + right * box[2], "y": box[1] + down * box[3]}
+        opened("Input.dispatchMouseEvent", type="mouseMoved", **at)
+        opened.until(f"document.querySelector('#vg-tooltip-element.visible') && {rings}.length === 1")
+        found.append(opened.js("document.querySelector('#vg-tooltip-element').textContent"))
+    assert all(text.startswith(word) and "undefined" not in text for text in found)
+    assert len(set(found)) > 3
+    opened("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    opened.until(f"{rings}.length === 0")
+    assert opened.complaints() == []
 
 
 def downloaded(browser, panel, folder):

@@ -64,7 +64,7 @@
     const section = figure.closest("section");
     const spec = structuredClone(specs[section.querySelector("[data-x]").value] ?? specs[""]);
     const now = chosen(section);
-    spec.params.forEach((param) => { param.value = now[param.name]; });
+    spec.params.filter((param) => param.name in now).forEach((param) => { param.value = now[param.name]; });
     spec.datasets = { [table]: tables[figure.dataset.study][table] };
     views.get(figure)?.finalize();
     const options = { renderer: "svg", config: page.config, actions: false, tooltip: { theme: "custom" } };

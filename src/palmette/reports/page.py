@@ -182,9 +182,7 @@ def _figure(number: int, name: str, chart: Panel, *, half: bool = False) -> str:
 
 def _outcomes(study: Study) -> str:
     titles = ("method", "n", "dense accuracy", "density within one point", "accuracy there", "at round")
-    head = "".join(
-        f"<th>{title}</th>" for title in (*titles, "index rose after", "collapsed at", "last round")
-    )
+    head = "".join(f"<th>{title}</th>" for title in (*titles, "index rose after", "collapsed at", "last round"))
     rows = []
     for series in study.series:
         row = outcome(series)

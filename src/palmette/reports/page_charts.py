@@ -10,7 +10,7 @@ from typing import Any
 from palmette.reports.page_data import Study
 from palmette.reports.page_inside import cut_chart, layers_chart, map_chart
 from palmette.reports.page_looks import LOOKS, PHASE_COLOURS, logarithmic
-from palmette.reports.page_vega import HEIGHT, ROUND, altair_, base, over_rounds, spec_of
+from palmette.reports.page_vega import HEIGHT, ROUND, altair_, answering, base, over_rounds, spec_of, word
 from palmette.reports.phases import FOLLOWING, PHASES
 
 FEW_ROUNDS, EVERY = 12, 5
@@ -121,14 +121,14 @@ def _curves(measure: str, title: str, every: int, *, axis: str, log: bool = Fals
 
     percent = measure in ("accuracy", "density")
     tooltip = [
-        alt.Tooltip("series:N", title="method"),
+        word("series", "method"),
         alt.Tooltip("round:Q"),
         alt.Tooltip("density:Q", format=".2%"),
         alt.Tooltip("kept:Q", title="parameters", format=",.0f"),
         alt.Tooltip(f"{measure}:Q", title=title, format=".2%" if percent else ".4g"),
         alt.Tooltip(f"{measure}_sd:Q", title="± sd", format=".2%" if percent else ".4g"),
         alt.Tooltip("n:Q", title="seeds"),
-        alt.Tooltip("phase:N"),
+        word("phase"),
     ]
     scale = alt.Scale(type="log", nice=False, padding=6) if log else alt.Scale(zero=False)
     y = alt.Y(
@@ -167,7 +167,7 @@ def _curves(measure: str, title: str, every: int, *, axis: str, log: bool = Fals
             size=alt.condition("isValid(datum.mark)", alt.value(170), alt.value(0)),
             strokeWidth=alt.condition("isValid(datum.mark)", alt.value(1.2), alt.value(0)),
         )
-        hover = curve.mark_point(filled=True, size=260, opacity=0).encode(y=y, tooltip=tooltip)
+        hover = answering(curve.encode(y=y, tooltip=tooltip), "series", "round")
         # No `order` here: Vega-Lite would make an area of each point.
         band = curve.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title=None, scale=scale), y2="high:Q")
         specs[kind] = spec_of(alt.layer(band, line, points, marks, hover).add_params(_shown()))

@@ -7,7 +7,7 @@ from typing import Any
 
 from palmette.measures.pq_map import P_GRID, Q_GRID
 from palmette.reports.page_looks import DASHES, LAYER_COLOURS, SHAPES, logarithmic
-from palmette.reports.page_vega import HEIGHT, altair_, base, over_rounds, spec_of
+from palmette.reports.page_vega import HEIGHT, altair_, answering, base, over_rounds, spec_of, word
 
 FEW_LAYERS = len(LAYER_COLOURS)
 """Up to so many layers have a line each; more are the rows of a map."""
@@ -27,7 +27,7 @@ def _of_one(table: str, names: Sequence[str]) -> Any:
 def _layer_tooltip() -> list[Any]:
     alt = altair_()
     return [
-        "layer:N",
+        word("layer"),
         "round:Q",
         alt.Tooltip("density:Q", format=".2%"),
         alt.Tooltip("pq_index:Q", title="PQ Index", format=".4g"),
@@ -63,13 +63,14 @@ def layers_chart(
             x=over_rounds(),
             y=alt.Y(f"{measure}:Q", title=None, scale=scale, axis=alt.Axis(**logarithmic("y", form))),
             color=_layer_channel(alt.Color, layers, LAYER_COLOURS),
-            tooltip=_layer_tooltip(),
         )
         dash = _layer_channel(alt.StrokeDash, layers, DASHES)
         shape = _layer_channel(alt.Shape, layers, SHAPES)
-        chart = line.mark_line(strokeWidth=2.2).encode(strokeDash=dash) + line.mark_point(
-            filled=True, size=60, opacity=1
-        ).encode(shape=shape)
+        chart = alt.layer(
+            line.mark_line(strokeWidth=2.2).encode(strokeDash=dash),
+            line.mark_point(filled=True, size=60, opacity=1).encode(shape=shape),
+            answering(line.encode(tooltip=_layer_tooltip()), "layer", "round"),
+        )
     else:
         chart = (
             one.mark_rect()

@@ -31,6 +31,24 @@ def base(table: str) -> Any:
     return alt.Chart(alt.NamedData(name=table), width="container", height=HEIGHT)
 
 
+def word(field: str, title: str | None = None) -> Any:
+    """A word in a tooltip of `answering` points: without a format Vega-Lite 6 asks the cell around them for it."""
+    alt = altair_()
+    return alt.Tooltip(f"{field}:N", title=title or field, format="", formatType="toString")
+
+
+def answering(points: Any, *fields: str) -> Any:
+    """Points that show their tooltip, and a ring, wherever in the panel the pointer is nearest to them."""
+    alt = altair_()
+    hover = {"on": "pointerover", "clear": "pointerout", "nearest": True, "empty": False}
+    near = alt.selection_point(name="near", fields=list(fields), **hover)
+    ring = alt.condition(near, alt.value(1), alt.value(0))
+    # A name of its own: Altair would count, and the same runs give another page.
+    return (
+        points.mark_point(size=190, strokeWidth=2).encode(opacity=ring).add_params(near).properties(name="points")
+    )
+
+
 def over_rounds(kind: str = "Q") -> Any:
     """Rounds go right, as numbers (Q) or one by one (O)."""
     alt = altair_()

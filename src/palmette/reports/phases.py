@@ -16,7 +16,7 @@ Each = TypeVar("Each")
 COLLAPSE = 0.05
 """How far below the dense network's an accuracy must be, from some round to the end, to be a collapse."""
 FOLLOWING = 2
-"""How many rounds must follow the lowest index before it counts as a turn and not as noise."""
+"""How many rounds must follow the lowest index before it counts as a turn."""
 
 RULE = (
     f"Collapsed: from this round to the end, every accuracy is more than {100 * COLLAPSE:g} points below that of "
