@@ -123,7 +123,7 @@ REFUSED = {
     "file in the way": (["--out", "in_the_way"], "--out must be a folder, or the name of one to be made; 'in_"),
     "file on the way": (["--out", "in_the_way/runs"], "'in_the_way' is a file"),
     "no name of a folder": (["--out", ""], "--out must be the name of a folder, got ''"),
-    "no folder there": (["--out", "/proc/runs"], "cannot write"),
+    "no folder there": (["--out", "/proc/runs"], "No such file or directory. Choose another folder, or make it"),
     "file that is not there": (["none.toml"], "no experiment at 'none.toml'"),
     "bad TOML": (["no.toml"], "no.toml: Invalid value"),
     "unknown setting": (["unknown.toml"], "there is no setting 'epoch', the nearest is 'epochs'"),

@@ -331,6 +331,16 @@ def test_what_a_table_cannot_be_made_of_is_said_in_one_sentence(runs, flags, sai
 def test_a_folder_without_runs_is_refused(tmp_path):
     assert "no folder at" in palmette("table", "nowhere", code=2).stderr
     assert "no run to read in" in palmette("table", tmp_path, code=2).stderr
+    allowed = "name folders with runs in them, or archives of runs, .tar.xz"
+    for command in (("table",), ("show",), ("report", "-o", "a.html")):
+        said = palmette(*command, "grid.toml", code=2).stderr
+        assert said == f"palmette: 'grid.toml' is a file; {allowed}\n"
+
+
+def test_a_grid_in_another_encoding_is_told_from_a_wrong_one():
+    Path("wide.toml").write_text(GRID, encoding="utf-16")
+    said = "palmette: wide.toml: this file is no text in UTF-8; save it as UTF-8\n"
+    assert sweep("wide.toml", code=2).stderr == palmette("run", "wide.toml", code=2).stderr == said
 
 
 def test_without_pyarrow_the_line_that_installs_it_is_given(runs, monkeypatch):

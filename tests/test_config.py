@@ -200,7 +200,7 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no experiment at"):
         Experiment.from_toml(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"bytes\.toml: .*utf-8"):
+    with pytest.raises(ValueError, match=r"bytes\.toml: .* no text in UTF-8; save it as UTF-8"):
         Experiment.from_toml(tmp_path / "bytes.toml")
 
 

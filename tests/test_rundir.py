@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
 
 import palmette as pm
 from palmette.errors import NotWritten, PalmetteError, RunBusy, RunDamaged
-from palmette.studies.rundir import RunDir, find_runs
+from palmette.studies.rundir import RunDir, find_runs, write_whole
 
 # Imports torch once, then starts a writer for every line it is sent; a writer goes on until it is killed.
 WRITERS = """
@@ -195,7 +196,8 @@ def test_a_torn_last_line_is_cut_off_and_reported(tmp_path, said):
 
 def test_a_damaged_line_inside_the_records_is_named(run):
     run.records_file.write_text('{"round": 0}\n{"rou\n{"round": 2}\n')
-    with pytest.raises(RunDamaged, match=r"line 2 of .*records\.jsonl"):
+    again = f"remove '{run.path}' to begin the run again"
+    with pytest.raises(RunDamaged, match=rf"line 2 of .*records\.jsonl' is damaged: it is not JSON.*{again}$"):
         run.append_record({"round": 3})
 
 
@@ -378,6 +380,13 @@ def test_a_file_where_a_folder_should_be_is_named(tmp_path):
         RunDir(tmp_path / "run").write_text("failure.txt", "why")
     with pytest.raises(NotWritten, match=r"run' is a file"), RunDir(tmp_path / "run").lock():
         pass
+
+
+@pytest.mark.parametrize("place", ["/proc/runs", "/proc"])
+def test_of_a_place_where_nothing_can_be_written_no_room_is_asked_for(place):
+    said = rf"^cannot write into the folder '{place}': No such file or directory\. Choose another folder, or "
+    with pytest.raises(NotWritten, match=said):
+        write_whole(Path(place, "table.md"), b"")
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")

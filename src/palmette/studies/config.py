@@ -222,6 +222,8 @@ def placed(place: str, error: Exception) -> Exception:
     >>> placed("grid.toml: ", ValueError("p is missing"))
     ValueError('grid.toml: p is missing')
     """
+    if isinstance(error, UnicodeDecodeError):
+        return ValueError(f"{place}this file is no text in UTF-8; save it as UTF-8")
     return (TypeError if isinstance(error, TypeError) else ValueError)(f"{place}{error}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import fcntl
 import functools
 import hashlib
@@ -29,6 +30,7 @@ from palmette.pruning.masks import Masks
 from palmette.pruning.writing import said
 
 _SEAL_BYTES = 73  # of `_seal`
+_NO_ENTRY = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)  # more room would not help
 _OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either may be a run, so that damage is seen
 
 
@@ -267,7 +269,8 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
         elif folder.is_dir():
             files = _called(folder, *_OF_RUNS, "runs.tar.xz")
         else:
-            raise FileNotFoundError(f"no folder at {str(folder)!r}")
+            what = f"{str(folder)!r} is a file" if folder.exists() else f"no folder at {str(folder)!r}"
+            raise FileNotFoundError(f"{what}; name folders with runs in them, or archives of runs, .tar.xz")
         for archive in [file.resolve() for file in files if file.suffix == ".xz"]:
             files += _called(_unpacked(archive, archive.stat().st_mtime_ns), *_OF_RUNS)
         for run in [RunDir(file.parent) for file in files if file.name in _OF_RUNS]:
@@ -326,13 +329,19 @@ def _explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[Non
     except OSError as error:
         if folder.exists() and not folder.is_dir():
             raise NotWritten(f"{str(folder)!r} is a file, where a {kind} should be; name another place") from error
+        cause = error.__cause__ or error
+        if getattr(cause, "errno", None) in _NO_ENTRY:
+            raise NotWritten(
+                f"cannot write into the {kind} {str(folder)!r}: {said(cause)}. Choose another folder, or make it "
+                "writable; what was written before is whole."
+            ) from error
         free = "unknown"
         with suppress(OSError):
             free = f"{shutil.disk_usage(folder).free:,} bytes"
         raise NotWritten(
             f"cannot write {os.path.relpath(target, folder)!r} ({size:,} bytes) into the {kind} "
-            f"{str(folder)!r}: {said(error.__cause__ or error)}; free there: {free}. What was written before is "
-            "whole: make room, or make the folder writable, and start the same command again."
+            f"{str(folder)!r}: {said(cause)}; free there: {free}. What was written before is "
+            "whole: make room, and start the same command again."
         ) from error
 
 
@@ -352,12 +361,17 @@ def _lines(file: Path) -> list[dict[str, Any]]:
     lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
     found = []
     for number, line in enumerate(lines, start=1):
+        why = "it is not JSON"
         try:
             found.append(json.loads(line))
             if not isinstance(found[-1], dict) or "round" not in found[-1]:
-                raise ValueError("it is not of a round")
+                why = "it is not of a round"
+                raise ValueError(why)
         except ValueError as error:
-            raise RunDamaged(f"line {number} of {str(file)!r} is damaged: {error}") from error
+            raise RunDamaged(
+                f"line {number} of {str(file)!r} is damaged: {why}. Put a copy of the file in its place, or "
+                f"remove {str(file.parent)!r} to begin the run again"
+            ) from error
     return found
 
 
