@@ -423,6 +423,12 @@ def test_on_a_terminal_it_draws_and_the_second_ctrl_c_ends_at_once():
     assert all(word in screen for word in ("linear on slow.npz", "SAP (p=1, q=2)", "PQ Index", "The same command"))
 
 
+@pytest.mark.parametrize("command", ["run", "paper"])
+def test_the_help_says_that_seeds_are_numbers_and_not_how_many(command):
+    said = " ".join(CliRunner().invoke(main, [command, "--help"]).stdout.split())
+    assert re.search(r"--seeds.{,90}0\.\.3,7: their numbers", said)
+
+
 # What fits on a screen
 
 

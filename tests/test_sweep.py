@@ -70,8 +70,14 @@ def test_the_grid_on_the_page_has_24_runs(tmp_path):
     assert len(found) == len({e.id for e in found}) == 24
 
 
-def test_an_empty_grid_is_the_one_experiment_of_all_defaults():
-    assert sweep.experiments({}) == [Experiment()]
+@pytest.mark.parametrize("content", ["", "# later\n", "[base]\n[axes]\n", "[[variants]]\n"])
+def test_an_empty_grid_is_refused_with_what_a_grid_needs(tmp_path, content):
+    with pytest.raises(ValueError, match=r"grid\.toml: a grid needs settings.*\[base\].*\[axes\].*\[\[variants"):
+        grid(tmp_path, content)
+
+
+def test_settings_that_all_share_make_a_grid_of_one():
+    assert sweep.experiments({"base": {"epochs": 3}}) == [Experiment(epochs=3)]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,11 @@ SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
             "linear, mlp, cnn, resnet18, resnet50, wresnet28x8, resnet20, resnet56, transformer, or your own "
             "as module:function, called with shape=(channels, height, width) and classes=number.",
         ),
-        "seed": (0, "Seeds of initial weights and data order, as 0..3,7: one run each for every method."),
+        "seed": (
+            0,
+            "Seeds of initial weights and data order, as 0..3,7: their numbers, not how many. One run each for "
+            "every method.",
+        ),
         "validation": (0, "Images cut from the training set, to judge by in place of the test set."),
     },
     "How it is pruned": {

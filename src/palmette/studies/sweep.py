@@ -61,6 +61,11 @@ def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
         raise ValueError(f"a grid may have {MOST:,} combinations, got {count:,}")
 
     made, used, given = dict[Experiment, None](), set[str](), {*base, *axes, *(n for v in variants for n in v)}
+    if not given:
+        raise ValueError(
+            "a grid needs settings, and this one has none: one value each below [base], lists of values below "
+            '[axes], such as seed = "0..3", or settings that go together below [[variants]]'
+        )
     for *values, variant in itertools.product(*axes.values(), variants):
         varied = dict(zip(axes, values, strict=True)) | variant
         own = _own(base | varied)
