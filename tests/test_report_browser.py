@@ -78,12 +78,17 @@ def test_a_method_is_switched_off_and_on(opened):
     assert opened.complaints() == []
 
 
-def test_with_every_method_off_nothing_breaks(opened):
+def test_the_last_method_cannot_be_switched_off(opened):
+    boxes = "[...document.querySelectorAll('input[type=checkbox]')]"
+    assert opened.js(f"{boxes}.map(box => box.disabled)") == [False, False]
     for number in (0, 1):
-        opened.click(f"document.querySelectorAll('input[type=checkbox]')[{number}]")
-    opened.until(f"{FIGURE.format('trade_off')}.querySelectorAll('.mark-line path').length === 0")
-    # Vega says that an axis without a point has no ends; nothing else may be wrong.
-    assert [c for c in opened.complaints() if "WARN" not in json.dumps(c)] == []
+        opened.click(f"{boxes}[{number}]")
+    opened.until(f"{FIGURE.format('trade_off')}.querySelectorAll('.mark-line path').length === 1")
+    assert opened.js(f"{boxes}.map(box => [box.checked, box.disabled])") == [[False, False], [True, True]]
+    opened.click(f"{boxes}[0]")
+    opened.until(f"{FIGURE.format('trade_off')}.querySelectorAll('.mark-line path').length === 2")
+    assert opened.js(f"{boxes}.some(box => box.disabled)") is False
+    assert opened.complaints() == []
 
 
 @pytest.fixture
@@ -297,6 +302,17 @@ def test_the_axis_of_few_rounds_has_whole_rounds_only(browser, tmp_path):
             assert found[panel][0] == [str(t) for t in range(count)], panel
 
 
+@pytest.mark.parametrize(
+    ("last", "numbers"), [(30, range(0, 31, 5)), (15, range(0, 16, 3)), (11, (0, 2, 4, 6, 8, 11))]
+)
+def test_the_axis_of_rounds_ends_with_the_last_and_says_so(browser, tmp_path, last, numbers):
+    file = tmp_path / "rounds.html"
+    found = axes_of(browser, file, [run_of(Experiment(), [0.9] * (last + 1))])
+    for panel in ("accuracy", "phases", "layer_density", "cut"):
+        assert found[panel][0] == [str(t) for t in numbers], panel
+    assert browser.js(f"palmette.views.get({FIGURE.format('accuracy')}).view.scale('x').domain()") == [0, last]
+
+
 def test_a_logarithmic_axis_within_a_decade_has_numbers_all_along(browser, tmp_path):
     runs = [run_of(Experiment(), [0.9] * 4, [0.17, 0.11, 0.09, 0.075])]
     found = axes_of(browser, tmp_path / "narrow.html", runs)
@@ -309,12 +325,13 @@ def test_a_logarithmic_axis_within_a_decade_has_numbers_all_along(browser, tmp_p
 @pytest.mark.parametrize(
     ("least", "numbers"),
     [
-        (0.051, ["0.05", "0.1", "0.2"]),
+        (0.051, ["0.05", "0.07", "0.1", "0.2", "0.3"]),
+        (0.016, ["0.02", "0.03", "0.05", "0.07", "0.1", "0.2", "0.3"]),
         (0.0049, ["0.005", "0.01", "0.02", "0.05", "0.1", "0.2"]),
         (0.00049, ["0.001", "0.01", "0.1"]),
     ],
 )
-def test_a_logarithmic_axis_has_numbers_at_1_2_and_5_or_at_powers_of_ten(browser, tmp_path, least, numbers):
+def test_a_logarithmic_axis_has_numbers_at_some_digits_or_at_powers_of_ten(browser, tmp_path, least, numbers):
     found = axes_of(browser, tmp_path / "wide.html", [run_of(Experiment(), [0.9] * 3, [0.31, 0.09, least])])
     assert found["pq_index"][1] == numbers
 

@@ -49,9 +49,11 @@
     boxes(section)[0].closest(".controls").classList.toggle("open", open);
   }
 
+  // No more than can be told apart, and no fewer than one: a chart of nothing has no axes.
   function limit(section) {
-    const full = boxes(section).filter((box) => box.checked).length === page.looks;
-    boxes(section).forEach((box) => { box.disabled = full && !box.checked; });
+    const count = boxes(section).filter((box) => box.checked).length;
+    const full = count === page.looks;
+    boxes(section).forEach((box) => { box.disabled = box.checked ? count === 1 : full; });
     section.querySelectorAll("[data-full]").forEach((note) => { note.hidden = !full; });
   }
 
@@ -94,6 +96,7 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }
 
+  document.querySelectorAll("section").forEach(limit);
   const figures = [...document.querySelectorAll("figure[data-panel]")];
   let done = Promise.all(figures.map(draw)).then(() => { document.documentElement.dataset.drawn = "yes"; });
   document.addEventListener("input", ({ target }) => {

@@ -39,7 +39,8 @@ class Panel:
 def panels(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Panel]:
     """All charts of a study by their names; `top` is the largest index of its p–q maps."""
     names = [series.name for series in study.series]
-    every = EVERY if max(len(records) for _, records in study.runs) > FEW_ROUNDS else 1
+    last = max(len(records) for _, records in study.runs) - 1
+    every = EVERY if last >= FEW_ROUNDS else 1
     n = max(len(series.runs) for series in study.series)
     over = f"Mean of up to {n} seeds; the band is one standard deviation. " if n > 1 else ""
     marked = f"▲ lowest index, if {FOLLOWING} rounds or more follow; ✚ collapse (of the mean curve)."
@@ -48,50 +49,50 @@ def panels(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Pane
             "Test accuracy",
             f"{over}{marked}",
             "curves",
-            _curves("accuracy", "test accuracy", every, axis="%"),
+            _curves("accuracy", "test accuracy", last, every, axis="%"),
         ),
         "pq_index": Panel(
             "PQ Index",
             f"Of the weights that remain, at p = 0.5 and q = 1: lower is less compressible. {marked}",
             "curves",
-            _curves("pq_index", "PQ Index", every, log=True, axis=".3~g"),
+            _curves("pq_index", "PQ Index", last, every, log=True, axis=".3~g"),
         ),
         "density": Panel(
             "Density",
             "The share of the weights that remain.",
             "curves",
-            _curves("density", "density", every, log=True, axis="~%"),
+            _curves("density", "density", last, every, log=True, axis="~%"),
         ),
         "gini_index": Panel(
             "Gini Index",
             "Of the weights that remain.",
             "curves",
-            _curves("gini_index", "Gini Index", every, axis=".3~g"),
+            _curves("gini_index", "Gini Index", last, every, axis=".3~g"),
         ),
         "trade_off": Panel(
             "Compression trade-off",
             "Accuracy against what remains: further to the right is smaller, higher is better.",
             "curves",
-            {"": _curves("accuracy", "test accuracy", every, axis="%")["density"]},
+            {"": _curves("accuracy", "test accuracy", last, every, axis="%")["density"]},
         ),
-        "phases": Panel("Phases, run by run", "One stripe for each seed.", "rounds", {"": _phases(names)}),
+        "phases": Panel("Phases, run by run", "One stripe for each seed.", "rounds", {"": _phases(names, last)}),
         "layer_density": Panel(
             "Density, layer by layer",
             "The share of each layer’s weights that remain. What has none left is not drawn.",
             "layers",
-            {"": layers_chart("density", "density", names, layers, form="~%")},
+            {"": layers_chart("density", "density", names, layers, last, form="~%")},
         ),
         "layer_index": Panel(
             "PQ Index, layer by layer",
             "Of the weights of the layer that remain, at p = 0.5 and q = 1.",
             "layers",
-            {"": layers_chart("pq_index", "PQ Index", names, layers, form=".3~g")},
+            {"": layers_chart("pq_index", "PQ Index", names, layers, last, form=".3~g")},
         ),
         "cut": Panel(
             "Where each round’s cut came from",
             "Each bar is one cut; its parts are the layers, the first at the bottom, by the weights that went.",
             "layers",
-            {"": cut_chart(names, layers)},
+            {"": cut_chart(names, layers, last)},
         ),
         "map": Panel(
             "p–q map",
@@ -102,17 +103,19 @@ def panels(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Pane
     }
 
 
-def _x(kind: str) -> Any:
+def _x(kind: str, last: int) -> Any:
     alt = altair_()
     if kind == "round":
-        return over_rounds()
+        return over_rounds(last)
     # Pruning goes to the right.
     scale = alt.Scale(type="log", reverse=True, nice=False, padding=8)
     form = "~%" if kind == "density" else "~s"
     return alt.X(f"{kind}:Q", title=X_AXES[kind], scale=scale, axis=alt.Axis(grid=False, **logarithmic("x", form)))
 
 
-def _curves(measure: str, title: str, every: int, *, axis: str, log: bool = False) -> dict[str, dict[str, Any]]:
+def _curves(
+    measure: str, title: str, last: int, every: int, *, axis: str, log: bool = False
+) -> dict[str, dict[str, Any]]:
     """Mean, band and marks of one measure, for each choice of what goes right."""
     alt = altair_()
 
@@ -150,7 +153,7 @@ def _curves(measure: str, title: str, every: int, *, axis: str, log: bool = Fals
             .transform_calculate(look="indexof(shown, datum.series)")
             .transform_filter(f"datum.look >= 0 && {there}")
             .transform_calculate(low=low, high=f"datum.{measure} + datum.{measure}_sd")
-            .encode(x=_x(kind), color=alt.Color("look:N", scale=channel("colour"), legend=None))
+            .encode(x=_x(kind, last), color=alt.Color("look:N", scale=channel("colour"), legend=None))
         )
         line = curve.mark_line(strokeWidth=2.2, clip=False).encode(
             y=y,
@@ -179,7 +182,7 @@ def _shown() -> Any:
     return altair_().param(name="shown", value=[])
 
 
-def _phases(names: Sequence[str]) -> dict[str, Any]:
+def _phases(names: Sequence[str], last: int) -> dict[str, Any]:
     alt = altair_()
     lines = max(len(re.split(_COMMA, name)) for name in names)
     broken = f"split(datum.label, regexp('{_COMMA}'))"
@@ -189,7 +192,7 @@ def _phases(names: Sequence[str]) -> dict[str, Any]:
         .transform_filter("indexof(shown, datum.series) >= 0")
         .mark_rect()
         .encode(
-            x=over_rounds("O"),
+            x=over_rounds(last, "O"),
             y=alt.Y("series:N", title=None, sort=list(names), axis=axis),
             yOffset=alt.YOffset("seed:N"),
             color=alt.Color(

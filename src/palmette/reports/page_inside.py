@@ -52,7 +52,7 @@ def _layer_colour(layers: Sequence[str]) -> Any:
 
 
 def layers_chart(
-    measure: str, title: str, names: Sequence[str], layers: Sequence[str], *, form: str
+    measure: str, title: str, names: Sequence[str], layers: Sequence[str], last: int, *, form: str
 ) -> dict[str, Any]:
     """A line for each layer, or a row of a map where they are many."""
     alt = altair_()
@@ -60,7 +60,7 @@ def layers_chart(
     if len(layers) <= FEW_LAYERS:
         scale = alt.Scale(type="log", nice=False, padding=6)
         line = one.encode(
-            x=over_rounds(),
+            x=over_rounds(last),
             y=alt.Y(f"{measure}:Q", title=None, scale=scale, axis=alt.Axis(**logarithmic("y", form))),
             color=_layer_channel(alt.Color, layers, LAYER_COLOURS),
         )
@@ -75,7 +75,7 @@ def layers_chart(
         chart = (
             one.mark_rect()
             .encode(
-                x=over_rounds("O"),
+                x=over_rounds(last, "O"),
                 y=alt.Y(
                     "layer:N",
                     title=None,
@@ -95,14 +95,14 @@ def layers_chart(
     return spec_of(chart)
 
 
-def cut_chart(names: Sequence[str], layers: Sequence[str]) -> dict[str, Any]:
+def cut_chart(names: Sequence[str], layers: Sequence[str], last: int) -> dict[str, Any]:
     """A bar for each cut, of the layers it took from."""
     alt = altair_()
     chart = (
         _of_one("layers", names)
         .mark_bar(width={"band": 0.86}, stroke="currentColor", strokeWidth=0.5)
         .encode(
-            x=over_rounds("O"),
+            x=over_rounds(last, "O"),
             y=alt.Y("cut:Q", title=None, stack="normalize", axis=alt.Axis(format="%", tickCount=5)),
             color=_layer_colour(layers),
             opacity=alt.condition("datum.cut > 0", alt.value(1), alt.value(0)),  # of none, an edge would stay

@@ -59,15 +59,23 @@ CONFIG: dict[str, Any] = {
 
 
 _POWERS = [f"1e{power}" for power in range(-9, 13)]
-_STEPS = [f"{digit}e{power}" for power in range(-9, 13) for digit in (1, 2, 5)]
+_STEPS, _SHORT = (
+    [f"{digit}e{power}" for power in range(-9, 13) for digit in digits] for digits in ((1, 2, 5), (1, 2, 3, 5, 7))
+)
 
 
 def logarithmic(scale: str, form: str) -> dict[str, Any]:
     """Of the axis of a logarithmic scale, "x" or "y": where it has numbers and lines.
 
-    At 1, 2 and 5 of each decade, or at powers of ten alone where it spans many; where it spans little, at Vega's
-    own ticks, which number 0.09 of a longer one and then have no place for 0.1.
+    At 1, 2 and 5 of each decade, or at powers of ten alone where it spans many, or at 3 and 7 too where it spans
+    about one; where it spans less, at Vega's own ticks, which number 0.09 of a longer one and then have no place
+    for 0.1.
     """
     span = f"domain('{scale}')[1] / domain('{scale}')[0]"
-    ticks = f"{span} < 5 ? null : {span} < 300 ? [{', '.join(_STEPS)}] : [{', '.join(_POWERS)}]"
-    return {"values": {"expr": ticks}, "tickCount": 8, "labelExpr": f"format(datum.value, '{form}')"}
+    short, steps, powers = (f"[{', '.join(many)}]" for many in (_SHORT, _STEPS, _POWERS))
+    ticks = f"{span} < 30 ? {short} : {span} < 300 ? {steps} : {powers}"
+    return {
+        "values": {"expr": f"{span} < 5 ? null : {ticks}"},
+        "tickCount": 8,
+        "labelExpr": f"format(datum.value, '{form}')",
+    }

@@ -49,18 +49,25 @@ def answering(points: Any, *fields: str) -> Any:
     )
 
 
-def over_rounds(kind: str = "Q") -> Any:
-    """Rounds go right, as numbers (Q) or one by one (O)."""
+def over_rounds(last: int, kind: str = "Q") -> Any:
+    """Rounds go right up to the last, as numbers (Q) or one by one (O)."""
     alt = altair_()
+    axis = {"values": ticks(last), "format": "d", "labelAngle": 0, "grid": False}
     if kind == "Q":
-        # Of few rounds Vega would mark the halves too, in spite of tickMinStep, and call them by the next whole.
-        halves = {"test": "datum.value % 1", "value": 0}
-        axis = alt.Axis(
-            tickMinStep=1,
-            grid=False,
-            labelExpr="datum.value % 1 ? '' : format(datum.value, 'd')",
-            tickOpacity={"condition": halves, "value": 1},
-        )
-        return alt.X("round:Q", title=ROUND, axis=axis)
-    axis = alt.Axis(labelAngle=0, grid=False, labelOverlap="parity")
-    return alt.X("round:O", title=ROUND, axis=axis)
+        scale = alt.Scale(domain=[0, max(last, 1)], nice=False)
+        return alt.X("round:Q", title=ROUND, scale=scale, axis=alt.Axis(**axis))
+    return alt.X("round:O", title=ROUND, axis=alt.Axis(**axis))
+
+
+def ticks(last: int) -> list[int]:
+    """At most ten of the rounds from 0 to the last, both among them.
+
+    >>> ticks(30), ticks(15), ticks(17)
+    ([0, 5, 10, 15, 20, 25, 30], [0, 3, 6, 9, 12, 15], [0, 3, 6, 9, 12, 15, 17])
+    """
+    steps = [
+        digit * 10**power for power in range(10) for digit in (1, 2, 3, 4, 5) if last <= 8 * digit * 10**power
+    ]
+    step = next((step for step in steps[:5] if last % step == 0), steps[0])
+    # What is too near to the last would have no place beside it.
+    return [*range(0, last - step // 2, step), last]
