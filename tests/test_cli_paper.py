@@ -20,6 +20,7 @@ from palmette.studies.standing import Standing
 
 TINY = ("--epochs", 1, "--rounds", 1, "--seeds", "0..1")
 LINEAR = ("--models", "linear")
+TABLES = ["table1", "table2", "table3"]
 SHAKY = (
     "from torch import nn\n"
     "class Net(nn.Linear):\n"
@@ -157,8 +158,17 @@ def test_a_figure_is_drawn_from_runs_anywhere_below_a_folder():
 def test_all_figures_are_drawn_that_runs_are_there_for():
     run("fig11", *TINY)
     result = paper("all", "--from", "runs", "--out", "all")
-    assert re.findall(r"fig\d+|table\d", result.stdout) == ["fig11", "table1", "table2", "table3"]
+    assert re.findall(r"fig\d+|table\d", result.stdout) == ["fig11", *TABLES]
     assert Path("all/table3.tex").exists()
+
+
+def test_of_all_figures_those_without_their_subject_are_not_drawn_and_named_with_what_is_missing():
+    run("fig1", *TINY)
+    result = paper("all", "--from", "runs", "--out", "all")
+    assert re.findall(r"all/(fig\d+|table\d)", result.stdout) == ["fig1", "fig2", "fig7", *TABLES]
+    assert result.stderr == "palmette: not drawn: fig19, for which no run has scopes beside global\n"
+    one = paper("fig19", "--from", "runs", "--out", "all")  # what is asked for by its name is drawn
+    assert "not run: 11 lines" in one.stdout
 
 
 def test_figures_whose_runs_are_mixed_are_named_together_after_all_that_is_drawn():

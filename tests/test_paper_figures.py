@@ -321,6 +321,29 @@ def test_what_was_not_run_is_named_and_the_others_keep_their_looks(shelf):
     assert [line.get_color() for line in axis.get_lines()] == [look["color"] for look in LINES[2:4]]
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "missing"),
+    [
+        ("scopes", {"scope": "global"}, "scopes beside global"),
+        ("p and q", {"p": 0.5}, "a second p at q = 1, or q at p = 1"),
+        ("eta and gamma", {"eta": 0, "gamma": 1}, "a second η_r at γ = 1, or γ at η_r = 0"),
+        ("p and q", {"q": 1}, ""),
+        ("eta and gamma", {"eta": 0}, ""),
+        ("rounds", {"method": "one-shot"}, ""),
+    ],
+)
+def test_figures_of_effects_without_a_second_value_have_no_subject(shelf, kind, settings, missing):
+    whole = picture_of(shelf, kind)
+    assert whole.without_subject == ""
+    assert replace(whole, runs=whole.only(**settings).runs).without_subject == missing
+
+
+def test_one_value_in_each_row_is_no_effect(shelf):
+    whole = picture_of(shelf, "p and q")
+    runs = (*whole.only(p=0.5, q=1.0).runs, *whole.only(p=1.0, q=2.0).runs)  # those that Figure 2 has too
+    assert replace(whole, runs=runs).without_subject == "a second p at q = 1, or q at p = 1"
+
+
 def test_a_run_under_way_is_drawn_as_far_as_it_goes(shelf):
     whole = picture_of(shelf, "rounds")
     runs = [(e, records[: 1 + (label(e) == METHODS[0])]) for e, records in whole.runs]

@@ -192,7 +192,7 @@ def _draw_from(
     *,
     everything: bool,
 ) -> None:
-    """Figures from runs that are there; of `everything`, what no run is there for is passed over."""
+    """Figures from runs that are there; of `everything`, what has no run or no subject is passed over."""
     from palmette.reports.paper_published import check_beside
     from palmette.reports.paper_runs import NotAlike, Shelf
 
@@ -200,6 +200,7 @@ def _draw_from(
     pictures: list[Picture] = []
     absent: list[str] = []
     refused: dict[str, list[str]] = {}  # why, and which figures
+    pointless: dict[str, list[str]] = {}  # what is missing, and from which figures
     for figure in asked.variants(figures):
         try:
             picture = shelf.picture(
@@ -216,6 +217,8 @@ def _draw_from(
             continue
         if picture is None:
             absent.append(f"{figure.name} ({figure.model} on {figure.data})")
+        elif everything and (missing := picture.without_subject):
+            pointless.setdefault(missing, []).append(figure.name)
         else:
             pictures.append(picture)
     if pictures and looks[0] is not None:
@@ -230,6 +233,8 @@ def _draw_from(
     for figure in figures:
         if figure.kind == "table":
             click.echo(f"{write_table(figure.name, out)}, .csv, .tex")
+    for missing, those in pointless.items():
+        click.echo(f"palmette: not drawn: {', '.join(those)}, for which no run has {missing}", err=True)
     if absent and (not everything or len(absent) == len(list(asked.variants(figures)))):
         where = ", ".join(repr(source) for source in sources)
         wanted = "a figure of the paper" if everything else ", ".join(absent)

@@ -81,6 +81,20 @@ class Picture:
         return [self._said(e) for e in absent.values()]
 
     @property
+    def without_subject(self) -> str:
+        """What is missing where its runs have a single value of each setting whose effects it shows."""
+        if self.figure.kind == "scopes":
+            first, *others = {e.scope for e, _ in self.runs}
+            return "" if others else f"scopes beside {first}"
+        if self.figure.kind == "p and q":
+            rows, missing = [{"q": 1.0}, {"p": 1.0}], "a second p at q = 1, or q at p = 1"
+        elif self.figure.kind == "eta and gamma":
+            rows, missing = [{"gamma": 1.0}, {"eta": 0.0}], "a second η_r at γ = 1, or γ at η_r = 0"
+        else:
+            return ""
+        return "" if any(len(self.only(**row)._lines) > 1 for row in rows) else missing
+
+    @property
     def caption(self) -> str:
         """The protocol of the paper and, where it is another, that of these runs."""
         rounds = rounds_of(self.paper.model)
