@@ -216,6 +216,7 @@ def test_tables_are_printed_and_written():
     assert "Table 1. Layers of the MLP" in result.stdout
     assert "136,074" in result.stdout
     assert files() == [f"table{n}.{end}" for n in (1, 3) for end in ("csv", "md", "tex")]
+    assert "Table 2" in paper("table2", "--out", "other").stdout
     assert Path("runs/table1.md").read_text().startswith("**Table 1. Layers of the MLP**\n\n| data set |")
 
 
@@ -245,7 +246,11 @@ def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on():
         (["fig2", "--data", "nowhere.npz", "--dry-run"], "no data set is called 'nowhere.npz'"),
         (["fig2", "--seeds", "a"], "seeds must be numbers"),
         (["fig2", "--precision", "half"], "precision must be one of"),
-        (["fig2", "--epochs", "-1"], "epochs must be at least 0"),
+        (["fig2", "--rounds", "-1"], "rounds must be at least 0"),
+        (["fig2", "--epochs", "0"], "--epochs must be at least 1, got 0"),
+        (["table2", "--models", "mlp"], "not of runs, so --models would change nothing"),
+        (["table1", "table3", "--epochs", "3", "--log"], "so --epochs, --log would change nothing"),
+        (["table1", "--from", "data"], "so --from would change nothing"),
         (["fig2", "--out", ""], "--out must be the name of a folder"),
         (["fig2", "--from", "nowhere"], "no folder at 'nowhere'"),
         (["--from", "data"], "--from needs the names of figures"),

@@ -86,3 +86,5 @@ def test_a_table_is_markdown_csv_and_latex():
     assert "learning rate 0.1" in files[".md"]
     assert r"FashionMNIST & Linear & 7,850 &" in files[".tex"]
     assert files[".tex"].count(r"\\") == 11
+    # LaTeX writes its own "Table 7:" before it
+    assert r"\caption{Models and settings (Table 3 of Diao et al. 2023). All rows: epochs 200," in files[".tex"]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
+from click.core import ParameterSource
 
 from palmette.cli.flags import RememberingCommand, device_named, place_options
 from palmette.cli.paper_list import Asked, as_json, listed, print_list
@@ -86,8 +87,10 @@ def paper(
     from palmette.studies.paper import FIGURES, chosen
     from palmette.studies.paper_cost import Clock
 
-    asked = _asked(**scaled)
     figures = chosen(names) if names else list(FIGURES.values())
+    if all(figure.kind == "table" for figure in figures):
+        _refuse_for_tables(ctx)
+    asked = _asked(**scaled)
     published = None if beside is None else read(beside)
     if sources:
         if not names:
@@ -121,6 +124,22 @@ def paper(
     command.print_tables()
 
 
+def _refuse_for_tables(ctx: click.Context) -> None:
+    """Raise if there are flags that nothing is done with where tables alone are asked for."""
+    heeded = ("names", "out", "dry_run", "for_program")
+    given = [
+        parameter.opts[0]
+        for parameter in ctx.command.params
+        if parameter.name not in heeded
+        and ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    if given:
+        raise ValueError(
+            f"the paper's tables are of models and settings, not of runs, so {', '.join(given)} would change "
+            "nothing: leave that out, or name a figure too"
+        )
+
+
 def _asked(
     epochs: int | None,
     rounds: int | None,
@@ -133,6 +152,8 @@ def _asked(
     from palmette.studies.config import Experiment
     from palmette.studies.config import seeds as read_seeds
 
+    if epochs is not None and epochs < 1:
+        raise ValueError(f"--epochs must be at least 1, got {epochs}: the paper's figures are of trained networks")
     named = tuple(dict.fromkeys(m.strip() for m in models.split(","))) if models is not None else ()
     given = {"epochs": epochs, "rounds": rounds, "precision": precision, "data": data}
     known: dict[str, Any] = {name: value for name, value in given.items() if value is not None}

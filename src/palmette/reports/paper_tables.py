@@ -61,14 +61,27 @@ _BATCH = 250  # of which the paper gives the FLOPS
 
 @dataclass(frozen=True)
 class Table:
-    """A table: titles, rows of plain values, what is the same in all rows, and what there is to say about it."""
+    """A table: titles, rows of plain values, what is the same in all rows, and what there is to say about it.
 
-    title: str
+    `number` is as the paper has it; LaTeX counts on its own.
+    """
+
+    number: str
+    name: str
     columns: tuple[str, ...]
     rows: list[tuple[Any, ...]]
     notes: tuple[str, ...] = ()
     shared: dict[str, Any] = field(default_factory=dict)
     spare: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """Number and name.
+
+        >>> table("table1").title
+        'Table 1. Layers of the MLP'
+        """
+        return f"{self.number}. {self.name}"
 
     @property
     def texts(self) -> list[list[str]]:
@@ -95,10 +108,11 @@ class Table:
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow([*self.columns, *self.shared])
         writer.writerows([*row, *self.shared.values()] for row in self.rows)
+        caption = f"{self.name} ({self.number} of Diao et al. 2023). {self.note}"
         return {
             ".md": f"**{self.title}**\n\n{markdown(self.columns, self.texts, left=self.words, notes=self.note)}",
             ".csv": buffer.getvalue(),
-            ".tex": latex(self.columns, self.texts, left=self.words, caption=f"{self.title}. {self.note}"),
+            ".tex": latex(self.columns, self.texts, left=self.words, caption=caption),
         }
 
     def as_rich(self, width: int) -> RichTable:
@@ -127,11 +141,11 @@ def table(name: str) -> Table:
     """
     figure = FIGURES[name]
     if name == "table3":
-        return _statistics(f"{figure.number}. {figure.title}")
-    return _architecture("mlp" if name == "table1" else "cnn", f"{figure.number}. {figure.title}")
+        return _statistics(figure)
+    return _architecture("mlp" if name == "table1" else "cnn", figure)
 
 
-def _architecture(model: str, title: str) -> Table:
+def _architecture(model: str, figure: PaperFigure) -> Table:
     rows: list[tuple[Any, ...]] = []
     for data in ("FashionMNIST", "CIFAR10"):
         size = SETS[data]
@@ -157,7 +171,7 @@ def _architecture(model: str, title: str) -> Table:
     if all(row[-1] is None for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
         notes.append("The paper's table has the same layers.")
-    return Table(title, columns, rows, tuple(notes))
+    return Table(figure.number, figure.title, columns, rows, tuple(notes))
 
 
 def layers(model: str, size: DataSet) -> list[tuple[str, int | None, int | None]]:
@@ -192,7 +206,7 @@ def layers(model: str, size: DataSet) -> list[tuple[str, int | None, int | None]
     return found
 
 
-def _statistics(title: str) -> Table:
+def _statistics(figure: PaperFigure) -> Table:
     rows: list[tuple[Any, ...]] = []
     for data, model in (*_STATISTICS, *_LARGE):
         shape = SETS[data].shape
@@ -209,7 +223,7 @@ def _statistics(title: str) -> Table:
         f"The paper gives them for {_BATCH} images, and for ResNet18 counts one where we count two.",
         "The last two rows are not in its table, nor is the largest norm of a gradient, which is from its code.",
     )
-    return Table(title, columns, rows, notes, _settings(), spare=("prunable", "FLOPs"))
+    return Table(figure.number, figure.title, columns, rows, notes, _settings(), spare=("prunable", "FLOPs"))
 
 
 def _settings() -> dict[str, Any]:
