@@ -244,6 +244,22 @@ def test_a_setting_that_varies_stands_on_every_series_that_has_it_and_not_by_def
     ]
 
 
+def test_a_page_of_several_networks_has_a_short_title_and_links_to_its_sections():
+    runs = [run_of(Experiment(model=model), [0.9]) for model in ("mlp", "linear", "cnn")]
+    text = page([*runs, run_of(Experiment(seed=1), [0.9])])
+    assert "<h1>How far can 3 networks be pruned?</h1>" in text
+    links = re.findall('<a href="#(.*?)">(.*?)</a>, (.*?)</li>', text)
+    assert [link[1:] for link in links] == [
+        ("CNN on digits", "1 run"),
+        ("Linear on digits", "1 run"),
+        ("MLP on digits", "2 runs"),
+    ]
+    assert re.findall('<section id="(.*?)" aria-label="(.*?)">', text) == [link[:2] for link in links]
+    alone = page(runs[:1])
+    assert "<h1>How far can it be pruned? MLP on digits</h1>" in alone
+    assert "<nav" not in alone
+
+
 def test_a_run_that_ended_early_leaves_the_others_their_mean():
     runs = [run_of(Experiment(seed=0), [0.9, 0.5]), run_of(Experiment(seed=1), [0.7])]
     (study,) = studies(runs)

@@ -41,7 +41,7 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
     Args:
         runs: what was run and its records, as `palmette report` reads them; those of one model and data set come
             together, and runs that differ in their seed only are one line.
-        title: of the page; the models and data sets by default.
+        title: of the page; the model and data set by default, or how many there are.
         notices: sentences to put above all else, such as which runs could not be read.
 
     The numbers in the page are those of the records: the element `data` has them as JSON.
@@ -62,14 +62,31 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
     warnings = "".join(f'<p class="notice">{escape(notice)}</p>\n' for notice in [*notices, *_unfinished(found)])
     return Template(_text("page.html")).substitute(
         version=escape(__version__),
-        title=escape(title or "How far can it be pruned? " + ", ".join(study.title for study in found)),
+        title=escape(title or _title(found)),
         lead=f"{counted(count, 'run')}: networks that were trained, pruned and trained again.",
         css=_text("page.css"),
-        body=symbols() + warnings + "\n".join(sections),
+        body=symbols() + warnings + _contents(found) + "\n".join(sections),
         data=_json(data),
         library=library,
         script=_text("page.js"),
     )
+
+
+def _title(found: Sequence[Study]) -> str:
+    if len(found) == 1:
+        return f"How far can it be pruned? {found[0].title}"
+    return f"How far can {len(found)} networks be pruned?"
+
+
+def _contents(found: Sequence[Study]) -> str:
+    """Links to the sections, where there is more than one."""
+    if len(found) == 1:
+        return ""
+    links = "".join(
+        f'<li><a href="#study-{number}">{escape(study.title)}</a>, {counted(len(study.runs), "run")}</li>\n'
+        for number, study in enumerate(found)
+    )
+    return f'<nav aria-label="Sections"><ul>\n{links}</ul></nav>\n'
 
 
 def _prose(text: str) -> str:
