@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -269,7 +270,7 @@ def test_figure_1_claims_no_phase_that_was_not_measured(shelf, accuracies, indic
     figure = draw(with_curve(picture_of(shelf, "hypothesis"), accuracies, indices))
     assert [text.get_text() for text in figure.axes[0].texts] == words
     assert said_below(figure).endswith(f"Found: {verdict}.")
-    assert figure.get_suptitle().endswith("the hypothesis, measured")
+    assert " ".join(figure.get_suptitle().split()).endswith("the hypothesis, measured")
 
 
 def test_a_single_round_is_of_no_phase(shelf):
@@ -310,6 +311,13 @@ def test_a_long_caption_stays_within_the_picture(shelf):
     figure = draw(part)
     (caption,) = [text for text in figure.texts if "Not run" in text.get_text()]
     assert caption.get_window_extent(FigureCanvasAgg(figure).get_renderer()).x1 < figure.bbox.width
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_title_of_a_single_round_stays_within_the_picture(shelf, kind):
+    figure = draw(picture_of(shelf, kind, rounds=0))
+    (title,) = [text for text in figure.texts if text.get_text().startswith("Figure")]
+    assert title.get_window_extent(FigureCanvasAgg(figure).get_renderer()).x1 < figure.bbox.width
 
 
 def test_what_was_not_run_is_named_and_the_others_keep_their_looks(shelf):
@@ -359,6 +367,7 @@ def test_the_caption_says_how_many_runs_are_behind_the_others(shelf):
     assert "in each of rounds 0 to 2 (2 of 8 runs up to 0–1, so far), 2 seeds" in late.caption
     short = replace(whole, runs=((replace(first, rounds=1), [records[0], records[1] | DONE]), *whole.runs[1:]))
     assert "in each of rounds 0 to 2 (1 of 8 runs up to 1), 2 seeds" in short.caption
+    assert "nothing left" not in short.caption
     begun = picture_of(shelf, "rounds", rounds=1)  # of runs that went on to round 2
     short = replace(begun, runs=((replace(first, rounds=0), [records[0] | DONE]), *begun.runs[1:]))
     assert "in each of rounds 0 to 1 (1 of 8 runs up to 0), 2 seeds" in short.caption
@@ -382,8 +391,10 @@ def test_a_line_ends_with_the_first_of_its_runs_and_the_caption_says_where(shelf
     early = [records[0], records[1] | {"stopped": "the last step cut nothing"}]
     part = replace(whole, runs=((first, early), *others))
     uneven = f"Means go as far as all of their runs: {label(first)} to round 1 (single runs to 2)."
-    assert uneven in part.caption
-    assert "Means go" not in whole.caption
+    assert f"{uneven} Runs that end early had nothing left to cut." in part.caption
+    stopped = replace(part, runs=((replace(first, stop="small-cut:0.01"), early), *others))
+    assert "Runs that end early had nothing left to cut or were stopped." in stopped.caption
+    assert re.findall("Means go|end early", whole.caption) == []
     figure = draw(part)
     assert uneven in said_below(figure)
     for axis in figure.axes:

@@ -84,10 +84,9 @@ def _align(figure: Figure, grid: Sequence[Sequence[Axes]]) -> None:
 
 def furnish_page(figure: Figure, title: str, caption: str) -> None:
     """Title and caption, as wide as the figure."""
-    columns = int(figure.get_figwidth() * 13)  # capitals and digits are wide
-    figure.suptitle(title, x=0.006, ha="left", fontsize=13, fontweight="bold")
-    text = "\n".join(textwrap.wrap(caption, columns))
-    figure.supxlabel(text, x=0.006, ha="left", fontsize=9.5, color=INK)
+    width = figure.get_figwidth()  # letters to the inch: capitals and digits are wide
+    figure.suptitle(textwrap.fill(title, int(width * 9)), x=0.006, ha="left", fontsize=13, fontweight="bold")
+    figure.supxlabel(textwrap.fill(caption, int(width * 13)), x=0.006, ha="left", fontsize=9.5, color=INK)
 
 
 def draw_curve(axis: Axes, panel: Panel, curve: Curve, number: int = 0) -> None:

@@ -115,6 +115,12 @@ class Picture:
             )
         if uneven := self._uneven:
             lines.append(f"Means go as far as all of their runs: {'; '.join(uneven)}.")
+        early = [
+            e for e, records in self.runs if records[-1]["stopped"] and len(records) <= min(e.rounds, self.last)
+        ]
+        if early:
+            why = "had nothing left to cut" + (" or were stopped" if any(e.stop for e in early) else "")
+            lines.append(f"Runs that end early {why}.")
         if self.missing:
             lines.append(f"Not run: {'; '.join(self.missing)}.")
         return " ".join(line for line in lines if line)
