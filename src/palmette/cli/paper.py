@@ -74,7 +74,7 @@ def paper(
       palmette paper fig2 --dry-run
       palmette paper fig2 fig11 --epochs 10 --rounds 12 --seeds 0
       palmette paper fig3 --models mlp --data digits --epochs 15
-      palmette paper all --from results --precision bfloat16 --epochs 200
+      palmette paper all --from runs --epochs 10 --out pictures
       palmette paper table3
 
     What is missing is run, what was begun goes on, and a run that fails does not stop the others; figures share
