@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import json
 import re
 import statistics
@@ -85,9 +86,9 @@ PANELS = {
 }
 AFTER = {
     "Accuracy, %": lambda r: 100 * r["pruned"]["test"]["accuracy"],
-    "Accuracy difference, points": lambda r: -100 * r["pruned"]["accuracy_difference"],
+    "Accuracy, retrained − pruned, points": lambda r: -100 * r["pruned"]["accuracy_difference"],
     "PQ Index": lambda r: r["pruned"]["pq_index"],
-    "PQ Index difference": lambda r: -r["pruned"]["pq_index_difference"],
+    "PQ Index, retrained − pruned": lambda r: -r["pruned"]["pq_index_difference"],
 }
 
 
@@ -107,11 +108,19 @@ def test_retrained_and_pruned_models_are_eight_panels_that_equal_the_records(she
         assert bars_of(axis) == spread
 
 
+def test_titles_of_panels_do_not_run_into_each_other(shelf):
+    figure = draw(picture_of(shelf, "rounds"))
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    titles = [axis._left_title.get_window_extent(renderer) for axis in figure.axes]
+    for left, right in (*itertools.pairwise(titles[:4]), *itertools.pairwise(titles[4:])):
+        assert left.x1 + 10 < right.x0
+
+
 def test_a_difference_is_what_the_cut_takes_away(shelf):
     _, records = picture_of(shelf, "rounds").only(method="lottery-ticket").runs[0]
     for record in records:
         lost = record["retrained"]["pq_index"] - record["pruned"]["pq_index"]
-        assert AFTER["PQ Index difference"](record) == pytest.approx(lost)
+        assert AFTER["PQ Index, retrained − pruned"](record) == pytest.approx(lost)
 
 
 def test_scopes_are_trade_off_and_layers_in_three_columns(shelf):

@@ -94,11 +94,14 @@ RETRAINED = {
 PRUNED = {
     "pruned/accuracy": Panel("Accuracy, %", round_of, _reader("pruned", "test", "accuracy", scale=100), ROUND),
     "pruned/accuracy_difference": Panel(
-        "Accuracy difference, points", round_of, _reader("pruned", "accuracy_difference", scale=-100), ROUND
+        "Accuracy, retrained − pruned, points",
+        round_of,
+        _reader("pruned", "accuracy_difference", scale=-100),
+        ROUND,
     ),
     "pruned/pq_index": Panel("PQ Index", round_of, _reader("pruned", "pq_index"), ROUND),
     "pruned/pq_index_difference": Panel(
-        "PQ Index difference", round_of, _reader("pruned", "pq_index_difference", scale=-1), ROUND
+        "PQ Index, retrained − pruned", round_of, _reader("pruned", "pq_index_difference", scale=-1), ROUND
     ),
 }
 TRADE_OFF = Panel("", density_of, accuracy_of, "remaining weights, %")
