@@ -252,12 +252,31 @@ def test_markdown_is_in_percent_and_says_what_it_means(frame):
     assert "| 25 | SAP (p=0.5, q=1) | 2 | 37.50 ± 17.68 |  |  |  |" in lines
     assert "| 25 | Lottery Ticket | 0 |  |  |  |  |" in lines
     assert lines[-1].startswith("data digits, model mlp, scope global. Accuracy is that on the test set")
-    assert lines[-1].endswith("mean over pairs of runs that share seed and training; the interval is Student's.")
+    assert lines[-1].endswith(
+        "mean over pairs of runs that share seed and training; the interval is Student's. They are empty where it "
+        "has no run to pair with, as at density 25 %."
+    )
     bootstrap = "a percentile bootstrap (9,999 resamples, seed 0).\n"
     assert as_markdown(frame.assign(pairs=16)).endswith(f"; the interval is {bootstrap}")
     both = as_markdown(frame.assign(pairs=[15, 16] * (len(frame) // 2)))
     assert both.endswith(f"; the interval is Student's of fewer than 16 pairs and {bootstrap}")
     assert as_markdown(frame.assign(pairs=1)).endswith("share seed and training.\n")
+
+
+def test_rows_and_baselines_are_in_the_order_in_which_methods_and_scopes_are_always_named():
+    runs = [
+        ({"method": method, "scope": scope} | ({"eta": eta} if eta else {}), [1.0], [0.5])
+        for method, eta in (("one-shot", 0), ("sap", 0.5), ("lottery-ticket", 0), ("sap", 0))
+        for scope in ("global", "layer", "neuron")
+    ]
+    found = compare(table(*runs))
+    assert found["scope"].tolist() == [scope for scope in ("neuron", "layer", "global") for _ in range(4)]
+    names = ["SAP (p=0.5, q=1)", "SAP (p=0.5, q=1), eta=0.5", "Lottery Ticket", "One Shot"]
+    assert found["method"].tolist() == names * 3
+    with pytest.raises(ValueError, match=re.escape(f"must be one of {', '.join(map(repr, names))}, got 'x'")):
+        compare(table(*runs), baseline="x")
+    alone = compare(table(*runs[:3], ({"method": "lottery-ticket"}, [1.0], [0.5])), baseline="lottery-ticket")
+    assert as_markdown(alone).endswith(" They are empty where it has no run to pair with.\n")
 
 
 def test_latex_has_whole_rows_and_no_bare_sign():

@@ -7,6 +7,7 @@ import re
 import shutil
 import statistics
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,6 +16,7 @@ from click.testing import CliRunner
 from torch import nn
 
 import palmette as pm
+from palmette.cli import main
 from palmette.cli.report import report
 from palmette.errors import RunDamaged
 from palmette.reports.figures import LINES
@@ -458,10 +460,6 @@ def test_own_runs_with_the_same_settings_are_all_counted(tmp_path):
     for seed in (0, 1):
         own_run(tmp_path / f"seed{seed}", 8, seed=seed)
     own_run(tmp_path / "wide", 16)
-    for name in ("seed0", "wide"):
-        shutil.copytree(tmp_path / name, tmp_path / f"{name}-again")
-    early = tmp_path / "wide-again" / "records.jsonl"
-    early.write_text(early.read_text().splitlines(keepends=True)[0])
     result = CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
     assert "a.html: 3 runs, " in result.output
     text = (tmp_path / "a.html").read_text()
@@ -470,6 +468,18 @@ def test_own_runs_with_the_same_settings_are_all_counted(tmp_path):
     assert [row["n"] for row in narrow] == [2, 2]
     assert [(row["n"], row["kept"]) for row in wide] == [(1, 96), (1, wide[1]["kept"])]
     assert re.search("seed0.*, .*seed1.* have the same settings", text)
+
+
+def test_one_run_in_two_folders_is_refused_as_in_a_table(runs_folder, tmp_path):
+    copy = Path(shutil.copytree(runs_folder, tmp_path / "copy"))
+    said = [
+        CliRunner().invoke(main, [*command, str(runs_folder), str(copy)])
+        for command in (["report", "-o", str(tmp_path / "a.html")], ["table"])
+    ]
+    assert [result.exit_code for result in said] == [2, 2]
+    assert said[0].stderr == said[1].stderr
+    assert re.fullmatch("palmette: the run .* is in '.*' and in '.*'; give one of them\n", said[0].stderr)
+    assert not (tmp_path / "a.html").exists()
 
 
 def test_a_model_that_was_edited_between_two_runs_is_another_network(tmp_path, monkeypatch):

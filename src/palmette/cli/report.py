@@ -31,7 +31,8 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     """Make one HTML page of the runs in the folders RUNS, at any depth.
 
     It has charts over rounds, the trade-off, layers, p–q maps, phases, settings and a verdict. It opens from disk
-    and needs no network. A run that is damaged, or has no finished round, is named on the page and left out.
+    and needs no network. A run that is damaged, or has no finished round, is named on the page and left out. One
+    run in two of the folders is refused, since it would count twice.
     """
     from palmette.reports.page import page
     from palmette.reports.reading import whole_runs
@@ -45,8 +46,7 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     write_whole(out, content)
     for sentence in notices:
         click.echo(f"palmette: {sentence}", err=True)
-    count = len({experiment.id for experiment, _ in runs})  # a copy is no second run
-    click.echo(f"{out}: {counted(count, 'run')}, {size(len(content))}")
+    click.echo(f"{out}: {counted(len(runs), 'run')}, {size(len(content))}")
 
 
 def _alike(runs: Mapping[Path, Run]) -> list[str]:

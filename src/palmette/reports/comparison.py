@@ -7,13 +7,13 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from palmette.reports.markup import latex, markdown
 from palmette.reports.reading import whole_runs
-from palmette.reports.tables import label
+from palmette.reports.tables import in_usual_order, label
 from palmette.reports.words import setting
 from palmette.studies.config import BELONGS_TO, Experiment
 from palmette.studies.records import framed, rows_of
@@ -43,19 +43,13 @@ _SHARED_BY_PAIRS = ("seed", *(n for n in _SETTINGS if n not in ("rounds", "stop"
 def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = warnings.warn) -> pd.DataFrame:
     """The runs in all of `folders`, at any depth, as one table like that of `read_runs`.
 
-    A folder that is given twice, or that lies in another one, counts once. One run in two folders is refused: it
-    would count as two seeds. `say` is told of those that are left out, see `whole_runs`; it warns by default.
+    `say` is told of those that are left out, see `whole_runs`; it warns by default.
     """
     runs, left_out = whole_runs(folders)
     for sentence in left_out:
         say(sentence)
-    places: dict[str, Path] = {}
-    rows: list[dict[str, Any]] = []
-    for path, (e, records) in runs.items():
-        if (place := places.setdefault(e.id, path)) != path:
-            raise ValueError(f"the run {e.id} is in {str(place)!r} and in {str(path)!r}; give one of them")
-        rows += rows_of(e, records, RunDir(path).timings())
-    return framed(rows)
+    found = ((e, records, RunDir(path).timings()) for path, (e, records) in runs.items())
+    return framed([row for one in found for row in rows_of(*one)])
 
 
 def name_of(experiment: Experiment) -> str:
@@ -251,17 +245,18 @@ def compare(
 
     known = named(table).assign(test_accuracy=table["test_accuracy"].astype(float))
     point = "round" if at is None else "density"
-    points = known if at is None else at_densities(known, list(dict.fromkeys(at)))
     conditions = [n for n in _SETTINGS if n in _ALWAYS or known[n].nunique(dropna=False) > 1]
+    known = known.sort_values([*conditions, "method", *_OF_METHOD], key=in_usual_order, kind="stable")
+    points = known if at is None else at_densities(known, list(dict.fromkeys(at)))
     if baseline is not None:
-        names = known.drop_duplicates("name")
+        names = known.sort_values(["method", *_OF_METHOD], key=in_usual_order).drop_duplicates("name")
         baseline = chosen(baseline, names["name"], names["method"])
         points = points.assign(difference=differences(points, baseline))
     # What is to be compared stands together, and pruning goes on downwards: rounds rise, densities fall.
     points = points.assign(condition=points.groupby(conditions, sort=False, dropna=False).ngroup())
-    points = points.assign(kind=points.groupby("method", sort=False).ngroup())
-    keys = ["condition", point, "kind", *_OF_METHOD]
-    points = points.sort_values(keys, ascending=[key != "density" for key in keys], kind="stable")
+    keys = ["condition", point, "method", *_OF_METHOD]
+    rising = [key != "density" for key in keys]
+    points = points.sort_values(keys, ascending=rising, key=in_usual_order, kind="stable")
     rows = []
     for key, group in points.groupby([*conditions, point, "name"], sort=False, dropna=False):
         *values, where, name = key
@@ -338,6 +333,10 @@ def _notes(frame: pd.DataFrame) -> str:
             "share seed and training"
             + (f"; the interval is {' and '.join(kinds)}." if (kinds := _kinds(frame["pairs"])) else ".")
         )
+        alone = frame[(frame["method"] != frame["baseline"]) & (frame["n"] > 0) & (frame["pairs"] == 0)]
+        places = (f"{100 * d:.4g} %" for d in alone["density"].unique())
+        at = "" if "round" in frame else f", as at density {', '.join(places)}"
+        notes += [f"They are empty where it has no run to pair with{at}."] if len(alone) else []
     return " ".join(notes)
 
 

@@ -21,8 +21,9 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
     """The runs in `folders`, at any depth, by their own folder; and sentences about those that are left out.
 
     A run that is under way is there with the rounds it has. One that is damaged, or has no finished round or no
-    test accuracy, is left out; if no other is there, that is an error. Networks that are called alike are told
-    apart, see `told_apart`.
+    test accuracy, is left out; if no other is there, that is an error. A folder that is given twice, or that lies
+    in another one, counts once. One run in two folders is refused: it would count as two seeds. Networks that are
+    called alike are told apart, see `told_apart`.
     """
     given = list(folders)
     runs: dict[Path, Run] = {}
@@ -48,7 +49,12 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
         places = ", ".join(repr(str(folder)) for folder in given)
         raise nothing("; ".join([f"no run to read in {places}", *left_out]))
     own = told_apart(runs)
-    return {path: (own.get(path, e), records) for path, (e, records) in runs.items()}, left_out
+    found = {path: (own.get(path, e), records) for path, (e, records) in runs.items()}
+    known: dict[str, Path] = {}
+    for path, (e, _) in found.items():
+        if (other := known.setdefault(e.id, path)) != path:
+            raise ValueError(f"the run {e.id} is in {str(other)!r} and in {str(path)!r}; give one of them")
+    return found, left_out
 
 
 def _to_have_one(test: Mapping[str, Any]) -> str:

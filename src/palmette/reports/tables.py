@@ -7,13 +7,15 @@ import itertools
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from palmette.pruning.scopes import Scope
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
 from palmette.reports.words import counted, in_percent
-from palmette.studies.config import Experiment
+from palmette.studies.config import Experiment, Method
 
 if TYPE_CHECKING:
+    import pandas as pd
     from rich.table import Table
 
 Record = Mapping[str, Any]
@@ -43,6 +45,12 @@ def label(experiment: Experiment) -> str:
     if experiment.method == "sap":
         return f"SAP (p={experiment.p:g}, q={experiment.q:g})"
     return {"lottery-ticket": "Lottery Ticket", "one-shot": "One Shot"}[experiment.method]
+
+
+def in_usual_order(column: pd.Series) -> pd.Series:
+    """What sorts a column of settings: methods and scopes as they are always named, all else as it is."""
+    order = {"method": get_args(Method), "scope": get_args(Scope)}.get(str(column.name))
+    return column if order is None else column.map(order.index)
 
 
 def by_method(runs: Iterable[Run], names: Iterable[str] | None = None) -> dict[str, list[Sequence[Record]]]:
