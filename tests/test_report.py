@@ -525,3 +525,12 @@ def test_without_what_it_needs_the_line_that_installs_it_is_given(monkeypatch, m
     _library.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'palmette\[report\]'"):
         page([run_of(Experiment(), [0.9])])
+
+
+def test_the_page_on_reports_shows_a_picture_of_one_that_is_quick_to_load():
+    docs = Path(__file__).parents[1] / "docs"
+    assert "](report.png)" in (docs / "report.md").read_text(encoding="utf-8")
+    picture = (docs / "report.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert int.from_bytes(picture[16:20], "big") == 1400
+    assert len(picture) < 300_000
