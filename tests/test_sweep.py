@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from observers import EndsAfter, records_are_the_same
+from palmette.cli.table import densities
 from palmette.errors import NotFinite, NotWritten, RunBusy, RunInterrupted
 from palmette.studies import sweep
 from palmette.studies.config import Experiment
@@ -68,6 +69,17 @@ def test_the_grid_on_the_page_has_24_runs(tmp_path):
     page = (Path(__file__).parent.parent / "docs" / "sweeps.md").read_text()
     found = grid(tmp_path, re.search(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])
     assert len(found) == len({e.id for e in found}) == 24
+
+
+def test_the_densities_on_the_page_are_reached_by_the_slowest_of_its_runs(tmp_path):
+    page = (Path(__file__).parent.parent / "docs" / "sweeps.md").read_text()
+    runs = grid(tmp_path, re.search(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])
+    slowest = [e for e in runs if (e.method, e.p, e.scope, e.seed) == ("sap", 0.5, "neuron", 0)]
+    (folder,) = sweep.run(slowest, tmp_path / "runs")
+    wanted = re.findall(r"^palmette table runs --at (\S+)", page, re.MULTILINE)
+    assert len(wanted) == 2
+    assert RunDir(folder).records()[-1]["retrained"]["density"] < min(densities(wanted[0]))
+    assert wanted[0] == wanted[1]
 
 
 @pytest.mark.parametrize("content", ["", "# later\n", "[base]\n[axes]\n", "[[variants]]\n"])
