@@ -162,6 +162,7 @@ def test_all_figures_are_drawn_that_runs_are_there_for():
     assert Path("all/table3.tex").exists()
 
 
+@pytest.mark.slow
 def test_of_all_figures_those_without_their_subject_are_not_drawn_and_named_with_what_is_missing():
     run("fig1", *TINY)
     result = paper("all", "--from", "runs", "--out", "all")

@@ -203,6 +203,7 @@ def test_a_dry_run_of_training_that_diverges_says_what_it_costs():
     assert plan["seconds"] > 0
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_networks_that_cannot_be_stacked_says_what_they_cost():
     (plan,) = lines(run(*SMALL, "--model", "own_models:branches", "--seeds", "0,1", "--dry-run"))
     assert plan["seconds"] > 0

@@ -264,7 +264,7 @@ def test_of_runs_that_failed_before_their_first_round_the_reason_is_said(runs, t
     assert "which failed: diverged: its loss is nan" in (tmp_path / "a.html").read_text()
 
 
-@pytest.mark.parametrize("name", ["experiment.toml", "records.jsonl"])
+@pytest.mark.parametrize("name", [pytest.param("experiment.toml", marks=pytest.mark.slow), "records.jsonl"])
 def test_a_damaged_run_is_left_out_of_table_and_report_in_the_same_words(runs, tmp_path, name):
     copy = Path(shutil.copytree(runs, tmp_path / "runs"))
     first, *others = sorted(file.parent for file in copy.glob("*/records.jsonl"))

@@ -81,7 +81,7 @@ def test_one_step_of_a_fleet_is_one_step_of_each_member_alone(digits, recipe, ma
     agree(together, alone, 1e-5)
 
 
-@pytest.mark.parametrize("name", ["linear", "mlp", "transformer"])
+@pytest.mark.parametrize("name", ["linear", "mlp", pytest.param("transformer", marks=pytest.mark.slow)])
 def test_every_stackable_model_trains_as_if_alone(digits, name):
     digits = dataclasses.replace(
         digits, train_images=digits.train_images[:50], train_labels=digits.train_labels[:50]

@@ -246,6 +246,7 @@ def test_a_setting_that_varies_stands_on_every_series_that_has_it_and_not_by_def
     ]
 
 
+@pytest.mark.slow
 def test_a_page_of_several_networks_has_a_short_title_and_links_to_its_sections():
     runs = [run_of(Experiment(model=model), [0.9]) for model in ("mlp", "linear", "cnn")]
     text = page([*runs, run_of(Experiment(seed=1), [0.9])])

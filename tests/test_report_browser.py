@@ -295,6 +295,7 @@ def axes_of(browser, file, runs):
     return dict(found)
 
 
+@pytest.mark.slow
 def test_the_axis_of_few_rounds_has_whole_rounds_only(browser, tmp_path):
     for count in (1, 2, 4):
         found = axes_of(browser, tmp_path / "few.html", [run_of(Experiment(), [0.9] * count)])

@@ -71,6 +71,7 @@ def test_the_grid_on_the_page_has_24_runs(tmp_path):
     assert len(found) == len({e.id for e in found}) == 24
 
 
+@pytest.mark.slow
 def test_the_densities_on_the_page_are_reached_by_the_slowest_of_its_runs(tmp_path):
     page = (Path(__file__).parent.parent / "docs" / "sweeps.md").read_text()
     runs = grid(tmp_path, re.search(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)[1])
