@@ -93,7 +93,7 @@ def _fashion(a: Ablation) -> tuple[str, list[str], str]:
 def _one_seed(a: Ablation) -> tuple[str, list[str], str]:
     """By rule, of a network that the paper speaks of, and perhaps not all runs yet."""
     epochs, usual = a.study.frame["epochs"].iloc[0], rounds_of(a.study.frame["model"].iloc[0])
-    worse = {1: "better than", 0: "not clearly other than", -1: "worse than"}
+    said = {1: "better than", 0: "not clearly other than", -1: "worse than"}
     points = [f"**Is neuron scope the best for SAP?** {best(a)}."]
     if won := [key for key, (_, verdict) in a.judged(inside(LT)).items() if verdict > 0 and key[1] <= FEW]:
         scopes = [scope for scope in OTHERS if any(title.startswith(scope) for title, _ in won)]
@@ -105,7 +105,7 @@ def _one_seed(a: Ablation) -> tuple[str, list[str], str]:
         one = a.clear((HEAVY, "global"), (LT, "global"), 0.1)
         points = [ablation_turns.point(a), *points, speeds(a)]
         points.append(
-            f"**One large cut is {worse[one]} many small ones:** {at_once(a)}. The question came from "
+            f"**One large cut is {said[one]} many small ones:** {at_once(a)}. The question came from "
             f"[FashionMNIST](../{FASHION.study.name}/README.md)."
         )
     return (
@@ -126,7 +126,7 @@ def across(a: Ablation) -> str:
     methods global scope is the best there."""
     pairs = {f"{n}, {s}": ((n, s), (LT, "global")) for n in SAPS for s in OTHERS}
     found = {key: value for key, value in a.judged(pairs).items() if key[1] <= FEW}
-    if any(verdict > 0 for _, verdict in found.values()):
+    if not found or any(verdict > 0 for _, verdict in found.values()):
         return ""
     reaches = "reaches" if all(gap.mean < 0 for gap, _ in found.values()) else "is clearly ahead of"
     at = next(d for d in (0.01, *DENSITIES) if a.shown(LT, "global", d) and any(key[1] == d for key in found))

@@ -154,7 +154,7 @@ def density_tables(equal: pd.DataFrame) -> list[str]:
             if gaps
             else f"Beside {LT} nothing can be laid yet.",
             "Accuracy between two rounds is interpolated in the logarithm of the density, but not across a cut "
-            f"that leaves less than 1/{WIDE} of the weights.",
+            f"that leaves less than 1/{WIDE} of the weights (unless a round is within 5 %).",
             "The 95 % interval is by percentile bootstrap, Student's where there are fewer than "
             f"{ENOUGH} pairs, for which a bootstrap is too narrow. These are {count} comparisons, so some "
             "intervals leave out 0 by chance: **bold** is what holds when all are judged together (paired "

@@ -251,6 +251,7 @@ def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on():
         (["fig2", "--epochs", "0"], "--epochs must be at least 1, got 0"),
         (["table2", "--models", "mlp"], "not of runs, so --models would change nothing"),
         (["table1", "table3", "--epochs", "3", "--log"], "so --epochs, --log would change nothing"),
+        (["table1", "--json"], "so --json would change nothing"),
         (["table1", "--from", "data"], "so --from would change nothing"),
         (["fig2", "--out", ""], "--out must be the name of a folder"),
         (["fig2", "--from", "nowhere"], "no folder at 'nowhere'"),

@@ -284,6 +284,8 @@ def test_a_run_that_does_not_say_what_it_is_any_more_is_named_until_its_command_
     whole = palmette("table", "runs").stdout
     first = sorted(Path("runs").glob("*/experiment.toml"))[0]
     first.unlink()
+    Path("runs/notes").mkdir()
+    Path("runs/notes/records.jsonl").write_text("{}\n")  # of something else
     said = f"'{first.parent}' has records, but no experiment.toml that says what is run in it; the command"
     for command in (("table", "runs"), ("report", "runs", "-o", "a.html"), ("sweep", "--status", "runs")):
         assert said in palmette(*command).stderr

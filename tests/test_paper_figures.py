@@ -366,14 +366,14 @@ def test_a_run_under_way_is_drawn_as_far_as_it_goes(shelf):
     runs = [(e, records[: 1 + (label(e) == METHODS[0])]) for e, records in whole.runs]
     part = replace(whole, runs=tuple(runs))
     assert [len(xy[0]) for xy in lines_of(draw(part).axes[0]).values()] == [2, 1, 1, 1]
-    assert "rounds 0 to 1 (of 2, 6 of 8 runs up to 0, so far)" in part.caption
+    assert "rounds 0 to 1 (of 2, 6 of 8 runs up to 0, not all at their end)" in part.caption
 
 
 def test_the_caption_says_how_many_runs_are_behind_the_others(shelf):
     whole = picture_of(shelf, "rounds")
     (first, records), (second, more), *others = whole.runs
     late = replace(whole, runs=((first, records[:1]), (second, more[:2]), *others))
-    assert "in each of rounds 0 to 2 (2 of 8 runs up to 0–1, so far), 2 seeds" in late.caption
+    assert "in each of rounds 0 to 2 (2 of 8 runs up to 0–1, not all at their end), 2 seeds" in late.caption
     short = replace(whole, runs=((replace(first, rounds=1), [records[0], records[1] | DONE]), *whole.runs[1:]))
     assert "in each of rounds 0 to 2 (1 of 8 runs up to 1), 2 seeds" in short.caption
     assert "nothing left" not in short.caption
@@ -390,8 +390,12 @@ def test_the_papers_protocol_is_not_claimed_of_runs_under_way(shelf):
     ended = [records[0]] * 30 + [records[0] | DONE]
     picture = Picture(figure, tuple((e, ended) for e in planned), planned)
     assert picture.caption.startswith("The paper's protocol: 200 epochs in each of rounds 0 to 30, 4 seeds.")
+    stopped = replace(picture, runs=(*picture.runs[:-1], (replace(planned[-1], stop="small-cut:0.01"), ended)))
+    assert stopped.caption.startswith("Here 200 epochs")
     late = replace(picture, runs=(*picture.runs[:-1], (planned[-1], [records[0]] * 4)))
-    assert late.caption.startswith("Here 200 epochs in each of rounds 0 to 30 (1 of 16 runs up to 3, so far), 4")
+    assert late.caption.startswith(
+        "Here 200 epochs in each of rounds 0 to 30 (1 of 16 runs up to 3, not all at their end), 4"
+    )
 
 
 def test_a_line_ends_with_the_first_of_its_runs_and_the_caption_says_where(shelf):
@@ -399,7 +403,7 @@ def test_a_line_ends_with_the_first_of_its_runs_and_the_caption_says_where(shelf
     (first, records), *others = whole.runs
     early = [records[0], records[1] | {"stopped": "the last step cut nothing"}]
     part = replace(whole, runs=((first, early), *others))
-    uneven = f"Means go as far as all of their runs: {label(first)} to round 1 (single runs to 2)."
+    uneven = f"Means go as far as all of their runs: {label(first)} to round 1 (others to 2)."
     assert f"{uneven} Runs that end early had nothing left to cut." in part.caption
     stopped = replace(part, runs=((replace(first, stop="small-cut:0.01"), early), *others))
     assert "Runs that end early had nothing left to cut or were stopped." in stopped.caption
@@ -454,7 +458,7 @@ def test_the_name_has_the_last_round_that_is_there(shelf):
     under_way = [(e, [r | {"stopped": None} for r in records]) for e, records in picture_of(shelf, "rounds").runs]
     begun = Picture(figure_of("rounds"), tuple(under_way), planned)
     assert begun.name == "fig of rounds-e1-t2-n2"
-    assert "rounds 0 to 2 (of 4, so far)" in begun.caption
+    assert "rounds 0 to 2 (of 4, not all at their end)" in begun.caption
     ended = [(e, [*records[:-1], records[-1] | DONE]) for e, records in under_way]  # with nothing left to cut
     assert replace(begun, runs=tuple(ended)).name == "fig of rounds-e1-t4-n2"
 

@@ -357,17 +357,28 @@ def test_an_index_that_turned_up_too_late_is_not_counted_as_in_time():
     late = run_of(Experiment(), [0.9, 0.88, 0.88, 0.88, 0.88], [0.5, 0.4, 0.3, 0.4, 0.5])
     early = run_of(Experiment(seed=1), [0.9] * 5, [0.5, 0.4, 0.3, 0.4, 0.5])
     assert verdict(studies([late, early])[0])[-1] == (
-        "The PQ Index was lowest 2 rounds or more before the end, or the collapse, and higher since, in 2 of 2 "
-        "runs: in 1 of these while accuracy was still within one point of dense. 0 of 2 collapsed."
+        "In 2 of 2 runs the lowest PQ Index came 2 rounds or more before the end, or the collapse, and the index "
+        "was higher in between: in 1 of these while accuracy was still within one point of dense. 0 of 2 "
+        "collapsed."
     )
     assert verdict(studies([late])[0])[-1] == (
-        "The PQ Index was lowest when accuracy was no longer within one point of dense, and higher in the rounds "
-        "after; the run did not collapse."
+        "Before its end the PQ Index was lowest when accuracy was no longer within one point of dense, and higher "
+        "in the rounds that followed; the run did not collapse."
     )
     assert verdict(studies([early])[0])[-1] == (
-        "The PQ Index was lowest while accuracy was still within one point of dense, and higher in the rounds "
-        "after; the run did not collapse."
+        "Before its end the PQ Index was lowest while accuracy was still within one point of dense, and higher in "
+        "the rounds that followed; the run did not collapse."
     )
+    collapsed = run_of(Experiment(), [0.9] * 4 + [0.1] * 2, [0.4, 0.2, 0.3, 0.35, 0.05, 0.01])
+    assert verdict(studies([collapsed])[0])[-1].startswith("Before the collapse the PQ Index was lowest while")
+
+
+def test_one_series_of_several_runs_is_compared_with_single_ones():
+    stays = [run_of(Experiment(seed=seed), [0.9, 0.8]) for seed in (0, 1)]
+    alone = run_of(Experiment(method="one-shot"), [0.9, 0.9])
+    first, *_ = verdict(studies([*stays, alone])[0])
+    assert first.startswith("One Shot goes furthest in these rounds")
+    assert first.endswith("A single seed says nothing about noise.")
 
 
 def validated(run, accuracies):
@@ -479,7 +490,7 @@ def test_one_run_in_two_folders_is_refused_as_in_a_table(runs_folder, tmp_path):
     ]
     assert [result.exit_code for result in said] == [2, 2]
     assert said[0].stderr == said[1].stderr
-    assert re.fullmatch("palmette: the run .* is in '.*' and in '.*'; give one of them\n", said[0].stderr)
+    assert re.fullmatch("palmette: one run is in '.*' and in '.*'; give one of them\n", said[0].stderr)
     assert not (tmp_path / "a.html").exists()
 
 

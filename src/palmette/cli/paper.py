@@ -126,7 +126,7 @@ def paper(
 
 def _refuse_for_tables(ctx: click.Context) -> None:
     """Raise if there are flags that nothing is done with where tables alone are asked for."""
-    heeded = ("names", "out", "dry_run", "for_program")
+    heeded = ("names", "out", "dry_run")
     given = [
         parameter.opts[0]
         for parameter in ctx.command.params

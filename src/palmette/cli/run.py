@@ -173,12 +173,19 @@ class Command:
         with self._signals(display):
             self._train(display)
             finished = [s.experiment.id for s in self.standings() if s.state == "finished"]
-            if self.signal and len(finished) < len(self.planned):
-                self._say_how_to_go_on()
-                return 128 + self.signal
             for name in finished:  # by another process, which had taken it
                 self.problems.pop(name, None)
-            self._conclude(console, live)
+            ended = self.signal if len(finished) < len(self.planned) else 0
+            try:
+                if ended:
+                    self._say_how_to_go_on()
+                else:
+                    self._conclude(console, live)
+            finally:
+                if live:
+                    self._tell_what_failed()
+        if ended:
+            return 128 + ended
         return max((2 if isinstance(e, RunBusy | RunDamaged) else 1 for e in self.problems.values()), default=0)
 
     def names(self) -> list[str]:
@@ -263,9 +270,8 @@ class Command:
         console.print(f"{what}: {runs} on {where} into {self.out}\n", soft_wrap=True)
 
     def _conclude(self, console: Console, live: bool) -> None:
-        """What came out, on disk and on the screen, and what is not finished."""
-        from palmette.cli.watch import by_reason, why_not
-        from palmette.errors import RunBusy
+        """What came out, on disk and on the screen."""
+        from palmette.cli.watch import why_not
         from palmette.reports.tables import NOTES, as_table, summary, why_stopped
         from palmette.studies.rundir import RunDir
 
@@ -291,7 +297,12 @@ class Command:
             held = f"{size(kept)} in {counted(len(folders), 'folder')}"
             console.print(f"runs    {self.out}{os.sep}, {held}\n", soft_wrap=True)
             self._suggest(console)
-        # Those that others have are named already, once for all of them.
+
+    def _tell_what_failed(self) -> None:
+        """By its reason; what other commands have is named already, once for all of it."""
+        from palmette.cli.watch import by_reason, why_not
+        from palmette.errors import RunBusy
+
         failed = [
             (name, e.seed, why_not(e.id, why))
             for name, e in zip(self.names(), self.planned, strict=True)

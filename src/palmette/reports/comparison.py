@@ -29,8 +29,7 @@ SEED = 0
 ENOUGH = 16
 """Pairs for a bootstrap, which is too narrow for fewer: they have Student's interval."""
 WIDE, CLOSE = 4, 1.05
-"""Between rounds whose densities have a larger ratio than the first nothing is interpolated, unless that to one of
-them is below the second."""
+"""Ratios of densities: of two rounds too far apart to interpolate, and to one of them that is near enough."""
 
 _OF_METHOD = tuple(name for name, (other, _) in BELONGS_TO.items() if other == "method")
 _OF_LABEL = ("p", "q")  # which `label` says
@@ -319,13 +318,11 @@ def _varied(frame: pd.DataFrame) -> list[str]:
 def _notes(frame: pd.DataFrame) -> str:
     shared = [f"{n} {setting(frame[n].iloc[0])}" for n in _ALWAYS if n not in _varied(frame)]
     notes = [f"{', '.join(shared)}."] if shared else []
-    notes.append(
-        "Accuracy is that on the test set, mean ± standard deviation over n runs that differ in the seed."
-    )
+    notes.append("Accuracy is that on the test set, mean ± standard deviation over n runs of different seeds.")
     if "round" not in frame:
         notes.append(
-            f"It is interpolated linearly in the logarithm of the density, and empty where not reached or where "
-            f"one cut leaves less than 1/{WIDE:g} of the weights."
+            f"It is interpolated linearly in the logarithm of the density; empty where not reached, and in the "
+            f"midst of a cut that leaves less than 1/{WIDE} of the weights."
         )
     if "baseline" in frame:
         notes.append(

@@ -43,7 +43,8 @@ def panels(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Pane
     every = EVERY if last >= FEW_ROUNDS else 1
     n = max(len(series.runs) for series in study.series)
     over = f"Mean of up to {n} seeds; the band is one standard deviation. " if n > 1 else ""
-    marked = f"▲ lowest index, if {FOLLOWING} rounds or more follow; ✚ collapse (of the mean curve)."
+    lowest = f"▲ lowest index before a collapse, if {FOLLOWING} rounds or more follow there"
+    marked = f"{lowest}; ✚ collapse (of the mean curve)."
     return {
         "accuracy": Panel(
             "Test accuracy",

@@ -62,13 +62,9 @@ class Study:
 
 
 def studies(runs: Iterable[Run]) -> list[Study]:
-    """The runs that left records, by data and model; of one that is there twice that with more rounds counts."""
-    known: dict[str, Run] = {}
-    for experiment, records in runs:
-        if len(records) > len(known.get(experiment.id, (experiment, ()))[1]):
-            known[experiment.id] = (experiment, records)
+    """The runs that left records, by data and model."""
     groups: dict[tuple[str, str], list[Run]] = {}
-    for run in sorted(known.values(), key=lambda run: _order(run[0])):
+    for run in sorted((run for run in runs if run[1]), key=lambda run: _order(run[0])):
         groups.setdefault((run[0].data, run[0].model), []).append(run)
     return [Study(data, model, _series(many)) for (data, model), many in sorted(groups.items())]
 

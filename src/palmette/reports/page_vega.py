@@ -56,7 +56,8 @@ def over_rounds(last: int, kind: str = "Q") -> Any:
     if kind == "Q":
         scale = alt.Scale(domain=[0, max(last, 1)], nice=False)
         return alt.X("round:Q", title=ROUND, scale=scale, axis=alt.Axis(**axis))
-    return alt.X("round:O", title=ROUND, axis=alt.Axis(**axis))
+    scale = alt.Scale(domain=list(range(last + 1)))  # those of a run that ended before would hide the numbers
+    return alt.X("round:O", title=ROUND, scale=scale, axis=alt.Axis(**axis))
 
 
 def ticks(last: int) -> list[int]:

@@ -110,7 +110,7 @@ def _furthest(rows: Sequence[Row]) -> str:
     # The best of many single runs is the luckiest: where some series have several runs, one of these leads.
     several = [row for row in rows if row["n"] > 1]
     single = [row for row in rows if row["n"] == 1]
-    if not several or not single:
+    if not single or not any(round for row in several for round in row["round"]):
         return _compared(rows)
     lucky = min(single, key=_mean)
     return (
@@ -139,7 +139,7 @@ def _compared(rows: Sequence[Row], among: str = "") -> str:
     if not others:
         return f"{text}."
     text += f"; {others[0]['series']} comes next with {percent(others[0]['density'])}."
-    if best["n"] == 1:
+    if 1 in (best["n"], others[0]["n"]):
         return f"{text} A single seed says nothing about noise."
     return f"{text} They differ by more than their two standard deviations together."
 
@@ -165,11 +165,11 @@ def _hypothesis(rows: Sequence[Row]) -> str:
         while_good = "while accuracy was still" if in_time else "when accuracy was no longer"
         end = "collapsed later" if collapsed else "did not collapse"
         return (
-            f"The PQ Index was lowest {while_good} within one point of dense, and higher in the rounds after; "
-            f"the run {end}."
+            f"Before {'the collapse' if collapsed else 'its end'} the PQ Index was lowest {while_good} within one "
+            f"point of dense, and higher in the rounds that followed; the run {end}."
         )
     return (
-        f"The PQ Index was lowest {FOLLOWING} rounds or more before the end, or the collapse, and higher since, "
-        f"in {turned} of {n} runs: in {in_time} of these while accuracy was still within one point of dense. "
-        f"{collapsed} of {n} collapsed."
+        f"In {turned} of {n} runs the lowest PQ Index came {FOLLOWING} rounds or more before the end, or the "
+        f"collapse, and the index was higher in between: in {in_time} of these while accuracy was still within "
+        f"one point of dense. {collapsed} of {n} collapsed."
     )

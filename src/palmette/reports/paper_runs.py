@@ -102,7 +102,7 @@ class Picture:
         other = (self.figure.data, self.figure.model) != (self.paper.data, self.paper.model)
         ours = self._protocol(f" of {_network(self.figure)}" if other else "")
         theirs += f" of {_network(self.paper)}" if other else ""
-        same = ours == theirs
+        same = ours == theirs and not any(e.stop for e, _ in self.runs)
         lines = [f"The paper's protocol: {ours}." if same else f"Here {ours}; in the paper {theirs}."]
         if self.figure.kind == "p-q map":
             lines.append("Means over seeds." if self.seeds[-1] > 1 else "")
@@ -175,7 +175,7 @@ class Picture:
         for many in self._lines.values():
             ends = sorted(len(records) - 1 for _, records in many)
             if ends[0] < ends[-1]:
-                found.append(f"{self._said(many[0][0])} to round {ends[0]} (single runs to {ends[-1]})")
+                found.append(f"{self._said(many[0][0])} to round {ends[0]} (others to {ends[-1]})")
         return found
 
     @property
@@ -202,7 +202,7 @@ class Picture:
         if behind := sorted(t for t in (*under_way, *shorter) if t < last):
             each = f"{behind[0]}–{behind[-1]}" if behind[0] != behind[-1] else str(behind[0])
             said.append(f"{len(behind)} of {len(self.runs)} runs up to {each}")
-        said += ["so far"] if said and under_way else []
+        said += ["not all at their end"] if said and under_way else []
         return (f"each of rounds 0 to {last}" if last else "round 0") + (f" ({', '.join(said)})" if said else "")
 
     @property

@@ -53,7 +53,7 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
     known: dict[str, Path] = {}
     for path, (e, _) in found.items():
         if (other := known.setdefault(e.id, path)) != path:
-            raise ValueError(f"the run {e.id} is in {str(other)!r} and in {str(path)!r}; give one of them")
+            raise ValueError(f"one run is in {str(other)!r} and in {str(path)!r}; give one of them")
     return found, left_out
 
 

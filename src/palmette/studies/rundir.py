@@ -274,9 +274,10 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
         for archive in [file.resolve() for file in files if file.suffix == ".xz"]:
             files += _called(_unpacked(archive, archive.stat().st_mtime_ns), *_OF_RUNS)
         for run in [RunDir(file.parent) for file in files if file.name in _OF_RUNS]:
-            # An experiment that somebody wrote and keeps beside the runs has neither lock nor records; a run of
-            # `prune_and_retrain` whose budget is no method of an `Experiment` has settings of its own.
-            known = run.experiment.exists() or not run.settings.exists()
+            # An experiment that somebody wrote and keeps beside the runs has neither lock nor records, and records
+            # of something else no timings; a run of `prune_and_retrain` whose budget is no method of an
+            # `Experiment` has settings of its own.
+            known = run.experiment.exists() or (run.timings_file.exists() and not run.settings.exists())
             if known and (run.lock_file.exists() or run.records_file.exists()):
                 found[run.path.resolve()] = run
     return list(found.values())
@@ -333,7 +334,7 @@ def _explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[Non
         if getattr(cause, "errno", None) in _NO_ENTRY:
             raise NotWritten(
                 f"cannot write into the {kind} {str(folder)!r}: {said(cause)}. Choose another folder, or make it "
-                "writable; what was written before is whole."
+                "writable."
             ) from error
         free = "unknown"
         with suppress(OSError):
