@@ -78,8 +78,8 @@ def one_line(lines: Mapping[str, Many], lowest: float) -> list[str]:
     return [f"{listed(names)} are one line" for at, names in same.items() if at and len(names) > 1]
 
 
-def gap_table(a: Ablation, columns: Mapping[str, Pair]) -> tuple[str, dict[tuple[str, float], int]]:
-    """Differences between two methods in their scopes at equal density, as a table and as verdicts.
+def gap_table(a: Ablation, columns: Mapping[str, Pair]) -> str:
+    """Differences between two methods in their scopes at equal density.
 
     Bold is what holds when all of the table is judged together; of one seed nothing is. Where nothing can be
     compared there is no table.
@@ -92,8 +92,7 @@ def gap_table(a: Ablation, columns: Mapping[str, Pair]) -> tuple[str, dict[tuple
             cells.append(bold(difference(gap), verdict and several))
         if any(cells):
             rows.append((percent(d), *cells))
-    verdicts = {key: verdict for key, (_, verdict) in found.items()}
-    return table(("weights", *columns), rows, words=0) if rows else "", verdicts
+    return table(("weights", *columns), rows, words=0) if rows else ""
 
 
 def text(a: Ablation) -> bytes:
@@ -103,7 +102,7 @@ def text(a: Ablation) -> bytes:
         for name in SAPS
         for scope in SCOPES[:2]
     }
-    (scopes, _), (to_lottery, _) = (gap_table(a, columns) for columns in (of_scopes, inside(LT)))
+    scopes, to_lottery = (gap_table(a, columns) for columns in (of_scopes, inside(LT)))
     reading = ablation_points.reading(a)
     several = len(a.seeds) > 1
     few_pairs = (

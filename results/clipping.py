@@ -6,10 +6,10 @@ import math
 from typing import TYPE_CHECKING
 
 from palmette.reports.comparison import named, read
-from palmette.reports.paper_published import published
+from palmette.reports.paper_published import Published, published
 from palmette.studies.rundir import find_runs
 from results.answers import SAP2, column
-from results.epochs import PAPER, READ_OFF, ROWS, marks, names_in_file, read_off, rounds_figure
+from results.epochs import PAPER, READ_OFF, ROWS, by_ruler, marks, names_in_file, read_off, rounds_figure
 from results.pictures import Many, in_one
 from results.study import Study, bold, prose, save, table, true
 
@@ -25,12 +25,18 @@ def clipped_first(study: Study) -> pd.DataFrame:
     return named(read([study.folder / RUN]))
 
 
+def _theirs(study: Study) -> tuple[Published, str]:
+    """The values that were published, and what their file calls SAP (1, 2)."""
+    found = published(rounds_figure(study))
+    assert found is not None
+    return found, names_in_file([study])[SAP2]
+
+
 def write(study: Study) -> None:
     """Both ways in a picture, beside the published values."""
     if not (study.folder / RUN).exists():
         return
-    theirs, in_file = published(rounds_figure(study)), names_in_file([study])[SAP2]
-    assert theirs is not None
+    theirs, in_file = _theirs(study)
     (run,) = find_runs(study.folder / RUN)
     both: list[Many] = [[records for _, records in study.of(SAP2)], [run.records()]]
     lines = {way: {SAP2: many} for way, many in zip(WAYS, both, strict=True)}
@@ -43,8 +49,7 @@ def section(study: Study) -> list[str]:
     """Both ways beside the published values; nothing where only one was tried."""
     if not (study.folder / RUN).exists():
         return []
-    theirs, in_file = published(rounds_figure(study)), names_in_file([study])[SAP2]
-    assert theirs is not None
+    theirs, in_file = _theirs(study)
     frames = study.frame, clipped_first(study)
     rounds = range(int(frames[1]["round"].max()) + 1)
     rows, met, count = [], [0, 0], 0
@@ -55,7 +60,7 @@ def section(study: Study) -> list[str]:
             cells = []
             for t, (there, mark) in found.items():
                 here = scale * float(column(frame, SAP2, t, value).mean())
-                far = abs(here - there) > (2 * sure if "*" in mark else sure)
+                far = by_ruler(here, there, mark, sure) > 1
                 cells.append("" if math.isnan(here) else bold(f"{here:.{digits}f}", far))
                 met[i] += _counts(study, t, there) and not far
             rows.append((title, way, *cells))

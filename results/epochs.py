@@ -197,7 +197,7 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
             for title, (panel, value, scale, sure) in READ_OFF.items():
                 here, digits = scale * float(column(f, name, t, value).mean()), 3 if scale == 1 else 1
                 theirs, mark = read_off(values, panel, in_file, t)
-                off = abs(here - theirs) / (2 * sure if "*" in mark else sure)
+                off = by_ruler(here, theirs, mark, sure)
                 shown = "" if math.isnan(theirs) else f" ({theirs:.{digits}f}{mark})"
                 cells.append(bold(f"{here:.{digits}f}", off > 1) + shown)
                 # Dense networks are the same for all methods, and what Lottery Ticket keeps is no finding.
@@ -228,6 +228,11 @@ def _published(studies: Sequence[Study], values: Published, figure: PaperFigure)
             "rule are not."
         ),
     ]
+
+
+def by_ruler(here: float, theirs: float, mark: str, sure: float) -> float:
+    """How far a value is from one that was read off, in units of what a ruler can tell; NaN without the latter."""
+    return abs(here - theirs) / (2 * sure if "*" in mark else sure)
 
 
 def read_off(values: Published, panel: str, method: str, t: int) -> tuple[float, str]:

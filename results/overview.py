@@ -136,7 +136,7 @@ def text() -> bytes:
             "](cifar10-resnet18/README.md#clipped-before-masked), as far as one run tells; other methods and "
             "networks were not tried so.",
             "Verdicts in the tables *Beside the paper* are given by rules, the same for all networks: "
-            "[claims.py](claims.py) has them.",
+            "[claims.py](claims.py) and [ablation_claims.py](ablation_claims.py) have them.",
             "Training is in bfloat16, the paper's in float32: [no difference is "
             f"seen]({precision.STUDY.name}/README.md) in the MLP on FashionMNIST, where both were tried.",
         ),

@@ -115,6 +115,12 @@ class Lines:
         plain = json.loads(json.dumps(line), parse_constant=lambda _: None)
         click.echo(json.dumps(plain))
 
+    def fail(self, run: int, said: str) -> None:
+        """On stderr, with all that the run is called."""
+        experiment = self.standings[run].experiment
+        name = f"{self.pace.names[run]}, seed {experiment.seed} ({experiment.id})"
+        click.echo(f"palmette: {name}: {said}", err=True)
+
     def end(self, run: int, said: str) -> None:
         """Nothing is said of what is over."""
         self.pace.end(run)
@@ -166,6 +172,9 @@ class Live:
         """Its row shows what the round left."""
         self.pace.reach(run, _units(self.standings[run].experiment, record["round"] + 1))
         self.rows[run] |= _numbers(record, self.standings[run].experiment)
+
+    def fail(self, run: int, said: str) -> None:
+        """Nothing: its row says so, and all that failed is listed at the end."""
 
     def end(self, run: int, said: str) -> None:
         """Its row says how it ended."""

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.live import Live
 from palmette.errors import RunBusy, RunDamaged, in_words
 from palmette.studies.config import Experiment
 from palmette.studies.in_step import Observer, Progress
@@ -25,7 +24,6 @@ class Watch(Observer):
     def __init__(self, command: Command, display: Display) -> None:
         self.command, self.display = command, display
         self.number = {experiment.id: number for number, experiment in enumerate(command.planned)}
-        self.names = command.names()
         self.events: dict[str, Events] = {}
         self.busy: list[Experiment] = []
 
@@ -49,9 +47,7 @@ class Watch(Observer):
             said = f"in use by {self._owner(experiment)}"
         elif isinstance(outcome, Exception):
             said = why_not(experiment.id, outcome)
-            if not isinstance(self.display, Live):  # whose row says so; those of a reason are listed at the end
-                name = f"{self.names[self.number[experiment.id]]}, seed {experiment.seed}"
-                click.echo(f"palmette: {name} ({experiment.id}): {said}", err=True)
+            self.display.fail(self.number[experiment.id], said)
             said = f"damaged: {said}" if isinstance(outcome, RunDamaged) else said
         else:
             said = outcome
