@@ -11,7 +11,7 @@ from torch.nn.utils import prune as torch_prune
 
 import palmette as pm
 from benchmarks.meters import Figure, device_seconds, extra_bytes, ms, seconds
-from palmette.measures import fused
+from palmette.measures import cuda_sums as fused
 from palmette.measures.rows import Rows
 from palmette.pruning.selection import select, threshold
 

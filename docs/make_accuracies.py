@@ -9,9 +9,9 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from palmette.reports.paper_published import Published, published, read
+from palmette.reports.paper.published import Published, published, read
 from palmette.studies.paper import FIGURES
-from palmette.studies.records import read_runs
+from palmette.studies.record import read_runs
 
 HERE = Path(__file__).parent
 DRAWN, APART, OURS = "#D55E00", "#0072B2", "#333333"

@@ -20,8 +20,8 @@ from marks import renewed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import palmette as pm
-from palmette.integrations.calibration import prune_calibrated
-from palmette.integrations.checkpoints import prune_checkpoint
+from palmette.checkpoints.calibration import prune_calibrated
+from palmette.checkpoints.prune import prune_checkpoint
 
 DENSITIES = (0.8, 0.5)
 WINDOWS, TOKENS, SENTENCES = 8, 1024, 64

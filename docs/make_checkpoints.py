@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 import palmette as pm
-from palmette.integrations.checkpoints import prune_checkpoint
+from palmette.checkpoints.prune import prune_checkpoint
 from palmette.pruning.scopes import SCOPES
 from palmette.training.models.cifar_resnet import CifarResNet
 

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 from marks import renewed
 
 from palmette.reports.figures import LINES, STYLE
-from palmette.studies.rundir import RunDir
+from palmette.studies.folder import RunDir
 
 HERE = Path(__file__).parent
 PAGE, FIGURE, RUN = HERE / "renda.md", HERE / "renda.png", HERE / "renda/lottery-ticket-e120-s0"

@@ -23,8 +23,8 @@ import torch
 from make_checkpoints import PAGE
 from marks import renewed
 
-from palmette.integrations import shards
-from palmette.integrations.checkpoints import Writer
+from palmette.checkpoints.formats import safetensors as shards
+from palmette.checkpoints.prune import Writer
 
 SIDE = 4096
 SIZES = (10**6, 10**7, 10**8, 10**9, 10**10)

@@ -27,7 +27,7 @@ import torch
 
 import palmette as pm
 from palmette.pruning.budgets import Budget
-from palmette.studies.rundir import RunDir
+from palmette.studies.folder import RunDir
 from palmette.training.data import Images, load
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate

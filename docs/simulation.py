@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from palmette.studies.config import Experiment
-from palmette.studies.crews import Crew, Schedule, kind
+from palmette.studies.experiment import Experiment
+from palmette.studies.scheduler import Crew, Schedule, kind
 
 GPUS, PER_MACHINE, SEED = 1_000, 8, 0
 SLOW, SLOWNESS = 0.01, 2.0  # of the GPUs take twice as long

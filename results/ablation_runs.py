@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from palmette.reports.comparison import at_densities
 from palmette.studies.paper import ETAS, GAMMAS, PS, QS, SEEDS
-from palmette.studies.records import read_runs
+from palmette.studies.record import read_runs
 from results.answers import DENSITIES, LEVEL, SAP, Difference, Spread, adjusted
 from results.four_methods import CIFAR_CNN_20, MLP
 from results.pictures import Many

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from palmette.reports.figures import points as points_of
-from palmette.reports.paper import draw
+from palmette.reports.paper.drawing import draw
 from palmette.studies.paper import FIGURES
 from results import ablation_points, ablation_turns
 from results.ablation_claims import SAPS, inside

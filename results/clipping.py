@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from palmette.reports.comparison import named, read
-from palmette.reports.paper_published import Published, published
-from palmette.studies.rundir import find_runs
+from palmette.reports.paper.published import Published, published
+from palmette.studies.folder import find_runs
 from results.answers import SAP2, column
 from results.epochs import PAPER, READ_OFF, ROWS, by_ruler, marks, names_in_file, read_off, rounds_figure
 from results.pictures import Many, in_one

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from palmette.reports.figures import PANELS
-from palmette.reports.paper import PRUNED, RETRAINED
-from palmette.reports.paper_published import Published, name_in_file, published
+from palmette.reports.paper.drawing import PRUNED, RETRAINED
+from palmette.reports.paper.published import Published, name_in_file, published
 from palmette.studies.paper import FIGURES, PaperFigure
 from results.answers import LT, METHODS, Spread, column, last_round, present
 from results.pictures import in_one

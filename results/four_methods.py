@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from palmette.reports.figures import draw as draw_overview
-from palmette.reports.paper import draw
-from palmette.reports.paper_published import Published, published
+from palmette.reports.paper.drawing import draw
+from palmette.reports.paper.published import Published, published
 from palmette.studies.paper import FIGURES, PaperFigure
 from results import clipping, epochs, few_rounds, readings, readings_cifar10
 from results.answers import Shape, equal_density, present, shape

@@ -13,7 +13,7 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from palmette.studies.rundir import find_runs
+from palmette.studies.folder import find_runs
 
 DIGITS = 6
 

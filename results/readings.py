@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from palmette.reports.paper_published import published
+from palmette.reports.paper.published import published
 from palmette.studies.paper import rounds_of
 from results.answers import LT, METHODS, ONE_SHOT, SAP, SAP2, Shape, Spread, between, column, last_round, present
 from results.epochs import rounds_figure

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from palmette.reports.paper_published import published
+from palmette.reports.paper.published import published
 from palmette.studies.paper import FIGURES
-from palmette.studies.records import read_runs
+from palmette.studies.record import read_runs
 from results import few_rounds
 from results.answers import (
     DENSITIES,

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from palmette.reports.comparison import name_of, named, read
 from palmette.reports.figures import as_file
-from palmette.reports.paper_runs import Shelf
+from palmette.reports.paper.runs import Shelf
 from palmette.reports.tables import Run
 from palmette.reports.words import in_percent
-from palmette.studies.records import experiment_of
-from palmette.studies.rundir import find_runs, write_whole
+from palmette.studies.folder import find_runs, write_whole
+from palmette.studies.record import experiment_of
 from palmette.studies.sweep import read as read_grid
 from results.answers import Difference, Spread
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from palmette.studies.config import Experiment
+    from palmette.studies.experiment import Experiment
 
 HERE = Path(__file__).parent
 EPOCHS, BATCH = 200, 250

@@ -11,7 +11,10 @@ import pytest
 import palmette
 
 ROOT = Path(palmette.__file__).parent
-ROOMS = ["errors", "measures", "pruning", "training", "studies", "reports", "integrations", "cli"]
+ROOMS = [
+    *("errors", "files", "measures", "pruning", "compression", "checkpoints"),
+    *("training", "studies", "reports", "integrations", "cli"),
+]
 HEAVY = ["torch", "matplotlib", "transformers", "lightning", "ray", "pandas", "scipy", "triton", "tensorboard"]
 IN_NO_ROOM = {"__init__.py", "__main__.py", "examples"}
 FILES = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*.py"))

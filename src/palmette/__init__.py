@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from palmette.integrations.compressible import how_compressible as how_compressible
+    from palmette.checkpoints.report import how_compressible as how_compressible
+    from palmette.compression.compaction.compact import compact as compact
+    from palmette.compression.packing import load as load
+    from palmette.compression.packing import save as save
+    from palmette.compression.speed import speed as speed
     from palmette.measures.bound import eta_of_cut as eta_of_cut
     from palmette.measures.bound import retained_lower_bound as retained_lower_bound
     from palmette.measures.bound import tail_mass_count as tail_mass_count
@@ -23,25 +27,21 @@ if TYPE_CHECKING:
     from palmette.pruning.budgets import FixedRatio as FixedRatio
     from palmette.pruning.budgets import Sap as Sap
     from palmette.pruning.budgets import TailMass as TailMass
-    from palmette.pruning.compact import compact as compact
     from palmette.pruning.decision import Decision as Decision
     from palmette.pruning.masks import Masks as Masks
-    from palmette.pruning.packed import load as load
-    from palmette.pruning.packed import save as save
     from palmette.pruning.pruner import Pruner as Pruner
     from palmette.pruning.pruner import prune as prune
     from palmette.pruning.saliency import magnitude as magnitude
     from palmette.pruning.saliency import magnitude_of as magnitude_of
-    from palmette.pruning.speed import speed as speed
     from palmette.pruning.stopping import AfterSteps as AfterSteps
     from palmette.pruning.stopping import AtDensity as AtDensity
     from palmette.pruning.stopping import IndexTurnsUp as IndexTurnsUp
     from palmette.pruning.stopping import SmallCut as SmallCut
     from palmette.pruning.torch_prune import from_torch_prune as from_torch_prune
     from palmette.pruning.weights import prunable as prunable
-    from palmette.studies.config import Experiment as Experiment
+    from palmette.studies.experiment import Experiment as Experiment
     from palmette.studies.own_training import prune_and_retrain as prune_and_retrain
-    from palmette.studies.records import read_runs as read_runs
+    from palmette.studies.record import read_runs as read_runs
     from palmette.studies.rounds import run as run
 
 # Where each public name lives. It is loaded when first asked for, so that `import palmette` and
@@ -56,26 +56,26 @@ _HOME = {
     "magnitude": "pruning.saliency",
     "magnitude_of": "pruning.saliency",
     "prune": "pruning.pruner",
-    "compact": "pruning.compact",
-    "load": "pruning.packed",
-    "save": "pruning.packed",
-    "speed": "pruning.speed",
+    "compact": "compression.compaction.compact",
+    "load": "compression.packing",
+    "save": "compression.packing",
+    "speed": "compression.speed",
     "AfterSteps": "pruning.stopping",
     "AtDensity": "pruning.stopping",
     "IndexTurnsUp": "pruning.stopping",
     "SmallCut": "pruning.stopping",
     "from_torch_prune": "pruning.torch_prune",
     "prunable": "pruning.weights",
-    "how_compressible": "integrations.compressible",
+    "how_compressible": "checkpoints.report",
     "MEASURES": "measures.classic",
     "eta_of_cut": "measures.bound",
     "gini_index": "measures.gini",
     "pq_index": "measures.pq",
     "retained_lower_bound": "measures.bound",
     "tail_mass_count": "measures.bound",
-    "Experiment": "studies.config",
+    "Experiment": "studies.experiment",
     "prune_and_retrain": "studies.own_training",
-    "read_runs": "studies.records",
+    "read_runs": "studies.record",
     "run": "studies.rounds",
 }
 __all__ = ["__version__", *_HOME]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.flags import device_named
+from palmette.cli.options import device_named
 from palmette.cli.prune import down_to
 from palmette.reports.words import counted
 
@@ -55,7 +55,7 @@ def bench(
     """
     import torch
 
-    from palmette.pruning.speed import speed
+    from palmette.compression.speed import speed
     from palmette.pruning.weights import prunable
     from palmette.training.models import build
 
@@ -89,7 +89,7 @@ def _shape(text: str) -> tuple[int, int, int]:
 def _fill(network: nn.Module, path: Path) -> None:
     import torch
 
-    from palmette.integrations.files import open_checkpoint
+    from palmette.checkpoints.open import open_checkpoint
     from palmette.pruning.masks import check_match
 
     checkpoint = open_checkpoint(path)

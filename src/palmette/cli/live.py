@@ -16,9 +16,9 @@ from palmette.reports.words import counted, duration, measured
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from palmette.studies.config import Experiment
+    from palmette.studies.experiment import Experiment
     from palmette.studies.in_step import Progress
-    from palmette.studies.standing import Standing
+    from palmette.studies.status import Standing
 
 
 _TITLES = {
@@ -266,7 +266,7 @@ def in_short(stopped: str) -> str:
 
 def _units(experiment: Experiment, rounds: int, epoch: int | None = None) -> int:
     """Of so many rounds, and of the next up to an epoch."""
-    from palmette.studies.standing import epochs_before, epochs_of
+    from palmette.studies.status import epochs_before, epochs_of
 
     more = 0 if epoch is None else epoch - epochs_of(experiment, rounds).start
     return epochs_before(experiment, rounds) + rounds + more

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.flags import SETTINGS
+from palmette.cli.options import SETTINGS
 from palmette.reports.words import counted, measured, size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palmette.pruning.compressible import Compressibility, Measurement
+    from palmette.checkpoints.compressibility import Compressibility, Measurement
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
 _FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, where names would not fit
@@ -105,10 +105,10 @@ def measure(
       palmette measure folder --part 2/2 -o part2.json
       palmette measure part1.json part2.json
     """
-    from palmette.integrations.compressible import how_compressible
-    from palmette.integrations.parts import measure_part, merge_parts
+    from palmette.checkpoints.parts import measure_part, merge_parts
+    from palmette.checkpoints.report import how_compressible
     from palmette.pruning.budgets import OF_SAP, Sap
-    from palmette.studies.rundir import write_whole
+    from palmette.studies.folder import write_whole
 
     if as_json and as_csv:
         raise ValueError("--json and --csv both print; give one of them")
@@ -138,7 +138,7 @@ def measure(
     else:
         report = how_compressible(file, **settings)
     if html is not None:
-        from palmette.reports.compressible_page import page, parts
+        from palmette.reports.html.checkpoint_page import page, parts
 
         content = page(report).encode()
         write_whole(html, content)
@@ -201,7 +201,7 @@ def _show(report: Compressibility) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from palmette.pruning.verdict import plain_numbers
+    from palmette.checkpoints.verdict import plain_numbers
 
     console = Console(highlight=False, markup=False, emoji=False)
     budget = report.budget
@@ -246,7 +246,7 @@ def broken(name: str, width: int) -> str:
 
 def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]:
     """What the table may show, by heading; plain numbers have no scopes and no neurons."""
-    from palmette.pruning.verdict import scope_of_numbers
+    from palmette.checkpoints.verdict import scope_of_numbers
 
     columns = {
         "numbers" if numbers else "weights": [f"{m.d:,}" if m.d < 10**8 else f"{m.d / 1e6:,.0f}M" for m in rows],
@@ -267,7 +267,7 @@ def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]
 
 
 def _sizes(report: Compressibility) -> list[str]:
-    from palmette.pruning.verdict import plain_numbers
+    from palmette.checkpoints.verdict import plain_numbers
 
     whole = report.whole
     said = []

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 from click.core import ParameterSource
 
-from palmette.cli.flags import RememberingCommand, device_named, place_options
+from palmette.cli.options import RememberingCommand, device_named, place_options
 from palmette.cli.paper_list import Asked, as_json, listed, print_list
 from palmette.cli.sweep import Sweep
 from palmette.reports.words import counted
@@ -21,10 +21,10 @@ from palmette.reports.words import counted
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palmette.reports.paper_published import Published
-    from palmette.reports.paper_runs import Picture
+    from palmette.reports.paper.published import Published
+    from palmette.reports.paper.runs import Picture
     from palmette.reports.tables import Run
-    from palmette.studies.config import Experiment
+    from palmette.studies.experiment import Experiment
     from palmette.studies.paper import PaperFigure
 
     Looks = tuple[Published | None, bool]
@@ -82,8 +82,8 @@ def paper(
     by the paper's protocol says so below.
     """
     from palmette.reports.figures import check_matplotlib
-    from palmette.reports.paper_published import check_beside, read
-    from palmette.reports.paper_runs import Picture
+    from palmette.reports.paper.published import check_beside, read
+    from palmette.reports.paper.runs import Picture
     from palmette.studies.paper import FIGURES, chosen
     from palmette.studies.paper_cost import Clock
 
@@ -149,8 +149,8 @@ def _asked(
     precision: str | None,
     compile: bool,
 ) -> Asked:
-    from palmette.studies.config import Experiment
-    from palmette.studies.config import seeds as read_seeds
+    from palmette.studies.experiment import Experiment
+    from palmette.studies.experiment import seeds as read_seeds
 
     if epochs is not None and epochs < 1:
         raise ValueError(f"--epochs must be at least 1, got {epochs}: the paper's figures are of trained networks")
@@ -174,7 +174,7 @@ class Paper(Sweep):
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
         """All figures, also from runs that are not finished, and all tables."""
-        from palmette.reports.paper_runs import in_folder
+        from palmette.reports.paper.runs import in_folder
 
         found: dict[str, Path | None] = {"table": self._write_table(rows, runs)}
         for figure, planned in self.pictures:
@@ -189,7 +189,7 @@ class Paper(Sweep):
         """Tables alone, which take no runs."""
         from rich.console import Console
 
-        from palmette.reports.paper_tables import table
+        from palmette.reports.paper.tables import table
 
         console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
         for name in self.tables:
@@ -214,8 +214,8 @@ def _draw_from(
     everything: bool,
 ) -> None:
     """Figures from runs that are there; of `everything`, what has no run or no subject is passed over."""
-    from palmette.reports.paper_published import check_beside
-    from palmette.reports.paper_runs import NotAlike, Shelf
+    from palmette.reports.paper.published import check_beside
+    from palmette.reports.paper.runs import NotAlike, Shelf
 
     shelf = Shelf.of(sources, say=lambda text: click.echo(f"palmette: {text}", err=True))
     pictures: list[Picture] = []
@@ -270,8 +270,8 @@ def _draw_from(
 
 def write_table(name: str, out: Path) -> Path:
     """One of the paper's tables as files; the one for eyes is named."""
-    from palmette.reports.paper_tables import table
-    from palmette.studies.rundir import write_whole
+    from palmette.reports.paper.tables import table
+    from palmette.studies.folder import write_whole
 
     for end, text in table(name).files().items():
         write_whole(out / f"{name}{end}", text.encode())
@@ -281,10 +281,10 @@ def write_table(name: str, out: Path) -> Path:
 def _write(picture: Picture, looks: Looks, out: Path) -> Path:
     """The picture as files; the PNG is named."""
     from palmette.reports.figures import as_file
-    from palmette.reports.paper import draw
-    from palmette.reports.paper_published import published
-    from palmette.studies.config import slug
-    from palmette.studies.rundir import write_whole
+    from palmette.reports.paper.drawing import draw
+    from palmette.reports.paper.published import published
+    from palmette.studies.experiment import slug
+    from palmette.studies.folder import write_whole
 
     beside, log = looks
     own = beside if beside is not None and beside.in_part(picture) else None

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from palmette.studies.config import Experiment
+    from palmette.studies.experiment import Experiment
     from palmette.studies.paper import PaperFigure
     from palmette.studies.paper_cost import Clock
-    from palmette.studies.standing import Standing
+    from palmette.studies.status import Standing
 
 _SHOWS = {
     "hypothesis": "hypothesis",
@@ -84,9 +84,9 @@ def listed(figures: Sequence[PaperFigure], asked: Asked, out: Path, clock: Clock
     """An entry for each figure and table, then one for all of them, in which a run that they share counts once."""
     from rich.console import Console
 
+    from palmette.studies.folder import RunDir
     from palmette.studies.paper import PaperFigure
-    from palmette.studies.rundir import RunDir
-    from palmette.studies.standing import standing_or_damage
+    from palmette.studies.status import standing_or_damage
 
     entries: list[Entry] = []
     everyone: dict[Experiment, Standing] = {}

@@ -15,7 +15,7 @@ from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
     from palmette.studies.cost import Cost
-    from palmette.studies.standing import Standing
+    from palmette.studies.status import Standing
 
 
 def show_plan(standings: Sequence[Standing], cost: Cost, device: str, out: Path) -> None:

@@ -13,7 +13,7 @@ from palmette.cli.measure import EXAMPLE, broken, printable, sap_options, was_gi
 from palmette.reports.words import size
 
 if TYPE_CHECKING:
-    from palmette.integrations.checkpoints import CheckpointCut
+    from palmette.checkpoints.prune import CheckpointCut
     from palmette.pruning.budgets import Budget
     from palmette.pruning.scopes import Scope
 
@@ -74,7 +74,7 @@ def prune(
       palmette prune model.pt -o half.safetensors --density 0.5
       palmette prune folder -o pruned-folder --exclude 'lm_head*'
     """
-    from palmette.integrations.checkpoints import prune_checkpoint
+    from palmette.checkpoints.prune import prune_checkpoint
     from palmette.pruning.budgets import OF_SAP, Sap
 
     given = [name for name in OF_SAP if was_given(name)]
@@ -86,7 +86,7 @@ def prune(
     source = EXAMPLE if path == "example" else Path(path)
     patterns = include or None
     if calibrate is not None:
-        from palmette.integrations.calibration import prune_calibrated
+        from palmette.checkpoints.calibration import prune_calibrated
 
         cut = prune_calibrated(
             source, out, calibrate, scope=scope, budget=chosen, include=patterns, exclude=exclude, pack=pack

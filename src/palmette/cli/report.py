@@ -13,7 +13,7 @@ from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Run
-    from palmette.studies.config import Experiment
+    from palmette.studies.experiment import Experiment
 
 
 @click.command()
@@ -34,9 +34,9 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     and needs no network. A run that is damaged, or has no finished round, is named on the page and left out. One
     run in two of the folders is refused, since it would count twice.
     """
-    from palmette.reports.page import page
+    from palmette.reports.html.page import page
     from palmette.reports.reading import whole_runs
-    from palmette.studies.rundir import write_whole
+    from palmette.studies.folder import write_whole
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"-o must be an HTML file, such as report.html, got {str(out)!r}")
@@ -51,7 +51,7 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
 
 def _alike(runs: Mapping[Path, Run]) -> list[str]:
     """Sentences that say which runs of `prune_and_retrain` count as seeds of one another."""
-    from palmette.studies.config import OWN_DATA
+    from palmette.studies.experiment import OWN_DATA
 
     groups: dict[Experiment, dict[int, Path]] = {}
     for path, (experiment, _) in runs.items():

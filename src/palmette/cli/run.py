@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.flags import (
+from palmette.cli.live import Display, Lines, Live
+from palmette.cli.options import (
     GroupedCommand,
     device_named,
     experiments,
@@ -25,7 +26,6 @@ from palmette.cli.flags import (
     process_count,
     setting_options,
 )
-from palmette.cli.live import Display, Lines, Live
 from palmette.cli.plan import show_plan
 from palmette.reports.words import counted, size
 
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from palmette.cli.watch import Watch
     from palmette.reports.tables import Run
-    from palmette.studies.config import Experiment
+    from palmette.studies.experiment import Experiment
     from palmette.studies.rounds import Outcomes
-    from palmette.studies.standing import Standing
+    from palmette.studies.status import Standing
     from palmette.training.data import Images
 
 _TIMED = 4  # networks, to tell how long many take
@@ -139,8 +139,8 @@ class Command:
 
     def standings(self) -> list[Standing]:
         """Where each run stands; one whose folder is damaged counts as not begun."""
-        from palmette.studies.rundir import RunDir
-        from palmette.studies.standing import standing_or_damage
+        from palmette.studies.folder import RunDir
+        from palmette.studies.status import standing_or_damage
 
         return [standing_or_damage(RunDir(self.out / e.id), e) for e in self.planned]
 
@@ -210,7 +210,7 @@ class Command:
     def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
         """Train fleet by fleet, and tell how the runs of each ended."""
         from palmette.studies.rounds import fleets, run_together
-        from palmette.training.team import team_of
+        from palmette.training.data_parallel import team_of
 
         with team_of(self.nproc, self.device) as team:
             for fleet in fleets(self.planned):
@@ -273,7 +273,7 @@ class Command:
         """What came out, on disk and on the screen."""
         from palmette.cli.watch import why_not
         from palmette.reports.tables import NOTES, as_table, summary, why_stopped
-        from palmette.studies.rundir import RunDir
+        from palmette.studies.folder import RunDir
 
         states = {s.experiment.id: s.state for s in self.standings()}
         named = [(n, e) for n, e in zip(self.names(), self.planned, strict=True) if states[e.id] == "finished"]
@@ -320,13 +320,13 @@ class Command:
 
     def _write_table(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> Path | None:
         from palmette.reports.tables import as_text
-        from palmette.studies.rundir import write_whole
+        from palmette.studies.folder import write_whole
 
         return write_whole(self._name(".txt"), as_text(rows, runs).encode()) if runs else None
 
     def _name(self, suffix: str) -> Path:
         """A name that other commands in the same folder do not have."""
-        from palmette.studies.config import slug
+        from palmette.studies.experiment import slug
 
         first = self.planned[0]
         digest = hashlib.sha256("\n".join(sorted(e.id for e in self.planned)).encode()).hexdigest()[:8]
@@ -334,7 +334,7 @@ class Command:
 
     def _draw(self, runs: Sequence[Run]) -> Path | None:
         from palmette.reports.figures import as_file, draw
-        from palmette.studies.rundir import write_whole
+        from palmette.studies.folder import write_whole
 
         if not runs:
             return None

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from palmette.studies.config import Experiment
-    from palmette.studies.rundir import RunDir
+    from palmette.studies.experiment import Experiment
+    from palmette.studies.folder import RunDir
 
 _NUMBERS = ("round", "accuracy", "density", "PQ Index", "disk")
 
@@ -35,7 +35,7 @@ def show(folder: Path, as_json: bool) -> None:
     RUN may also be a folder of runs, such as `runs`: then each is a line, and one that is damaged says so. Reading
     disturbs no process that is running one of them.
     """
-    from palmette.studies.rundir import find_runs
+    from palmette.studies.folder import find_runs
 
     runs = find_runs(folder)
     if not runs:
@@ -73,8 +73,8 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 def _read(run: RunDir) -> dict[str, Any]:
     """All that is shown, as plain values."""
-    from palmette.studies.records import flattened
-    from palmette.studies.standing import standing
+    from palmette.studies.record import flattened
+    from palmette.studies.status import standing
 
     now = standing(run)
     experiment = now.experiment
@@ -99,7 +99,7 @@ def _read(run: RunDir) -> dict[str, Any]:
 
 
 def _how_to_go_on(run: RunDir, experiment: Experiment) -> str:
-    from palmette.studies.config import OWN_DATA
+    from palmette.studies.experiment import OWN_DATA
 
     if experiment.data == OWN_DATA:
         return f"call prune_and_retrain again, as before, with folder={str(run.path)!r}"
@@ -201,7 +201,7 @@ def _state(one: Mapping[str, Any]) -> str:
 def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
     """What tells the runs apart, in place of their ids."""
     from palmette.reports.tables import label
-    from palmette.studies.config import Experiment, slug
+    from palmette.studies.experiment import Experiment, slug
 
     them = [None if one["damage"] else Experiment(**one["settings"]) for one in found]
     names = {

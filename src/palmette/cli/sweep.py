@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.flags import RememberingCommand, device_named, place_options
+from palmette.cli.options import RememberingCommand, device_named, place_options
 from palmette.cli.run import Command
 from palmette.cli.sweep_status import show_status
 from palmette.reports.words import counted, duration
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from palmette.cli.watch import Watch
-    from palmette.integrations.ray import OnRay
+    from palmette.integrations.ray.driver import OnRay
     from palmette.reports.tables import Run
-    from palmette.studies.config import Experiment
+    from palmette.studies.experiment import Experiment
     from palmette.studies.rounds import Outcomes
 
 
@@ -91,7 +91,7 @@ def sweep(
 def _engine(name: str, address: str | None) -> AbstractContextManager[OnRay | None]:
     if name == "here":
         return nullcontext()
-    from palmette.integrations.ray import OnRay
+    from palmette.integrations.ray.driver import OnRay
 
     return OnRay(address)
 
@@ -115,8 +115,8 @@ class Sweep(Command):
     def show_plans(self) -> None:
         """What would be run and what it costs, each kind of training timed on its own."""
         from palmette.studies.cost import Cost, cost
-        from palmette.studies.crews import kind
         from palmette.studies.rounds import fleets
+        from palmette.studies.scheduler import kind
         from palmette.training.data import load
 
         standings = {s.experiment: s for s in self.standings()}
@@ -201,6 +201,6 @@ class Sweep(Command):
 
     def _name(self, suffix: str) -> Path:
         """Named as the file of the grid, so that another grid in the same folder has another."""
-        from palmette.studies.config import slug
+        from palmette.studies.experiment import slug
 
         return self.out / f"{slug(self.stem)}-{super()._name(suffix).stem[-8:]}{suffix}"

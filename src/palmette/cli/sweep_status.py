@@ -17,8 +17,8 @@ from palmette.errors import RunDamaged
 from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
-    from palmette.studies.rundir import RunDir
-    from palmette.studies.standing import Standing
+    from palmette.studies.folder import RunDir
+    from palmette.studies.status import Standing
 
 _ORDER = ("finished", "running", "interrupted", "new", "failed", "damaged")
 
@@ -78,9 +78,9 @@ def _show_groups(standings: Sequence[Standing], names: Sequence[str]) -> None:
 
 
 def _found(file: Path, out: Path) -> list[tuple[RunDir, Standing]]:
-    from palmette.studies.records import experiment_of
-    from palmette.studies.rundir import RunDir, find_runs
-    from palmette.studies.standing import standing_or_damage
+    from palmette.studies.folder import RunDir, find_runs
+    from palmette.studies.record import experiment_of
+    from palmette.studies.status import standing_or_damage
     from palmette.studies.sweep import read
 
     if not file.exists():

@@ -47,7 +47,7 @@ def table(
     CSV and Parquet have fractions in full precision.
     """
     from palmette.reports.comparison import compare, read
-    from palmette.studies.rundir import write_whole
+    from palmette.studies.folder import write_whole
 
     if kind is None and output is not None and output.suffix not in FORMATS.values():
         ends = ", ".join(FORMATS.values())

@@ -20,8 +20,8 @@ def unpack(path: Path, out: Path) -> None:
     IN was made by pm.save; any program reads what is written. Every value is the same, bit for bit. A tensor that
     has two names is written under both.
     """
-    from palmette.pruning.packed import load
-    from palmette.pruning.writing import write_safetensors
+    from palmette.compression.packing import load
+    from palmette.files import write_safetensors
 
     state, before = load(path), path.stat().st_size
     seen: set[int] = set()

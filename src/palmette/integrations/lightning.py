@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.optim.swa_utils import AveragedModel
 
-from palmette.integrations.cutting import Cutting
+from palmette.integrations.callbacks import Cutting
 from palmette.studies.randomness import random_state, set_random_state
 
 try:
@@ -33,7 +33,7 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
 
     A cut is made when the step that it comes after is over, before the Trainer validates and saves.
 
-    Args: as for `palmette.integrations.cutting.Cutting`.
+    Args: as for `palmette.integrations.callbacks.Cutting`.
     """
 
     _saved: dict[str, Any] | None = None

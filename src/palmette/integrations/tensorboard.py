@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from palmette.studies.records import flattened, flattened_layers
-from palmette.studies.rundir import RunDir
+from palmette.studies.folder import RunDir
+from palmette.studies.record import flattened, flattened_layers
 
 
 class Events:

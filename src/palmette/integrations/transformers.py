@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from palmette.errors import RunDamaged
-from palmette.integrations.cutting import Cutting
+from palmette.integrations.callbacks import Cutting
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -35,7 +35,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
 
     A cut is made when the step that it comes after is over, before the Trainer evaluates and saves.
 
-    Args: as for `palmette.integrations.cutting.Cutting`.
+    Args: as for `palmette.integrations.callbacks.Cutting`.
     """
 
     def on_train_begin(

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.measures import fused
+from palmette.measures import cuda_sums as fused
 from palmette.measures.rows import Rows, as_number, as_rows
 
 # Below this index, 1 - ratio has lost two digits, and at p = 0.1 three; `_index_near_zero` has lost none.

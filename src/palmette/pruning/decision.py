@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palmette.pruning.budgets import Budget, Plan
-from palmette.pruning.columns import aligned
+from palmette.pruning.text_table import aligned
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import ParameterGone
-from palmette.pruning.shards import local
+from palmette.pruning.sources.dtensor import local
 from palmette.pruning.weights import INTEGER
 
 

@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from palmette.errors import MaskMismatch
-from palmette.pruning.shards import added, beside, is_sharded, local
+from palmette.files import write_safetensors
+from palmette.pruning.sources.dtensor import added, beside, is_sharded, local
 from palmette.pruning.weights import Weight, tensors_of
-from palmette.pruning.writing import write_safetensors
 
 MASKS_FORMAT = "palmette-masks-1"
 """What a file of masks calls itself."""

@@ -19,8 +19,8 @@ from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope, check_scope, groups_of
 from palmette.pruning.selection import select
-from palmette.pruning.sharded import prune_sharded
-from palmette.pruning.shards import added, beside, is_sharded, local
+from palmette.pruning.sources.dtensor import added, beside, is_sharded, local
+from palmette.pruning.sources.dtensor_cut import prune_sharded
 from palmette.pruning.stopping import DEFAULT_RULES, AtDensity, StopRule
 from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (

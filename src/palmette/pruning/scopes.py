@@ -1,7 +1,6 @@
 """Weights as rows, one row per unit: a neuron, a layer, or the whole network.
 
-Measuring, counting and selecting work on rows, and do not ask which scope it is. Weights that are spread over
-processes (`sharded`), or read in parts (`streaming`), have no rows at hand, and are taken unit by unit there.
+Measuring, counting and selecting work on rows and never ask which scope it is.
 """
 
 from __future__ import annotations

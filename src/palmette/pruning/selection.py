@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from palmette.measures.rows import Rows, cut_into_tiles
-from palmette.pruning import fused
+from palmette.pruning.sources import cuda as fused
 from palmette.pruning.weights import INTEGER
 
 # Rows up to this width are sorted, many at once; longer ones are searched for their threshold.

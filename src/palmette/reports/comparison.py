@@ -15,9 +15,9 @@ from palmette.reports.markup import latex, markdown
 from palmette.reports.reading import whole_runs
 from palmette.reports.tables import in_usual_order, label
 from palmette.reports.words import setting
-from palmette.studies.config import BELONGS_TO, Experiment
-from palmette.studies.records import framed, rows_of
-from palmette.studies.rundir import RunDir
+from palmette.studies.experiment import BELONGS_TO, Experiment
+from palmette.studies.folder import RunDir
+from palmette.studies.record import framed, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -9,8 +9,8 @@ from operator import eq
 from pathlib import Path
 
 from palmette.reports.tables import Record, Run
-from palmette.studies.config import OWN_DATA, Experiment
-from palmette.studies.rundir import RunDir
+from palmette.studies.experiment import OWN_DATA, Experiment
+from palmette.studies.folder import RunDir
 
 
 def told_apart(runs: Mapping[Path, Run]) -> dict[Path, Experiment]:

@@ -9,9 +9,9 @@ from typing import Any
 from palmette.errors import RunDamaged
 from palmette.reports.own_runs import told_apart
 from palmette.reports.tables import Run
-from palmette.studies.records import experiment_of, records_of
-from palmette.studies.rundir import find_runs
-from palmette.studies.standing import standing
+from palmette.studies.folder import find_runs
+from palmette.studies.record import experiment_of, records_of
+from palmette.studies.status import standing
 
 _NAMED = 3
 """Runs that are named; more are counted."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from palmette.pruning.scopes import Scope
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
 from palmette.reports.words import counted, in_percent
-from palmette.studies.config import Experiment, Method
+from palmette.studies.experiment import Experiment, Method
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from palmette.pruning.pruner import Pruner
-from palmette.studies.config import Experiment
-from palmette.studies.records import index_maps, measured
-from palmette.studies.standing import Standing
+from palmette.studies.experiment import Experiment
+from palmette.studies.record import index_maps, measured
+from palmette.studies.status import Standing
 from palmette.training.data import Images, validation_split
 from palmette.training.data.augment import Preparation
 from palmette.training.fleet import Fleet

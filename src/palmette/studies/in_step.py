@@ -16,16 +16,16 @@ from torch import Tensor
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.pruning.masks import Masks
 from palmette.pruning.weights import Weight
-from palmette.studies.config import Experiment
-from palmette.studies.records import index_maps, measured
+from palmette.studies.experiment import Experiment
+from palmette.studies.folder import RunDir
+from palmette.studies.record import index_maps, measured
 from palmette.studies.run_state import RunState, plain
-from palmette.studies.rundir import RunDir
 from palmette.training.data import Images
 from palmette.training.data.augment import Preparation
+from palmette.training.data_parallel import Team
 from palmette.training.fleet import Fleet
 from palmette.training.loop import Score
 from palmette.training.models import MODELS
-from palmette.training.team import Team
 
 SECONDS_BETWEEN_SAVES = 30.0
 

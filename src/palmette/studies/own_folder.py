@@ -18,9 +18,9 @@ from palmette.pruning.masks import check_match
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut, StopRule
 from palmette.pruning.weights import uncompiled
-from palmette.studies.config import OWN_DATA, Experiment
+from palmette.studies.experiment import OWN_DATA, Experiment
+from palmette.studies.folder import RunDir
 from palmette.studies.run_state import check_plain
-from palmette.studies.rundir import RunDir
 from palmette.training.rewinding import Rewind
 
 Score = Callable[[Any], float]

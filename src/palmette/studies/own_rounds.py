@@ -18,11 +18,11 @@ from palmette.pruning.optimizers import Met
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.stopping import AtDensity, IndexTurnsUp
 from palmette.pruning.weights import evaluating, tensors_of, uncompiled
+from palmette.studies.folder import RunDir
 from palmette.studies.own_folder import Score, Wanted, claim, read_good, write_good
 from palmette.studies.randomness import random_state, set_random_state
-from palmette.studies.records import after_cut, index_maps, measured
-from palmette.studies.rundir import RunDir
-from palmette.studies.standing import all_done
+from palmette.studies.record import after_cut, index_maps, measured
+from palmette.studies.status import all_done
 
 
 class OwnRounds:

@@ -16,9 +16,9 @@ from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import Scope
 from palmette.pruning.stopping import DEFAULT_RULES, AfterSteps, AtDensity, SmallCut, StopRule
+from palmette.studies.folder import RunDir
 from palmette.studies.own_folder import Wanted
 from palmette.studies.own_rounds import OwnRounds
-from palmette.studies.rundir import RunDir
 from palmette.training.rewinding import Rewind
 
 Model = TypeVar("Model", bound=nn.Module)

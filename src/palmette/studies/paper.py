@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from palmette.studies.config import Experiment
-from palmette.studies.standing import epochs_before
+from palmette.studies.experiment import Experiment
+from palmette.studies.status import epochs_before
 from palmette.training.recipe import Precision
 
 Kind = Literal["hypothesis", "rounds", "scopes", "p and q", "eta and gamma", "p-q map", "table"]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
-from palmette.studies.config import Experiment
 from palmette.studies.cost import Cost, cost
-from palmette.studies.crews import kind
+from palmette.studies.experiment import Experiment
 from palmette.studies.rounds import fleets
-from palmette.studies.standing import Standing
+from palmette.studies.scheduler import kind
+from palmette.studies.status import Standing
 from palmette.training.data import Images, load
 from palmette.training.models import MODELS, build, flops_per_image
 

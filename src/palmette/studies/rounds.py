@@ -14,13 +14,13 @@ from typing import Any, TypeAlias
 import torch
 
 from palmette.errors import RunBusy, RunDamaged
-from palmette.studies.config import Experiment
+from palmette.studies.experiment import Experiment
+from palmette.studies.folder import RunDir
 from palmette.studies.in_step import SECONDS_BETWEEN_SAVES, InStep, Observer
-from palmette.studies.records import experiment_of, records_of
-from palmette.studies.rundir import RunDir
+from palmette.studies.record import experiment_of, records_of
 from palmette.training.data import Images, load, validation_split
+from palmette.training.data_parallel import Team
 from palmette.training.loop import check_device
-from palmette.training.team import Team
 
 Outcomes: TypeAlias = dict[Path, str | Exception]
 """Why each run is over, or what went wrong with it, by folder."""

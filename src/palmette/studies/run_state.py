@@ -13,10 +13,10 @@ from palmette.errors import RunDamaged, first_line
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import magnitude_of
 from palmette.pruning.stopping import AccuracyDrops, AtDensity
-from palmette.studies.config import Experiment
-from palmette.studies.records import after_cut
-from palmette.studies.rundir import RunDir
-from palmette.studies.standing import all_done, epochs_of, number_of
+from palmette.studies.experiment import Experiment
+from palmette.studies.folder import RunDir
+from palmette.studies.record import after_cut
+from palmette.studies.status import all_done, epochs_of, number_of
 from palmette.training.data import Images
 from palmette.training.loop import Score
 from palmette.training.members import Member

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import torch
 
 from palmette.errors import NotWritten, PalmetteError, RunDamaged, RunInterrupted, in_words
-from palmette.studies.config import BELONGS_TO, Experiment, nearest_setting, placed, seeds
+from palmette.studies.experiment import BELONGS_TO, Experiment, nearest_setting, placed, seeds
+from palmette.studies.folder import RunDir
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes, fleets, run_together
-from palmette.studies.rundir import RunDir
 
 MOST = 100_000
 """Combinations that a grid may have: more are a slip of the pen."""
@@ -81,7 +81,7 @@ def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
 
 
 class Engine(Protocol):
-    """Where fleets are trained: `here` in this process, by `palmette.integrations.ray.OnRay` on a cluster.
+    """Where fleets are trained: `here` in this process, by `palmette.integrations.ray.driver.OnRay` on a cluster.
 
     A fleet is the unit of work, and its run folders are the result: whoever trains it calls `run_together`. Two
     that are given the same one do no harm, since a folder is locked.

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palmette.measures.fused import triton_is_there
-from palmette.training import fused
+from palmette.measures.cuda_sums import triton_is_there
+from palmette.training.gpu import steps as fused
 
 
 def make_linear_fast(skeleton: nn.Module) -> None:

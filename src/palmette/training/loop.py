@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from palmette.errors import first_line
-from palmette.measures.fused import triton_is_there
+from palmette.measures.cuda_sums import triton_is_there
 from palmette.pruning.weights import evaluating
-from palmette.training import fused
 from palmette.training.data.augment import PADDING, Preparation, Shifts
 from palmette.training.data.images import Images
-from palmette.training.graphs import captured
+from palmette.training.gpu import steps as fused
+from palmette.training.gpu.graphs import captured
 from palmette.training.members import Alone, Member, Network, Stacked
 from palmette.training.order import mixed, random_bits, random_order
 from palmette.training.recipe import Precision, Recipe

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from palmette.errors import first_line
-from palmette.measures.fused import triton_is_there
-from palmette.training.convolution import make_convolutions_fast
+from palmette.measures.cuda_sums import triton_is_there
+from palmette.training.gpu.convolution import make_convolutions_fast
 from palmette.training.linear import make_linear_fast
 from palmette.training.recipe import Recipe, set_learning_rate
 from palmette.training.update import Update, laid_out_like
@@ -217,7 +217,7 @@ def _rounded(model: nn.Module) -> set[str]:
 
 
 def _lies_in_one_piece(parameter: Tensor) -> bool:
-    """Whether it is what the kernels of `palmette.training.fused` take: float32, each place of memory once."""
+    """Whether it is what the kernels of `palmette.training.gpu.steps` take: float32, each place of memory once."""
     size = 1
     for stride, length in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
         if length > 1 and stride != size:

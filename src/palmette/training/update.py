@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from palmette.measures.fused import triton_is_there
-from palmette.training import fused
+from palmette.measures.cuda_sums import triton_is_there
+from palmette.training.gpu import steps as fused
 from palmette.training.recipe import Recipe
 
 if TYPE_CHECKING:

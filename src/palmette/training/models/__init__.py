@@ -16,7 +16,7 @@ from palmette.pruning.weights import evaluating
 from palmette.training.models.building import Builder, Shape, check_images
 from palmette.training.models.cifar_resnet import resnet20, resnet56
 from palmette.training.models.cnn import cnn
-from palmette.training.models.flops import flops_per_image
+from palmette.training.models.image_flops import flops_per_image
 from palmette.training.models.perceptrons import linear, mlp
 from palmette.training.models.resnet import resnet18, resnet50
 from palmette.training.models.transformer import transformer

@@ -1,0 +1,39 @@
+"""GGUF, the format of llama.cpp: read in parts, and unpacked to float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palmette.pruning.sources.file import Stored
+
+_FLOATS = ("F32", "F16", "F64", "BF16")
+
+
+def read(file: Path) -> list[Stored]:
+    """The tensors; quantised ones as the float32 that they stand for."""
+    try:
+        from gguf import GGUFReader
+    except ImportError as error:
+        raise ImportError("GGUF needs the gguf package: pip install 'palmette[gguf]'") from error
+    return [_stored(file, tensor) for tensor in GGUFReader(file).tensors]
+
+
+def _stored(file: Path, tensor: Any) -> Stored:
+    from gguf import dequantize
+
+    kind, start = tensor.tensor_type, int(tensor.data_offset)
+    shape = tuple(int(size) for size in reversed(tensor.shape))  # ggml counts dimensions from the innermost
+    width = int(tensor.n_bytes) // shape[0]
+
+    def part(first: int, last: int) -> Tensor:
+        data = np.fromfile(file, np.uint8, (last - first) * width, offset=start + first * width)
+        values = dequantize(data.reshape(last - first, width), kind)
+        return torch.from_numpy(values).reshape(last - first, *shape[1:])
+
+    coding = "" if kind.name in _FLOATS else kind.name
+    return Stored(str(tensor.name), shape, torch.float32, part, int(tensor.n_bytes), coding=coding)

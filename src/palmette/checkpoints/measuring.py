@@ -1,0 +1,205 @@
+"""How compressible are these weights? One pass over each, what it found, and the report that follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import Any
+
+from palmette.checkpoints.compressibility import Compressibility, LeftOut, Measurement
+from palmette.checkpoints.verdict import verdict, warnings
+from palmette.errors import NothingToPrune
+from palmette.measures.pq import PowerSums
+from palmette.measures.spectrum import Counts, Spectrum, joined, points_of
+from palmette.pruning.budgets import Sap
+from palmette.pruning.scopes import SCOPES
+from palmette.pruning.sources.file import CHUNK, Stored
+from palmette.pruning.sources.file_cut import find_thresholds
+from palmette.pruning.sources.file_survey import Survey, survey
+
+
+def measure(
+    weights: Sequence[Stored],
+    *,
+    budget: Sap,
+    left_out: Sequence[LeftOut] = (),
+    title: str = "",
+    chunk: int = CHUNK,
+) -> Compressibility:
+    """Read the weights, twice if there are several of more than 16 bits, and say how compressible they are.
+
+    Memory is bounded by `chunk` entries and the largest row, whatever the size of the weights.
+    """
+    found = look(weights, budget=budget, chunk=chunk)
+    return conclude([found], weights, budget=budget, left_out=left_out, title=title, chunk=chunk)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one pass over a weight says, before the threshold of the whole is known.
+
+    Args:
+        name, shape, dtype, coding, neurons, bytes: as `Measurement` has them.
+        sums: power sums of the weight as one row.
+        measures: what its magnitudes say, by the names of `Measurement`.
+        cuts: scope -> how many SAP would cut, of "neuron" and "layer".
+        dead: neurons that have no weight but zeros.
+        counts: its magnitudes if all of them are 16-bit floats, so that the weight need not be read again.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    coding: str
+    neurons: int
+    bytes: int
+    sums: PowerSums
+    measures: Mapping[str, Any]
+    cuts: Mapping[str, int]
+    dead: int
+    counts: Counts | None
+
+    @staticmethod
+    def of(one: Survey, budget: Sap) -> Layer:
+        """What is to be remembered of a survey."""
+        stored = one.stored
+        return Layer(
+            name=stored.name,
+            shape=stored.shape,
+            dtype=str(stored.dtype).removeprefix("torch."),
+            coding=stored.coding,
+            neurons=stored.neurons,
+            bytes=stored.nbytes,
+            sums=one.layer,
+            measures=_measures(one.spectrum, budget, one.layer),
+            cuts={"neuron": one.neuron_cut, "layer": int(budget.plan_of_sums(one.layer).cut)},
+            dead=one.dead,
+            counts=one.spectrum.counts() if one.spectrum.narrow else None,
+        )
+
+    def measurement(self, cut: int) -> Measurement:
+        """All of it, with what it loses in scope "global"."""
+        cuts, entries = {**self.cuts, "global": cut}, math.prod(self.shape)
+        left = {scope: self.measures["d"] - max(c, self.measures["zeros"]) for scope, c in cuts.items()}
+        return Measurement(
+            name=self.name,
+            shape=self.shape,
+            dtype=self.dtype,
+            coding=self.coding,
+            entries=entries,
+            **self.measures,
+            sap_cut=cuts,
+            neurons=self.neurons,
+            dead_neurons=self.dead,
+            bytes=self.bytes,
+            bytes_after={scope: packed_bytes(self.bytes, entries, kept) for scope, kept in left.items()},
+        )
+
+
+@dataclass(frozen=True)
+class Found:
+    """What one pass over some weights of a checkpoint found; what several found adds up.
+
+    Args:
+        layers: weight by weight.
+        wide: the magnitudes of those of more than 16 bits, together.
+    """
+
+    layers: tuple[Layer, ...]
+    wide: Spectrum
+
+
+def look(weights: Sequence[Stored], *, budget: Sap, chunk: int = CHUNK) -> Found:
+    """Read each weight once."""
+    layers, wide = [], Spectrum()
+    for one in survey(weights, budget=budget, chunk=chunk):
+        layers.append(Layer.of(one, budget))
+        if not one.spectrum.narrow:
+            wide.merge(one.spectrum)
+    return Found(tuple(layers), wide)
+
+
+def conclude(
+    parts: Sequence[Found],
+    weights: Sequence[Stored],
+    *,
+    budget: Sap,
+    left_out: Sequence[LeftOut] = (),
+    title: str = "",
+    chunk: int = CHUNK,
+) -> Compressibility:
+    """The report on all weights, from what was found in part after part.
+
+    Args:
+        parts: what `look` gave, in the order of the weights.
+        weights: all of them; those of more than 16 bits are read once more, for the threshold of scope "global".
+        budget, left_out, title, chunk: as for `measure`.
+    """
+    found = [layer for part in parts for layer in part.layers]
+    if not found:
+        raise NothingToPrune("there is no weight to measure")
+    sums, spectrum = reduce(add, (layer.sums for layer in found)), Spectrum()
+    for layer in found:
+        spectrum.add_counts(layer.counts or {})
+    for part in parts:
+        spectrum.merge(part.wide)
+    cut = int(budget.plan_of_sums(sums).cut)
+    points = {i: joined(points_of(one.counts)) for i, one in enumerate(found) if one.counts is not None}
+    cuts = [cut] if len(found) == 1 else [c for c, _ in find_thresholds(weights, spectrum, cut, chunk, points)]
+    layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))
+    whole = _together(layers, _measures(spectrum, budget, sums), left_out)
+    said, minded = verdict(layers, whole, budget), warnings(layers, whole, left_out)
+    return Compressibility(budget, layers, whole, tuple(left_out), title, said, minded)
+
+
+def _measures(spectrum: Spectrum, budget: Sap, sums: PowerSums) -> dict[str, Any]:
+    """What the magnitudes of a row say, by the names of `Measurement`."""
+    plan = budget.plan_of_sums(sums)
+    index, retained, d = float(plan.index), float(plan.retained), int(sums.d)
+    known = math.isfinite(index)
+    return {
+        "levels": spectrum.distinct(),
+        "d": d,
+        "zeros": spectrum.zeros,
+        "pq_index": _finite(index),
+        "gini_index": _finite(spectrum.gini()),
+        "hoyer": _finite(spectrum.hoyer()),
+        "retained_lower_bound": retained if known else None,
+        "removable": 1 - retained / d if known else None,
+        "tail_mass": _finite(spectrum.tail_share(d - math.ceil(retained), p=float(budget.p))) if known else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _together(
+    layers: Sequence[Measurement], measures: Mapping[str, Any], left_out: Sequence[LeftOut]
+) -> Measurement:
+    rest = sum(tensor.bytes for tensor in left_out)
+    return Measurement(
+        name="all",
+        shape=(),
+        dtype=", ".join(dict.fromkeys(layer.dtype for layer in layers)),
+        coding=", ".join(dict.fromkeys(layer.coding for layer in layers if layer.coding)),
+        entries=sum(layer.entries for layer in layers),
+        **measures,
+        sap_cut={scope: sum(layer.sap_cut[scope] for layer in layers) for scope in SCOPES},
+        neurons=sum(layer.neurons for layer in layers),
+        dead_neurons=sum(layer.dead_neurons for layer in layers),
+        bytes=rest + sum(layer.bytes for layer in layers),
+        bytes_after={scope: rest + sum(layer.bytes_after[scope] for layer in layers) for scope in SCOPES},
+    )
+
+
+def packed_bytes(now: int, entries: int, kept: int) -> int:
+    """What a weight takes with one bit for each entry and the values of those that are `kept`, if that is less.
+
+    >>> packed_bytes(4000, 1000, 100)
+    525
+    """
+    return min(now, math.ceil(entries / 8) + math.ceil(now * kept / entries))

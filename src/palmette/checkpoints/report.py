@@ -1,0 +1,113 @@
+"""The one call that answers the question, for a model in memory and for a file on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from palmette.checkpoints.compressibility import Compressibility, LeftOut
+from palmette.checkpoints.measuring import measure
+from palmette.checkpoints.open import open_checkpoint, readable
+from palmette.errors import NotFinite
+from palmette.pruning.budgets import Sap
+from palmette.pruning.masks import Masks, check_match
+from palmette.pruning.sources.dtensor import check_whole
+from palmette.pruning.sources.file import MEMORY, stored_weights, within
+from palmette.pruning.weights import Weight, prunable, tensors_of, uncompiled
+
+
+def how_compressible(
+    model: nn.Module | str | Path,
+    *,
+    budget: Sap | None = None,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] = (),
+    masks: Mapping[str, Tensor] | None = None,
+    memory: int = MEMORY,
+) -> Compressibility:
+    """How far can this be pruned? Layer by layer and for the whole, without data and without a change to anything.
+
+    Args:
+        model: a module, or the path of a checkpoint: a .safetensors, .pt, .onnx, .gguf, .npy, .npz or .csv file,
+            or a folder of Transformers. A file is read in parts, so it may be larger than memory.
+        budget: whose next step is foretold; `Sap()` by default.
+        include, exclude: patterns of parameter names, see `palmette.prunable`.
+        masks: of a model: which of its weights are still there, all by default, such as ``pruner.masks``.
+        memory: of a file: bytes that the process may take, unless a single row of a weight takes more; what cannot
+            be read in parts (a packed file of `palmette.save`, an old .pt, a .csv) is loaded as a whole besides.
+
+    Returns:
+        The report: print it, or look at its `whole`, `layers`, `verdict` and `warnings`; `to_dict` for JSON.
+
+    >>> import torch
+    >>> model = nn.Linear(4, 1, bias=False)
+    >>> _ = model.weight.data.copy_(torch.tensor([[0.0, 0.0, -7.0, 0.0]]))
+    >>> report = how_compressible(model)
+    >>> report.whole.pq_index, report.whole.sap_cut
+    (0.75, {'neuron': 3, 'layer': 3, 'global': 3})
+
+    Diao et al. 2023, Definition 1, Theorem 2 and Algorithm 1.
+    """
+    budget = as_sap(budget)
+    if isinstance(model, nn.Module):
+        return _of_model(model, budget, include, exclude, masks)
+    if not isinstance(model, str | Path):
+        raise TypeError(f"model must be a torch.nn.Module or the path of a checkpoint, got {type(model).__name__}")
+    if masks is not None:
+        raise ValueError("masks go with a model; those of a file are beside it, where `palmette prune` left them")
+    found = open_checkpoint(model, include=include, exclude=exclude)
+    with within(memory) as chunk, readable(found.path):
+        return measure(
+            found.weights,
+            budget=budget,
+            left_out=found.left_out,
+            title=found.path.absolute().name,  # also of "."
+            chunk=chunk,
+        )
+
+
+def as_sap(budget: Sap | None) -> Sap:
+    """The budget to foretell with; refused before anything is measured if it is another."""
+    if not isinstance(budget, Sap | None):
+        raise TypeError(f"budget must be a Sap(p, q, …), got {budget!r}")
+    return budget or Sap()
+
+
+def _of_model(
+    model: nn.Module,
+    budget: Sap,
+    include: Iterable[str] | None,
+    exclude: Iterable[str],
+    masks: Mapping[str, Tensor] | None,
+) -> Compressibility:
+    weights = prunable(model, include=include, exclude=exclude)
+    check_whole(tensors_of(weights), "how_compressible")
+    if masks is not None:
+        check_match(Masks(masks), {n: w.shape for n, w in weights.items()}, "the masks")
+    if empty := [n for n, w in weights.items() if w.tensor.is_meta]:
+        raise ValueError(f"{empty[0]!r} is on the meta device, without values; load its weights, then measure it")
+    masks = _with_those_of_torch(model, weights, masks)
+    chosen = {id(w.tensor) for w in weights.values()}
+    rest = [
+        LeftOut(n, tuple(p.shape), "no weight of a Linear, convolution or attention", p.numel() * p.element_size())
+        for n, p in uncompiled(model).named_parameters()
+        if id(p) not in chosen
+    ]
+    try:
+        return measure(stored_weights(weights, masks), budget=budget, left_out=rest, title=type(model).__name__)
+    except NotFinite as error:
+        raise NotFinite(f"the model has {error}") from error
+
+
+def _with_those_of_torch(
+    model: nn.Module, weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None
+) -> Mapping[str, Tensor] | None:
+    """The masks, and those that `torch.nn.utils.prune` keeps beside its weights; None where there are none."""
+    own, buffers = dict(uncompiled(model).named_parameters()), dict(uncompiled(model).named_buffers())
+    found = {n: buffers[f"{n}_mask"].bool() for n in weights if f"{n}_mask" in buffers and n not in own}
+    if not found:
+        return masks
+    both = Masks({n: found.get(n, m) for n, m in Masks.ones_like(weights).items()})
+    return both if masks is None else both & masks

@@ -1,0 +1,138 @@
+"""What the figures of `how_compressible` mean, in sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from palmette.checkpoints.compressibility import NO_FLOATS, LeftOut, Measurement
+from palmette.pruning.scopes import SCOPES, Scope
+
+if TYPE_CHECKING:
+    from palmette.pruning.budgets import Sap
+
+FEW_LEVELS = 256  # different magnitudes: as many as 8 bits have
+_MANY = 4096  # entries, of which continuous weights would have more than that
+_SPARSE = 0.01
+_OF_WEIGHTS = ("weight", "weight_packed")  # as they are called when they are quantised; GPTQ says qweight
+
+
+def gaussian_index(p: float, q: float) -> float:
+    r"""The PQ Index of many Gaussian numbers, what untrained weights have.
+
+    .. math:: 1 - \mathrm{E}[|x|^p]^{1/p} / \mathrm{E}[|x|^q]^{1/q}, \qquad
+              \mathrm{E}[|x|^p] = 2^{p/2}\,\Gamma(\tfrac{p+1}{2}) / \sqrt\pi
+
+    >>> round(gaussian_index(1, 2), 5), round(gaussian_index(0.5, 1), 4)
+    (0.20212, 0.1528)
+    """
+
+    def mean(power: float) -> float:
+        log_moment = power / 2 * math.log(2) + math.lgamma((power + 1) / 2) - math.log(math.pi) / 2
+        return math.exp(log_moment / power)
+
+    return 1 - mean(p) / mean(q)
+
+
+def verdict(layers: Sequence[Measurement], whole: Measurement, budget: Sap) -> tuple[str, ...]:
+    """What may go, how these weights compare with untrained ones, and what that does not say."""
+    if whole.pq_index is None or whole.removable is None:
+        return ("Zeros alone have no index, and SAP cuts none of them.",)
+    shares: dict[str, float] = {scope: whole.share_cut(scope) for scope in SCOPES}
+    numbers = plain_numbers(layers)
+    if numbers:
+        may_go = f"SAP would cut {shares['global']:.0%} of these {whole.d:,} numbers."
+    else:
+        scopes = ", ".join(f"{scope} {share:.1%}" for scope, share in shares.items())
+        may_go = f"SAP would cut {_range(shares)} of these {whole.d:,} weights in its next step ({scopes})."
+    noise = gaussian_index(float(budget.p), float(budget.q))
+    if whole.pq_index < 0.9 * noise:
+        how = f"flatter than Gaussian noise ({noise:.3f}): there are few small ones"
+    elif whole.pq_index < 1.1 * noise:
+        how = f"about that of Gaussian noise ({noise:.3f}): small ones do not stand out"
+    else:
+        how = f"more unequal than Gaussian noise ({noise:.3f}): small ones stand out"
+    tail = ""
+    if whole.tail_mass is not None:
+        share = f"The {whole.removable:.0%} that the bound lets go"
+        tail = f" {share} weigh {whole.tail_mass:.1%} of what stays, summed as |w|^{budget.p:g}."
+    return (
+        may_go,
+        f"PQ Index {whole.pq_index:.3f}, {how}.{tail}",
+        "The bound says how many may go at most, not how many must."
+        if numbers
+        else "Then retrain, and measure again. The bound says how many may go at most, not what accuracy is left.",
+    )
+
+
+def plain_numbers(layers: Sequence[Measurement]) -> bool:
+    """Whether these are vectors, which have no neurons: incomes, coefficients, spectra."""
+    return all(len(layer.shape) < 2 for layer in layers)
+
+
+def scope_of_numbers(m: Measurement) -> Scope:
+    """In which plain numbers are cut: each vector by itself, and the whole as one vector."""
+    return "layer" if m.shape else "global"
+
+
+def _range(shares: Mapping[str, float]) -> str:
+    low, high = (f"{share:.0%}" for share in (min(shares.values()), max(shares.values())))
+    return low if low == high else f"{low.removesuffix('%')} to {high}"
+
+
+def warnings(
+    layers: Sequence[Measurement], whole: Measurement, left_out: Sequence[LeftOut] = ()
+) -> tuple[str, ...]:
+    """What to mind before these figures are believed or acted upon."""
+    said = []
+    numbers = plain_numbers(layers)  # nothing has to pass through these, and they have no neurons
+    for scope in () if numbers else SCOPES:
+        if lost := [layer.name for layer in layers if 0 < layer.d <= layer.sap_cut[scope]]:
+            said.append(
+                f"{_names(lost)} would lose everything in scope {scope}: nothing would pass; exclude it, or "
+                "change the scope."
+            )
+        if nearly := [layer.name for layer in layers if 0.99 * layer.d <= layer.sap_cut[scope] < layer.d]:
+            said.append(f"{_names(nearly)} would keep less than 1% in scope {scope}.")
+    if empty := [layer.name for layer in layers if layer.pq_index is None]:
+        said.append(f"{_names(empty)}: nothing but zeros.")
+    if whole.zeros > _SPARSE * whole.d:
+        what = "numbers" if numbers else "weights"
+        said.append(
+            f"{whole.zeros / whole.d:.0%} of the {what} are zero already. They count as {what} here and go "
+            "first, so that a cut takes less than it says."
+        )
+    if whole.d < whole.entries:
+        said.append(f"{1 - whole.d / whole.entries:.0%} were pruned before, as a mask says, and do not count.")
+    if whole.dead_neurons and whole.zeros < whole.d and not numbers:
+        said.append(f"{whole.dead_neurons:,} of {whole.neurons:,} neurons have no weight but zeros.")
+    return (*said, *_quantised(layers, left_out))
+
+
+def _quantised(layers: Sequence[Measurement], left_out: Sequence[LeftOut]) -> Iterator[str]:
+    matrices = [t.name for t in left_out if t.why == NO_FLOATS and len(t.shape) > 1]
+    integers = [name for name in matrices if name.endswith(_OF_WEIGHTS)]
+    if integers:
+        yield (
+            f"{_names(integers)}: quantised, and left out, so that this is about the rest. Measure, and prune, "
+            "before quantising."
+        )
+    coded = [layer for layer in layers if layer.coding]
+    if coded:
+        many = f"All {len(layers)}" if len(coded) == len(layers) else f"{len(coded)} of {len(layers)}"
+        kinds = ", ".join(sorted({layer.coding for layer in coded}))
+        yield (
+            f"{many} layers were unpacked from {kinds}: magnitudes of so few levels say little about which weight "
+            "matters. Measure, and prune, before quantising."
+        )
+    few = [m.name for m in layers if not m.coding and m.d >= _MANY and m.levels <= FEW_LEVELS and m.zeros < m.d]
+    if few:
+        yield (
+            f"{_names(few)}: no more than {FEW_LEVELS} different magnitudes. Quantised weights say little "
+            "about which of them matters."
+        )
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

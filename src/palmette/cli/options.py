@@ -1,0 +1,238 @@
+"""The flags of `palmette run` and its kin: one for each setting of `Experiment`, and what is made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+if TYPE_CHECKING:
+    from palmette.studies.experiment import Experiment
+
+PAIRS = ((0.5, 1.0), (1.0, 2.0))  # the paper's p and q
+SEEDS = "0..2"
+DIGITS_EPOCHS = 15
+
+# Setting -> its default and what it means, in groups. `Experiment` has the same names and defaults, as a test
+# asks; they stand here once more because it needs torch, and help is to be instant.
+SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
+    "What is trained": {
+        "data": ("digits", "A data set (`palmette data` lists them), a folder of images or an .npz file."),
+        "model": (
+            "mlp",
+            "linear, mlp, cnn, resnet18, resnet50, wresnet28x8, resnet20, resnet56, transformer, or your own "
+            "as module:function, called with shape=(channels, height, width) and classes=number.",
+        ),
+        "seed": (
+            0,
+            "Seeds of initial weights and data order, as 0..3,7: their numbers, not how many. One run each for "
+            "every method.",
+        ),
+        "validation": (0, "Images cut from the training set, to judge by in place of the test set."),
+    },
+    "How it is pruned": {
+        "method": ("sap", "sap, lottery-ticket, one-shot, or several of them with commas between."),
+        "p": (0.5, "The smaller norm of the PQ Index that guides SAP, 0 < p <= 1."),
+        "q": (1.0, "The larger norm, q >= 1."),
+        "eta": (0.0, "Slack of the bound that SAP cuts by, at least 0: larger cuts more."),
+        "gamma": (1.0, "Factor on what SAP cuts."),
+        "beta": (0.9, "The largest fraction that SAP cuts in a round."),
+        "ratio": (0.2, "The fraction that Lottery Ticket and One Shot cut in each round."),
+        "scope": ("global", "Where weights compete: neuron, layer or global."),
+        "rounds": (30, "How often to prune; round 0 trains the dense network."),
+        "rewind": (
+            "init",
+            "Where a round starts: init (the initial weights), epoch:k (those of round 0 after k epochs), "
+            "learning-rate (the weights stay, the learning rate starts again) or fine-tune (the weights stay, and "
+            "all epochs have the last, smallest learning rate of the schedule).",
+        ),
+        "stop": (
+            "",
+            "What may end a run early, as index-turns-up:2,small-cut:0.01,density:0.05,accuracy-drops:0.01.",
+        ),
+    },
+    "How it is trained": {
+        "epochs": (200, "Of each round."),
+        "batch": (250, "Images per step."),
+        "optimizer": ("sgd", "sgd, adam or adamw."),
+        "learning_rate": (0.1, "Of the first epoch."),
+        "momentum": (0.9, "Of sgd."),
+        "nesterov": (True, "Nesterov's momentum, of sgd."),
+        "weight_decay": (5e-4, "Of the optimizer."),
+        "schedule": ("cosine", "cosine, step (a tenth after 1/2 and 3/4 of the epochs) or constant."),
+        "warm_up": (0, "Epochs over which the learning rate rises."),
+        "clip": (1.0, "Largest norm of the gradient, or none."),
+        "label_smoothing": (0.0, "Of the cross entropy."),
+        "precision": ("float32", "float32, tf32 or bfloat16."),
+        "compile": (False, "torch.compile, which pays from minutes of training on."),
+    },
+}
+# Where the command has another default than one `Experiment`.
+_DEFAULTS = {
+    "seed": SEEDS,
+    "method": "all three, SAP at p, q = 0.5, 1 and 1, 2",
+    "p": "0.5 and 1",
+    "q": "1 and 2",
+    "epochs": f"200; {DIGITS_EPOCHS} for the small digits that come along",
+    "stop": "after --rounds, or when nothing is left to cut",
+}
+
+
+class RememberingCommand(click.Command):
+    """A command that keeps the arguments it was given, for the message that says how to go on."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does, after a copy of `args`."""
+        ctx.meta["palmette.arguments"] = list(args)
+        return super().parse_args(ctx, args)
+
+
+class GroupedCommand(RememberingCommand):
+    """A command whose help lists its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, group by group."""
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in SETTINGS}
+        for parameter in self.get_params(ctx):
+            title = next((t for t, names in SETTINGS.items() if parameter.name in names), "Where, and what else")
+            if (record := parameter.get_help_record(ctx)) is not None:
+                groups.setdefault(title, []).append(record)
+        for title, rows in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(rows, col_max=24)
+
+
+def setting_options() -> list[click.Option]:
+    """An option for each setting; None where it was not given."""
+    return [
+        _option(name, default, text)
+        for settings in SETTINGS.values()
+        for name, (default, text) in settings.items()
+    ]
+
+
+def place_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Where runs go and where they are trained: for all commands that train."""
+    for name, metavar, read, text in (
+        ("--fleet", "N|auto", _fleet, "How many networks train at once. [default: auto, what fits]"),
+        ("--device", "TEXT", None, "cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]"),
+        ("--data-dir", "FOLDER", None, "Where data sets are looked for first."),
+        ("--out", "FOLDER", _folder, "Where runs, and what is made of them, go. [default: runs]"),
+    ):
+        command = click.option(name, metavar=metavar, callback=read, help=text)(command)
+    return command
+
+
+def _folder(ctx: click.Context, option: click.Parameter, text: str | None) -> Path:
+    if text == "":
+        raise ValueError("--out must be the name of a folder, got ''")
+    return Path(text or "runs")
+
+
+def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]:
+    """The runs that a command line asks for, seed by seed.
+
+    Args:
+        file: an experiment as TOML. Without one, all methods are meant, SAP at both of the paper's pairs of p and
+            q, three seeds, and fewer epochs for digits.
+        given: what flags say, by the name of the setting; `method` and `seed` may be lists as text.
+    """
+    from palmette.studies.experiment import BELONGS_TO, Experiment, Method, seeds
+    from palmette.training.data import canonical
+
+    base = Experiment() if file is None else Experiment.from_toml(file)
+    settings = base.differences() | dict(given)
+    seed_text = str(settings.pop("seed", SEEDS if file is None else base.seed))
+    method_text = settings.pop("method", ",".join(get_args(Method)) if file is None else base.method)
+    methods = list(dict.fromkeys(part.strip() for part in method_text.split(",")))
+    chosen = {"method": methods, "optimizer": [settings.get("optimizer", base.optimizer)]}
+    for name in settings:
+        other, values = BELONGS_TO.get(name, ("method", methods))
+        if not set(values) & set(chosen[other]):
+            raise ValueError(
+                f"{_flag(name)} belongs to {_flag(other)} {' or '.join(values)}, "
+                f"got it with {_flag(other)} {','.join(chosen[other])}"
+            )
+    if file is None and "epochs" not in settings and canonical(settings.get("data", base.data)) == "digits":
+        settings["epochs"] = DIGITS_EPOCHS
+    both = file is None and not {"p", "q"} & set(settings)
+    made = []
+    for method in methods:
+        others = [n for n, (other, values) in BELONGS_TO.items() if other == "method" and method not in values]
+        own = {n: v for n, v in settings.items() if n not in others} | {"method": method}
+        pairs = PAIRS if both and method == "sap" else ()
+        made += [Experiment(**own, p=p, q=q) for p, q in pairs] or [Experiment(**own)]
+    return [replace(experiment, seed=seed) for seed in seeds(seed_text) for experiment in made]
+
+
+def _fleet(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    """How many; None is as many as the memory allows."""
+    if text is None or text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--fleet must be a number from 1, or auto, got {text!r}")
+    return int(text)
+
+
+def process_count(text: str | None, device: str, fleet: int | None, planned: Sequence[Experiment]) -> int:
+    """How many processes train a network together, if that can be done."""
+    import torch
+
+    if text is None or text == "1":
+        return 1
+    if not text.isdecimal() or int(text) < 1:
+        raise ValueError(f"--nproc must be a number from 1, got {text!r}")
+    count = int(text)
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"--nproc {count} needs --device cpu or cuda, got {device!r}")
+    if device == "cuda" and count > torch.cuda.device_count():
+        raise ValueError(f"--nproc {count} needs a GPU for each process, here are {torch.cuda.device_count()}")
+    if fleet is not None and fleet > 1:
+        raise ValueError(f"--nproc {count} trains one network at a time, got --fleet {fleet}")
+    for experiment in planned:
+        if experiment.batch < count:
+            raise ValueError(f"--nproc {count} needs an image for each process, got --batch {experiment.batch}")
+        if experiment.compile:
+            raise ValueError(f"--nproc {count} and --compile do not go together")
+    return count
+
+
+def device_named(name: str | None) -> str:
+    """A device that is really here."""
+    import torch
+
+    from palmette.training.loop import check_device
+
+    if name is None:
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        check_device(name)
+    except ValueError as error:
+        raise ValueError(f"--{error}") from error
+    return name
+
+
+def _flag(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _option(name: str, default: Any, text: str) -> click.Option:
+    shown = _DEFAULTS.get(name, ("yes" if default else "no") if isinstance(default, bool) else default)
+    kind: Any = type(default)
+    names, metavar = [_flag(name), name], {int: "N", float: "X", str: "TEXT"}.get(kind)
+    if name == "seed":
+        names, kind = ["--seeds", *names], str
+    elif name == "clip":
+        kind = _number_or_none
+    elif kind is bool:
+        return click.Option(
+            [f"{_flag(name)}/--no-{name}", name], default=None, help=f"{text} [default: {shown}]", is_flag=True
+        )
+    return click.Option(names, type=kind, metavar=metavar, default=None, help=f"{text} [default: {shown}]")
+
+
+def _number_or_none(text: str) -> float | str:
+    return text if text == "none" else float(text)

@@ -1,0 +1,1 @@
+"""From masks to smaller and faster models."""

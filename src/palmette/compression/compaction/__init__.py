@@ -1,0 +1,1 @@
+"""Remove dead neurons and channels for good."""

@@ -1,0 +1,261 @@
+"""A model in a small file: zeros are not written. Read back it is an ordinary state_dict, equal bit for bit.
+
+The format is described in docs/format.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, overload
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from palmette.compression.elias_fano import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
+from palmette.errors import PackedDamaged
+from palmette.files import said, write_safetensors
+from palmette.pruning.masks import check_match
+from palmette.pruning.sources.dtensor import check_whole
+from palmette.pruning.weights import INTEGER, is_torch_pruned, uncompiled
+
+_FORMAT = "palmette-packed-1"
+_SECOND_TENSOR = 160
+"""Bytes that naming a second tensor in the file takes, about: a tensor is packed where that saves more."""
+_NAMES = (
+    "float64 float32 float16 bfloat16 complex64 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool "
+    "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
+)
+_DTYPES = {name: getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name)}
+_Model = TypeVar("_Model", bound=nn.Module)
+
+
+def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
+    """Write the `state_dict` of `model` to a small safetensors file, whole or not at all.
+
+    Each tensor is written in whichever of three ways takes the fewest bytes: as it is; a bit for each entry and
+    the values that are not zero; or the indices of these, each within a bit of its entropy. Tensors
+    that are one tensor under two names are written once. See docs/format.md.
+
+    Args:
+        path: the file, usually ``.safetensors``; only `load` and ``palmette unpack`` can read it.
+        model: a module or a `state_dict`, of any dtypes. Zero is the value whose bits are all zero: -0.0 is kept.
+
+    >>> import tempfile
+    >>> layer = nn.Linear(1000, 1000, bias=False)
+    >>> _ = layer.weight.data.masked_fill_(torch.arange(1000) % 100 > 0, 0)  # 99 % zeros
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/small.safetensors", layer)
+    ...     Path(f"{folder}/small.safetensors").stat().st_size / 4_000_000 < 0.02
+    ...     torch.equal(load(f"{folder}/small.safetensors")["weight"], layer.weight)
+    True
+    True
+    """
+    state = _state_of(model)
+    stored: dict[str, Tensor] = {}
+    table: dict[str, dict[str, Any]] = {}
+    first: dict[tuple[object, ...], str] = {}
+    for name, tensor in state.items():
+        same = first.setdefault(_place(tensor, name), name)
+        if same != name:
+            table[name] = {"code": "same", "as": same}
+            continue
+        parts, table[name] = _packed(name, tensor)
+        if any(part in state for part in parts if part != name):  # a name such as "weight:mask" is taken
+            parts, table[name] = _dense(name, tensor)
+        table[name]["crc32"] = [_crc(part) for part in parts.values()]
+        stored |= parts
+    text = json.dumps(table, separators=(",", ":"))
+    metadata = {"format": _FORMAT, "tensors": text, "crc32": str(zlib.crc32(text.encode()))}
+    write_safetensors(Path(path), stored, metadata)
+
+
+@overload
+def load(path: str | Path) -> dict[str, Tensor]: ...
+@overload
+def load(path: str | Path, model: _Model) -> _Model: ...
+def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] | nn.Module:
+    """Read what `save` wrote: an ordinary `state_dict` on the CPU, or `model` filled with it.
+
+    Nothing in the file is executed. Every tensor is checked against its checksum, and names and shapes against
+    those of `model` before it is changed. What was one tensor under two names is one again.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save(f"{folder}/small.safetensors", nn.Linear(3, 2))
+    ...     load(f"{folder}/small.safetensors", nn.Linear(3, 2))
+    Linear(in_features=3, out_features=2, bias=True)
+    """
+    path = Path(path)
+    if not (model is None or isinstance(model, nn.Module)):
+        raise TypeError(f"load fills a torch.nn.Module, got {type(model).__name__}; load(path) gives a state_dict")
+    if not path.is_file():
+        raise FileNotFoundError(f"no file at {str(path)!r}")
+    try:
+        with safe_open(path, "pt") as file:
+            table = _table(path, file.metadata() or {})
+            state = _unpacked_all(table, file.get_tensor)
+    except PackedDamaged:
+        raise
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PackedDamaged(
+            f"{str(path)!r} is damaged or no safetensors file: {said(error)}; copy it anew "
+            "from where it was made, or read one of torch.save with torch.load"
+        ) from error
+    if model is None:
+        return state
+    inner = uncompiled(model)
+    own = {n: v for n, v in inner.state_dict().items() if isinstance(v, Tensor)}
+    if empty := [n for n, v in own.items() if v.is_meta]:
+        raise ValueError(
+            f"{empty[0]!r} is on the meta device, where there is no room for weights: call "
+            'model.to_empty(device="cpu") first'
+        )
+    check_match(state, {n: v.shape for n, v in own.items()}, f"the weights in {str(path)!r}")
+    inner.load_state_dict(state)
+    return model
+
+
+def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
+    if isinstance(model, nn.Module):
+        model = uncompiled(model).state_dict()
+    if not isinstance(model, Mapping):
+        raise TypeError(f"save takes a model or its state_dict, got {type(model).__name__}")
+    check_whole(model, "save")
+    for name, tensor in model.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise TypeError(
+                f"save writes tensors by name, got {type(tensor).__name__} for {name!r}; give a dict without it"
+            )
+        if name == "__metadata__":
+            raise TypeError("a safetensors file keeps no tensor with the name '__metadata__'; give it another")
+        if tensor.is_meta or tensor.layout != torch.strided or _name_of(tensor) not in _DTYPES:
+            kind = "meta" if tensor.is_meta else f"{tensor.layout} {tensor.dtype}"
+            raise TypeError(f"save writes dense tensors of {', '.join(_DTYPES)}, got {kind} for {name!r}")
+        if is_torch_pruned(name, model):
+            raise ValueError(
+                f"{name!r} is the unpruned weight that torch.nn.utils.prune keeps beside its mask, and would "
+                "take its whole size; call pm.from_torch_prune(model) first, which makes the zeros permanent"
+            )
+    return dict(model)
+
+
+def _place(tensor: Tensor, name: str) -> tuple[object, ...]:
+    """The same for two names of one tensor; for tensors without entries a place of their own."""
+    if not tensor.numel():
+        return (name,)
+    marks = tensor.is_conj(), tensor.is_neg()
+    return (tensor.device, tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), marks)
+
+
+def _packed(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors to be stored for one, and its entry in the table."""
+    tensor = _plain(tensor)
+    size, width = tensor.numel(), tensor.element_size()
+    if size * width <= _SECOND_TENSOR:
+        return _dense(name, tensor)
+    integers = tensor.reshape(-1).view(INTEGER[width]).numpy()
+    there = integers != 0
+    kept = int(np.count_nonzero(there))
+    _warn_of_negative_zeros(name, tensor, integers)
+    low = low_bits(kept, size)
+    positions = min(mask_bytes(size), index_bytes(kept, size, low))
+    if size * width <= positions + kept * width + _SECOND_TENSOR:
+        return _dense(name, tensor)
+    entry: dict[str, Any] = {"dtype": _name_of(tensor), "shape": list(tensor.shape)}
+    if positions == mask_bytes(size):
+        entry["code"], values, code = "mask", integers[there], np.packbits(there, bitorder="little")
+    else:
+        indices = np.flatnonzero(there)
+        entry |= {"code": "indices", "low": low}
+        values, code = integers[indices], pack_indices(indices, size, low)
+    parts = {"values": torch.from_numpy(values).view(tensor.dtype), entry["code"]: torch.from_numpy(code)}
+    return {f"{name}:{part}": t for part, t in parts.items()}, entry
+
+
+def _warn_of_negative_zeros(name: str, tensor: Tensor, integers: np.ndarray[Any, Any]) -> None:
+    signed = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+    negative = np.count_nonzero(integers == np.iinfo(integers.dtype).min) if tensor.dtype in signed else 0
+    if negative > len(integers) // 20:
+        warnings.warn(
+            f"{negative:,} of the {len(integers):,} entries of {name!r} are -0.0, as weight * mask leaves "
+            "them, and are written like other values; weight.add_(0.0) makes them plain zeros without a place",
+            stacklevel=4,
+        )
+
+
+def _dense(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    tensor = _plain(tensor)
+    return {name: tensor}, {"dtype": _name_of(tensor), "shape": list(tensor.shape), "code": "dense"}
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """On the CPU, in index order, sharing memory with nothing that is written."""
+    tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone()
+
+
+def _table(path: Path, metadata: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    if (found := metadata.get("format")) != _FORMAT:
+        if str(found).startswith("palmette-packed-"):
+            raise PackedDamaged(f"{str(path)!r} has format {found!r}; this palmette reads {_FORMAT!r}, update it")
+        raise PackedDamaged(
+            f"{str(path)!r} was not written by pm.save: its metadata has format {found!r}, not {_FORMAT!r}; an "
+            "ordinary safetensors file is read by safetensors.torch.load_file"
+        )
+    if metadata.get("crc32") != str(zlib.crc32(metadata["tensors"].encode())):
+        raise ValueError("its table of tensors has another checksum")
+    table: dict[str, dict[str, Any]] = json.loads(metadata["tensors"])
+    return table
+
+
+def _unpacked_all(table: Mapping[str, Mapping[str, Any]], stored: Callable[[str], Tensor]) -> dict[str, Tensor]:
+    state: dict[str, Tensor] = {}
+    for name, entry in table.items():
+        if entry["code"] == "same":
+            state[name] = state[entry["as"]]
+            continue
+        names = [name] if entry["code"] == "dense" else [f"{name}:values", f"{name}:{entry['code']}"]
+        parts = [stored(part) for part in names]
+        if [_crc(part) for part in parts] != entry["crc32"]:
+            raise ValueError(f"{name!r} has another checksum")
+        state[name] = parts[0] if entry["code"] == "dense" else _unpacked(name, entry, *parts)
+        if _name_of(state[name]) != entry["dtype"] or list(state[name].shape) != entry["shape"]:
+            raise ValueError(f"{name!r} is not {entry['dtype']} of shape {entry['shape']}")
+    return state
+
+
+def _unpacked(name: str, entry: Mapping[str, Any], values: Tensor, code: Tensor) -> Tensor:
+    dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
+    if values.dtype != dtype or values.dim() != 1 or code.dtype != torch.uint8 or min(shape, default=0) < 0:
+        raise ValueError(f"the values of {name!r} are not {entry['dtype']} of shape {shape}")
+    size, kept = math.prod(shape), len(values)
+    integers = values.view(INTEGER[values.element_size()]).numpy()
+    flat = np.zeros(size, integers.dtype)
+    if entry["code"] == "mask":
+        if len(code) != mask_bytes(size):
+            raise ValueError(f"the mask of {name!r} has {len(code)} bytes for shape {shape}")
+        there = np.unpackbits(code.numpy(), count=size, bitorder="little").view(np.bool_)
+        if np.count_nonzero(there) != kept:
+            raise ValueError(f"the mask of {name!r} does not keep {kept} entries")
+        flat[there] = integers
+    elif entry["code"] == "indices":
+        flat[unpack_indices(code.numpy(), kept, size, entry["low"])] = integers
+    else:
+        raise ValueError(f"{name!r} is coded as {entry['code']!r}, which there is not")
+    return torch.from_numpy(flat).view(dtype).reshape(shape)
+
+
+def _crc(tensor: Tensor) -> int:
+    return zlib.crc32(tensor.reshape(-1).view(torch.uint8).numpy().data) if tensor.numel() else 0
+
+
+def _name_of(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

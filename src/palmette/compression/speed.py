@@ -1,0 +1,238 @@
+"""How fast a pruned model is, in each way it can be run here: as it is, compacted, with CSR or 2:4 weights."""
+
+from __future__ import annotations
+
+import copy
+import platform
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import quantiles
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from palmette.compression.compaction.compact import close, compact, copied, exact, outputs
+from palmette.errors import first_line
+from palmette.pruning.weights import uncompiled
+
+Quartiles: TypeAlias = tuple[float, float, float]
+
+_ROUNDS = 15
+_SHORTEST = 0.005  # seconds that are timed at once
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a model.
+
+    Args:
+        name: "dense", "compacted", "CSR" or "2:4".
+        note: what it is here, or why it cannot be used.
+        seconds: of a pass: lower quartile, median, upper quartile; None where it cannot be used.
+        gain: how many times faster than dense it was in the same round: lower quartile, median, upper quartile.
+    """
+
+    name: str
+    note: str
+    seconds: Quartiles | None = None
+    gain: Quartiles | None = None
+
+
+@dataclass(frozen=True)
+class Speed:
+    """What `speed` measured.
+
+    Args:
+        ways: "dense", "compacted", "CSR" and "2:4", in this order.
+        where: the machine, the number of threads and PyTorch's version.
+    """
+
+    ways: tuple[Way, ...]
+    where: str
+
+    @property
+    def fastest(self) -> str:
+        """The fastest way; "dense" unless another was faster in three of four rounds."""
+        gains = {way.name: way.gain[1] for way in self.ways[1:] if way.gain is not None and way.gain[0] > 1}
+        return max(gains, key=gains.__getitem__, default="dense")
+
+    def __str__(self) -> str:
+        measured = [(way, way.seconds, way.gain) for way in self.ways if way.seconds and way.gain]
+        times = {
+            way.name: "{1:.3f} ms ({0:.3f} to {2:.3f})".format(*(t * 1e3 for t in s)) for way, s, _ in measured
+        }
+        gains = {way.name: f"{gain[1]:.2f}×" for way, _, gain in measured}
+        wide, side = (max(map(len, cells.values())) for cells in (times, gains))
+        lines = []
+        for way in self.ways:
+            cells = f"{times[way.name]:>{wide}}  {gains[way.name]:>{side}}  " if way.seconds else ""
+            lines.append(f"{way.name:<9}  {cells}{way.note}")
+        return "\n".join([*lines, f"Fastest here: {self.fastest}.", f"{self.where}."])
+
+
+def speed(model: nn.Module, inputs: Any) -> Speed:
+    """Measure how long a pass of `inputs` through `model` takes, in each way it can be run on its device.
+
+    The ways are: dense, as it is; compacted, without its dead neurons and channels (see `compact`); CSR, with the
+    Linear layers of which half is zero as sparse matrices; and 2:4, on NVIDIA GPUs that have it, with
+    the Linear layers in which two of each four weights are zero. They run in turns, in evaluation mode, and the
+    answer is the fastest, which is often dense: zeros that are scattered save no time unless something skips them.
+
+    Args:
+        model: any module, on any device; it is not changed.
+        inputs: what it is called with, on its device: a tensor, a tuple of arguments, or a dict of them by name.
+
+    >>> model = nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10))
+    >>> _ = model[0].weight.data[10:].zero_()  # 99 % of the neurons
+    >>> speed(model, torch.randn(64, 1000)).fastest
+    'compacted'
+    """
+    small, report = compact(model, inputs)
+    inputs = copied(inputs)  # the model may change them
+    small, inner = small.eval(), copy.deepcopy(uncompiled(model)).eval()
+    device = next((p.device for p in inner.parameters()), torch.device("cpu"))
+    with torch.no_grad():
+        models: dict[str, tuple[nn.Module | None, str]] = {
+            "dense": (inner, "as it is"),
+            "compacted": (small, _shrunk(report.flops)) if report.layers else (None, _why_not(report.notes)),
+            "CSR": _with_csr(inner),
+            "2:4": _with_two_of_four(inner, device),
+        }
+        with exact():
+            wanted = outputs(inner, copied(inputs))
+            for name, (variant, _) in list(models.items()):
+                if variant is None or variant is inner:
+                    continue
+                if trouble := _trouble(variant, copied(inputs), wanted):
+                    models[name] = (None, trouble)
+        usable = {name: variant for name, (variant, _) in models.items() if variant is not None}
+        timed = _timed(usable, inputs, device)
+    ways = tuple(Way(name, note, *timed.get(name, ())) for name, (_, note) in models.items())
+    return Speed(ways, _where(device))
+
+
+def _shrunk(flops: tuple[int, int]) -> str:
+    return f"{flops[1] / flops[0]:.1%} of the FLOPs" if flops[0] else "smaller"
+
+
+def _why_not(notes: Sequence[str]) -> str:
+    return notes[0] if notes else "no neuron or channel can be taken out"
+
+
+class _Sparse(nn.Module):
+    """A Linear layer whose weight is multiplied from the left, as sparse matrices are."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = (self.weight @ x.reshape(-1, x.shape[-1]).t()).t().reshape(*x.shape[:-1], -1)
+        return out if self.bias is None else out + self.bias
+
+
+def _with_csr(model: nn.Module) -> tuple[nn.Module | None, str]:
+    def made(layer: nn.Linear) -> nn.Module | None:
+        weight = layer.weight.detach()
+        if weight.count_nonzero() > weight.numel() / 2:
+            return None
+        return _Sparse(weight.to_sparse_csr(), layer.bias)
+
+    return _replaced(model, made, "half zeros or more")
+
+
+def _with_two_of_four(model: nn.Module, device: torch.device) -> tuple[nn.Module | None, str]:
+    if device.type != "cuda" or torch.version.hip or torch.cuda.get_device_capability(device) < (8, 0):
+        return None, "needs an NVIDIA GPU, Ampere or later"
+
+    def made(layer: nn.Linear) -> nn.Module | None:
+        weight = layer.weight.detach()
+        if weight.shape[1] % 4 or bool((weight.reshape(-1, 4).count_nonzero(1) > 2).any()):
+            return None
+        layer.weight = nn.Parameter(torch.sparse.to_sparse_semi_structured(weight), requires_grad=False)
+        return layer
+
+    return _replaced(model, made, "two zeros in each four weights")
+
+
+def _replaced(
+    model: nn.Module, made: Callable[[nn.Linear], nn.Module | None], pattern: str
+) -> tuple[nn.Module | None, str]:
+    """A copy with other Linear layers, where they fit, and how many these are."""
+    model = copy.deepcopy(model)
+    layers = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that sparse tensors are new
+            found = {name: new for name, layer in layers.items() if (new := made(layer)) is not None}
+    except (RuntimeError, ValueError) as error:
+        return None, f"PyTorch cannot: {_first(error)}"
+    if not found:
+        return None, f"no Linear layer has {pattern}"
+    for name, new in found.items():
+        if not name:
+            return new, "1 of 1 Linear layers"
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, new)
+    return model, f"{len(found)} of {len(layers)} Linear layers"
+
+
+def _trouble(model: nn.Module, inputs: Any, wanted: Sequence[Tensor]) -> str:
+    """Why a variant cannot be used, if so."""
+    try:
+        found = outputs(model, inputs)
+    except Exception as error:  # whatever kernels of sparse matrices may raise
+        return f"PyTorch cannot: {_first(error)}"
+    for a, b in zip(wanted, found, strict=True):
+        if not close(a, b, 1e-3 if a.dtype in (torch.float32, torch.float64) else 0.05):
+            return "its outputs are not those of the model"
+    return ""
+
+
+def _first(error: Exception) -> str:
+    return first_line(error).split(". ")[0][:120]
+
+
+def _timed(
+    models: Mapping[str, nn.Module], inputs: Any, device: torch.device
+) -> dict[str, tuple[Quartiles, Quartiles]]:
+    """Seconds of a pass, and the gain over dense. The models take turns: what disturbs one disturbs all."""
+    counts = {}
+    for name, model in models.items():
+        _seconds(model, inputs, device, 2)
+        counts[name] = max(1, round(_SHORTEST / _seconds(model, inputs, device, 1)))
+    taken: dict[str, list[float]] = {name: [] for name in models}
+    for _ in range(_ROUNDS):
+        for name, model in models.items():
+            taken[name].append(_seconds(model, inputs, device, counts[name]))
+    gains = {name: [d / s for d, s in zip(taken["dense"], taken[name], strict=True)] for name in models}
+    return {name: (_quartiles(taken[name]), _quartiles(gains[name])) for name in models}
+
+
+def _quartiles(values: list[float]) -> Quartiles:
+    low, middle, high = quantiles(values, n=4)
+    return low, middle, high
+
+
+def _seconds(model: nn.Module, inputs: Any, device: torch.device, passes: int) -> float:
+    _wait(device)
+    start = time.perf_counter()
+    for _ in range(passes):
+        outputs(model, inputs)
+    _wait(device)
+    return (time.perf_counter() - start) / passes
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _where(device: torch.device) -> str:
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    threads = torch.get_num_threads()
+    machine = f"{name}, {threads} thread{'s' if threads > 1 else ''}" if device.type == "cpu" else name
+    return f"Measured on {machine}, {platform.machine()}, torch {torch.__version__.split('+')[0]}"

@@ -1,0 +1,140 @@
+"""One pass over weights that are read in parts: power sums, all magnitudes, and what each neuron would lose."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from itertools import groupby
+from operator import add
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from palmette.measures.narrow import SHARE, narrow_power_sums
+from palmette.measures.pq import PowerSums, power_sums
+from palmette.measures.rows import Rows
+from palmette.measures.spectrum import NARROW, Spectrum
+from palmette.pruning.budgets import Budget
+from palmette.pruning.sources.file import CHUNK, Part, Stored
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What one pass over a weight finds out.
+
+    Args:
+        stored: the weight.
+        layer: its power sums as one row.
+        spectrum: its magnitudes.
+        neuron_cut: how many the budget takes from its neurons, each measured by itself.
+        dead: neurons that have no weight but zeros.
+    """
+
+    stored: Stored
+    layer: PowerSums
+    spectrum: Spectrum
+    neuron_cut: int
+    dead: int
+
+
+def survey(weights: Sequence[Stored], *, budget: Budget, chunk: int = CHUNK) -> Iterator[Survey]:
+    """Read each weight once, in order; torch's threads measure parts while the next one is read."""
+    parts = (part for stored in weights for part in stored.parts(chunk))
+    looked_at = in_order(partial(_look, budget), parts)
+    for _, seen in groupby(looked_at, key=lambda one: id(one.stored)):
+        yield _together(seen, budget)
+
+
+def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
+    """`work` of each item, in order, by as many threads as torch has, while this one gets the next item.
+
+    No more items are alive than threads + 2.
+    """
+    threads = torch.get_num_threads()
+    waiting: deque[Future[_Result]] = deque()
+    try:
+        torch.set_num_threads(1)  # threads that torch itself keeps waiting take time from those that work
+        with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            for item in items:
+                waiting.append(pool.submit(work, item))
+                del item  # or it would live until the next one has been read
+                if len(waiting) > threads:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+    finally:
+        torch.set_num_threads(threads)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is known of a part: its magnitudes, and either the sums of its neurons, or what these lead to."""
+
+    stored: Stored
+    spectrum: Spectrum
+    neurons: PowerSums | None
+    neuron_cut: int = 0
+    dead: int = 0
+
+
+def _look(budget: Budget, part: Part) -> _Seen:
+    spectrum = Spectrum()
+    spectrum.add(part.values, part.kept)
+    p, q = float(budget.p), float(budget.q)
+    values, kept = part.rows(part.values), None if part.kept is None else part.rows(part.kept)
+    quick = values.dtype in NARROW and values.device.type == "cpu" and kept is None and q <= 2
+    if quick and not _in_parts(part.of):
+        return _Seen(part.of, spectrum, None, *_cut_and_dead(values, budget))
+    return _Seen(part.of, spectrum, power_sums(Rows.of(values, kept), p=p, q=q))
+
+
+def _in_parts(stored: Stored) -> bool:
+    """Whether parts are further inputs of the same neurons, in place of further neurons."""
+    return stored.transposed or len(stored.shape) < 2
+
+
+def _cut_and_dead(values: Tensor, budget: Budget) -> tuple[int, int]:
+    """How many the budget takes from the rows, and how many are zero: from sums that are good enough to know."""
+    p, q = float(budget.p), float(budget.q)
+    sums = narrow_power_sums(values, p=p, q=q)
+    low, high = (replace(sums, p_sum=sums.p_sum * (1 + off)) for off in (-SHARE, SHARE))
+    most, cut = budget.plan_of_sums(_one_below_another([low, high])).cut.view(2, -1)
+    unsure = (cut != most) | sums.q_sum.isinf()
+    if bool(unsure.any()):
+        cut[unsure] = budget.plan_of_sums(power_sums(Rows.of(values[unsure]), p=p, q=q)).cut
+    return int(cut.sum()), int((sums.q_sum == 0).sum())
+
+
+def _together(seen: Iterable[_Seen], budget: Budget) -> Survey:
+    spectrum = Spectrum()
+    parts: list[_Seen] = []
+    for one in seen:
+        spectrum.merge(one.spectrum)
+        parts.append(replace(one, spectrum=Spectrum()))  # its magnitudes are no longer needed
+    stored = parts[0].stored
+    sums = [one.neurons for one in parts if one.neurons is not None]
+    if not sums:
+        cut, dead = (sum(getattr(one, key) for one in parts) for key in ("neuron_cut", "dead"))
+        return Survey(stored, _counted(spectrum, budget), spectrum, cut, dead)
+    neurons = reduce(add, sums) if _in_parts(stored) else _one_below_another(sums)
+    cut, dead = int(budget.plan_of_sums(neurons).cut.sum()), int((neurons.q_sum == 0).sum())
+    return Survey(stored, neurons.over_rows(), spectrum, cut, dead)
+
+
+def _counted(spectrum: Spectrum, budget: Budget) -> PowerSums:
+    """The power sums of 16-bit weights, from how often each magnitude occurs."""
+    p, q = float(budget.p), float(budget.q)
+    p_sum, q_sum = (torch.tensor([spectrum.power_sum(power)], dtype=torch.float64) for power in (p, q))
+    return PowerSums(torch.tensor([spectrum.d]), torch.ones(1, dtype=torch.float64), p_sum, q_sum, p, q)
+
+
+def _one_below_another(sums: Sequence[PowerSums]) -> PowerSums:
+    d, scale, p_sum, q_sum = map(torch.cat, zip(*((s.d, s.scale, s.p_sum, s.q_sum) for s in sums), strict=True))
+    return PowerSums(d, scale, p_sum, q_sum, sums[0].p, sums[0].q)

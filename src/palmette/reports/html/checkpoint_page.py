@@ -1,0 +1,159 @@
+"""One self-contained HTML file of what `how_compressible` found; it opens from disk and has no script."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+from importlib.resources import files
+
+from palmette import __version__
+from palmette.checkpoints.compressibility import Compressibility, LeftOut, Measurement
+from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
+from palmette.pruning.scopes import SCOPES, Scope
+from palmette.reports.html.theme import LAYER_COLOURS
+from palmette.reports.words import counted, measured, size
+
+_COLOURS = dict(zip(SCOPES, LAYER_COLOURS, strict=False))
+_STYLE = """
+td.bar { min-width: 5.5rem; }
+.scroll th, .scroll td { padding-right: .9rem; }
+td.bar span { display: block; height: .4rem; margin-top: .15rem; border-radius: 2px; }
+tr.whole td { font-weight: 650; border-top: 2px solid var(--quiet); }
+@media print { td.bar { min-width: 3.5rem; } .scroll td:not(.name) { white-space: nowrap; } }
+"""
+_MEANINGS = (
+    (
+        "PQ Index, Gini, Hoyer",
+        "measures of sparsity: 0 when all magnitudes are equal, larger when few carry the rest",
+    ),
+    ("bound", "the share that the PQI bound lets go at most (Theorem 2)"),
+    ("tail", "what that share, the smallest, weighs over what stays, counted: the bound's η"),
+    ("neuron, layer, global", "what SAP would cut in its next step, with weights compared inside that unit"),
+    ("dead", "neurons that have no weight but zeros"),
+    ("after", "with the values that stay and a bit for every weight, after the cut in scope neuron"),
+)
+_OF_NUMBERS = (*_MEANINGS[:3], ("SAP cuts", "what SAP would cut in its next step"))
+
+
+def page(report: Compressibility) -> str:
+    """The page as text; the same report gives the same page."""
+    css = files("palmette.reports.html").joinpath("page.css").read_text(encoding="utf-8")
+    title = escape(report.title)
+    notices = "".join(f'<p class="notice">{escape(text)}</p>\n' for text in report.warnings)
+    verdict = "".join(f"<p>{escape(text)}</p>\n" for text in report.verdict)
+    numbers = plain_numbers(report.layers)
+    meanings = "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
+        for name, text in (_OF_NUMBERS if numbers else _MEANINGS)
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="palmette {__version__}">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{title}: how compressible?</title>
+<link rel="icon" href="data:,">
+<style>
+{css}{_STYLE}</style>
+</head>
+<body>
+<header>
+<p class="brand">palmette</p>
+<h1>How compressible is {title}?</h1>
+<p class="lead">{counted(report.whole.d, "number" if numbers else "weight")} in {parts(report)}\
+{"" if numbers else ", measured without data"}.
+Budget: {escape(str(report.budget))}.</p>
+</header>
+<main>
+<h2>Verdict</h2>
+<div class="verdict">
+{verdict}</div>
+{notices}<div class="cards">
+{_cards(report.whole, numbers)}</div>
+<h2>{"Vectors" if numbers else "Layers"}</h2>
+<div class="scroll">{_table(report, numbers)}</div>
+<dl>{meanings}</dl>
+{_left_out(report.left_out)}
+</main>
+<footer><p>Made by palmette {__version__}. This file needs no network.</p></footer>
+</body>
+</html>
+"""
+
+
+def parts(report: Compressibility) -> str:
+    """How many layers there are, or vectors."""
+    return counted(len(report.layers), "vector" if plain_numbers(report.layers) else "layer")
+
+
+def _cards(whole: Measurement, numbers: bool) -> str:
+    accent = "var(--accent)"
+    cards = [
+        (
+            "PQ Index",
+            measured(whole.pq_index),
+            f"Gini {measured(whole.gini_index)}, Hoyer {measured(whole.hoyer)}",
+            accent,
+        )
+    ]
+    for scope in ("global",) if numbers else SCOPES:
+        text = counted(whole.sap_cut[scope], "number" if numbers else "weight")
+        if not numbers:
+            text += f"; {size(whole.bytes)} become {size(whole.bytes_after[scope])}"
+        title = "SAP would cut" if numbers else f"Next cut, scope {scope}"
+        cards.append((title, f"{whole.share_cut(scope):.1%}", text, _COLOURS[scope]))
+    return "".join(
+        f'<div class="card" style="border-top-color: {colour}"><h3>{escape(title)}</h3>'
+        f'<p class="big">{big}</p><p>{escape(text)}</p></div>\n'
+        for title, big, text, colour in cards
+    )
+
+
+def _table(report: Compressibility, numbers: bool) -> str:
+    measures = ("PQ Index", "Gini", "Hoyer", "bound", "tail")
+    titles = ("", "shape", "weights", *measures, *SCOPES, "dead", "size", "after")
+    if numbers:
+        titles = ("", "numbers", *measures, "SAP cuts")
+    head = "".join(f"<th>{title}</th>" for title in titles)
+    most = max((m.share_cut(scope) for m in report.layers for scope in SCOPES), default=0.0) or 1.0
+    rows = "".join(f"<tr>{_row(m, most, numbers)}</tr>\n" for m in report.layers)
+    if len(report.layers) > 1:
+        rows += f'<tr class="whole">{_row(report.whole, most, numbers)}</tr>\n'
+    return f"<table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table>"
+
+
+def _row(m: Measurement, most: float, numbers: bool) -> str:
+    plain = [
+        f"{m.d:,}",
+        *(measured(x) for x in (m.pq_index, m.gini_index, m.hoyer)),
+        "none" if m.removable is None else f"{m.removable:.1%}",
+        measured(m.tail_mass),
+    ]
+    name = f'<td class="name">{escape(m.name).replace(".", ".<wbr>")}</td>'
+    if numbers:
+        return name + _cells(plain) + _bar(m, scope_of_numbers(m), most)
+    last = [f"{m.dead_neurons:,}", size(m.bytes), size(m.bytes_after["neuron"])]
+    bars = "".join(_bar(m, scope, most) for scope in SCOPES)
+    return name + _cells([" × ".join(map(str, m.shape)), *plain]) + bars + _cells(last)
+
+
+def _cells(texts: Sequence[str]) -> str:
+    return "".join(f"<td>{text}</td>" for text in texts)
+
+
+def _bar(m: Measurement, scope: Scope, most: float) -> str:
+    width = max(0.0, min(100.0, 100 * m.share_cut(scope) / most))
+    bar = f'<span style="width: {width:.1f}%; background: {_COLOURS[scope]}"></span>'
+    return f'<td class="bar">{m.share_cut(scope):.1%}{bar}</td>'
+
+
+def _left_out(tensors: Sequence[LeftOut]) -> str:
+    if not tensors:
+        return ""
+    items = "".join(
+        f"<li><code>{escape(t.name)}</code> {' × '.join(map(str, t.shape))}: {escape(t.why)}</li>" for t in tensors
+    )
+    return f"<details><summary>Left out: {counted(len(tensors), 'tensor')}</summary><ul>{items}</ul></details>"

@@ -1,0 +1,79 @@
+"""What the reader of the page chooses: the series that are drawn, and what goes right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from palmette.reports.html.charts import X_AXES
+from palmette.reports.html.data import Study
+from palmette.reports.html.families import AT_ONCE, families
+from palmette.reports.html.theme import LOOKS
+
+
+def looks_of(found: Sequence[Study]) -> list[dict[str, int]]:
+    """For each study the series that are drawn at first, with the number of their look.
+
+    A method looks the same in all studies, unless all together have more methods than there are looks. Of a study
+    that has more by itself, one family is drawn.
+    """
+    largest = sorted(found, key=lambda study: -len(study.series))
+    every = dict.fromkeys(series.name for study in largest for series in study.series)
+    if len(every) <= AT_ONCE:
+        numbers = {name: number for number, name in enumerate(every)}
+        return [{series.name: numbers[series.name] for series in study.series} for study in found]
+    return [{study.series[one].name: number for number, one in enumerate(_first(study))} for study in found]
+
+
+def symbols() -> str:
+    """The look of a line, for each number: `#look-0`, `#look-1`, …"""
+    lines = "".join(
+        f'<g id="look-{number}" fill="{look["colour"]}" stroke="{look["colour"]}">'
+        f'<path d="M0,7H40" stroke-width="2.5" stroke-dasharray="{_dash(look["dash"])}"/>'
+        f'<path d="{look["shape"]}" transform="translate(20,7) scale(5)" stroke="none"/></g>'
+        for number, look in enumerate(LOOKS)
+    )
+    return f'<svg width="0" height="0" class="symbols" aria-hidden="true"><defs>{lines}</defs></svg>\n'
+
+
+def controls(study: Study, looks: Mapping[str, int]) -> str:
+    """The bar above the charts; with families and a button for all where the series are many."""
+    options = "".join(f'<option value="{name}">{escape(text)}</option>' for name, text in X_AXES.items())
+    x = f'<label class="chip">x axis <select data-x>{options}</select></label>'
+    chips = "".join(_chip(series.name, looks.get(series.name)) for series in study.series)
+    many = len(study.series) > AT_ONCE
+    return f"""{_compare(study, x) if many else ""}
+<div class="controls" role="group" aria-label="Methods">
+{chips}{"" if many else x}
+</div>"""
+
+
+def _first(study: Study) -> list[int]:
+    return next(iter(families(study).values())) if len(study.series) > AT_ONCE else list(range(len(study.series)))
+
+
+def _compare(study: Study, x: str) -> str:
+    options = "".join(
+        f'<option value="{" ".join(map(str, members))}">{escape(name)}</option>'
+        for name, members in families(study).items()
+    )
+    return f"""<div class="controls inner" role="group" aria-label="What to compare, and over what">
+<label class="chip">compare
+<select data-compare autocomplete="off">{options}<option value="">my own choice</option></select></label>
+{x}
+<button type="button" class="chip" data-all aria-expanded="false">choose from all {len(study.series)} …</button>
+<span class="quiet" data-full role="status" hidden>{AT_ONCE} at once: switch one off to see another.</span>
+</div>"""
+
+
+def _chip(name: str, look: int | None) -> str:
+    on = "" if look is None else f' checked data-look="{look}"'
+    return (
+        f'<label class="chip"{" hidden" if look is None else ""}>'
+        f'<input type="checkbox" autocomplete="off" data-signal="shown" value="{escape(name)}"{on}>'
+        f'<svg width="40" height="14" aria-hidden="true"><use href="#look-{look}"/></svg>{escape(name)}</label>\n'
+    )
+
+
+def _dash(dash: Sequence[float]) -> str:
+    return " ".join(f"{part:g}" for part in dash) if dash[1] else "none"

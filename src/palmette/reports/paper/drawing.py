@@ -1,0 +1,335 @@
+"""The figures of the paper, drawn from runs: its panels, its axes, its series, bars of one deviation over seeds.
+
+Diao et al. 2023, Section 4 and appendix; how panels are laid out, where the text does not say, is seen from the
+authors' figures.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from palmette.reports.figures import (
+    LINES,
+    STYLE,
+    Panel,
+    accuracy_of,
+    check_matplotlib,
+    density_of,
+    furnish,
+    index_of,
+    round_of,
+)
+from palmette.reports.html.theme import PHASE_COLOURS
+from palmette.reports.paper.layout import INK, WIDTH, Curve, Row, draw_curve, furnish_page, page
+from palmette.reports.paper.published import Published, name_in_file
+from palmette.reports.paper.runs import Picture
+from palmette.reports.phases import COLLAPSE, FOLLOWING, PHASES, Phase, by_round, mean, phases_of_mean, turns
+from palmette.reports.tables import Record, Run, label
+from palmette.studies.experiment import Experiment
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROUND = "round $t$"
+FAINT = {"color": "#c4c4c4", "linestyle": "-", "linewidth": 0.8, "zorder": 1.2}
+SCOPES = {"neuron": "Neuron-wise pruning", "layer": "Layer-wise pruning", "global": "Global pruning"}
+
+
+def draw(picture: Picture, *, beside: Published | None = None, log: bool = False) -> Figure:
+    """The figure of the paper from the runs of `picture`, each line as far as all of its runs go.
+
+    Args:
+        picture: what is drawn.
+        beside: what was published, as open marks.
+        log: remaining weights on logarithmic axes, falling to the right; the paper's are linear.
+    """
+    check_matplotlib()
+    import matplotlib
+
+    if not picture.runs:
+        raise ValueError(f"{picture.figure.name} cannot be drawn: there is no run with a finished round")
+    title = f"{picture.figure.number}.  {picture.figure.title}"
+    title = title.replace("η_r", r"$\eta_r$").replace("γ", r"$\gamma$")
+    with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "axes.labelsize": 10}):
+        caption = picture.caption if beside is None else f"{picture.caption} Open marks: {beside.note}."
+        picture = picture.in_step()
+        if picture.figure.kind == "hypothesis":
+            return _hypothesis(picture, beside, title, caption)
+        if picture.figure.kind == "p-q map":
+            return _maps(picture, title, caption)
+        rows = {"rounds": _rounds, "scopes": _scopes}.get(picture.figure.kind, _ablations)(picture, beside)
+        rows = [_logarithmic(row) if log else row for row in rows]
+        return page(rows, title=title, caption=caption, open_marks="" if beside is None else beside.name)
+
+
+def _logarithmic(row: Row) -> Row:
+    """Remaining weights on logarithmic axes."""
+    cells = []
+    for panel, curves in row.cells:
+        right, up = panel.x is density_of, panel.y is density_of
+        cells.append((replace(panel, log_x=right, falling=right, log_y=up), curves))
+    return replace(row, cells=cells)
+
+
+def _reader(*path: str, scale: float = 1) -> Callable[[Record], float | None]:
+    def read(record: Record) -> float | None:
+        value: Any = record
+        for name in path:
+            value = value[name]
+        return None if value is None else scale * float(value)
+
+    return read
+
+
+RETRAINED = {
+    "retrained/accuracy": Panel("Accuracy, %", round_of, accuracy_of, ROUND),
+    "retrained/remaining": Panel("Remaining weights, %", round_of, density_of, ROUND),
+    "retrained/pq_index": Panel("PQ Index", round_of, index_of, ROUND),
+    "retrained/gini_index": Panel("Gini Index", round_of, _reader("retrained", "gini_index"), ROUND),
+}
+# Differences are retrained less pruned, as the paper has them; a record has pruned less retrained.
+PRUNED = {
+    "pruned/accuracy": Panel("Accuracy, %", round_of, _reader("pruned", "test", "accuracy", scale=100), ROUND),
+    "pruned/accuracy_difference": Panel(
+        "Accuracy, retrained − pruned, points",
+        round_of,
+        _reader("pruned", "accuracy_difference", scale=-100),
+        ROUND,
+    ),
+    "pruned/pq_index": Panel("PQ Index", round_of, _reader("pruned", "pq_index"), ROUND),
+    "pruned/pq_index_difference": Panel(
+        "PQ Index, retrained − pruned", round_of, _reader("pruned", "pq_index_difference", scale=-1), ROUND
+    ),
+}
+TRADE_OFF = Panel("", density_of, accuracy_of, "remaining weights, %")
+
+
+def _rounds(picture: Picture, beside: Published | None) -> list[Row]:
+    groups = _groups(picture, label)
+    return [
+        Row("(a) Retrained models", _cells(RETRAINED, groups, LINES, beside)),
+        Row("(b) Pruned models", _cells(PRUNED, groups, LINES, beside), legend=False),
+    ]
+
+
+def _ablations(picture: Picture, beside: Published | None) -> list[Row]:
+    """The retrained models once for each of two settings, the other one fixed."""
+    halves = [("p", "$p$", "q", 1.0, "$q=1$"), ("q", "$q$", "p", 1.0, "$p=1$")]
+    if picture.figure.kind == "eta and gamma":
+        halves = [
+            ("eta", r"$\eta_r$", "gamma", 1.0, r"$\gamma=1$"),
+            ("gamma", r"$\gamma$", "eta", 0.0, r"$\eta_r=0$"),
+        ]
+    rows = []
+    for letter, (name, sign, other, value, said) in zip("ab", halves, strict=True):
+        part = picture.only(**{other: value})
+        groups = _groups(part, lambda e, name=name, sign=sign: f"{sign} = {getattr(e, name):g}")  # type: ignore[misc]
+        looks = [line | {"color": c} for line, c in zip(LINES, _shades(len(groups)), strict=False)]
+        rows.append(Row(f"({letter}) {sign} varies, {said}", _cells(RETRAINED, groups, looks, beside)))
+    return rows
+
+
+def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
+    layers = list(picture.runs[0][1][0]["retrained"]["layers"])
+    last = len(layers) - 1
+    places = dict(sorted({round(last / 2): "middle", 0: "first", last: "last"}.items()))  # of two, none is middle
+    others = [name for i, name in enumerate(layers) if i not in places]
+    sap = Experiment()
+
+    def of_layers(heading: str, name: str, scale: float, *, legend: bool) -> Row:
+        of_whole, cells = density_of if name == "density" else index_of, []
+        of = {layer: _reader("retrained", "layers", layer, name, scale=scale) for layer in layers}
+        for scope, title in SCOPES.items():
+            many = [records for _, records in picture.only(scope=scope, method="sap", p=sap.p, q=sap.q).runs]
+            curves = [Curve("", FAINT, many, of[layer]) for layer in others]
+            curves += [
+                Curve(f"{place} ({_short(layers[i])})", look, many, of[layers[i]])
+                for (i, place), look in zip(places.items(), LINES[4:], strict=False)
+            ]
+            cells.append((Panel(title, round_of, of_whole, ROUND), curves))
+        return Row(f"{heading}, {label(sap)}", cells, alike=True, legend=legend)
+
+    trade = [
+        (replace(TRADE_OFF, title=title), _curves(_groups(picture.only(scope=scope), label), LINES))
+        for scope, title in SCOPES.items()
+    ]
+    return [
+        Row("(a) Accuracy, %", trade, alike=True),
+        of_layers("(b) Remaining weights, %", "density", 100, legend=True),
+        of_layers("(c) PQ Index", "pq_index", 1, legend=False),
+    ]
+
+
+def _hypothesis(picture: Picture, beside: Published | None, title: str, caption: str) -> Figure:
+    """Accuracy and index round by round, and where those of the three phases begin that are there."""
+    from matplotlib.figure import Figure
+
+    name, many = label(picture.runs[0][0]), [records for _, records in picture.runs]
+    figure = Figure(figsize=(0.6 * WIDTH, 5.7), layout="constrained")
+    axes = figure.subplots(2, 1, sharex=True)
+    for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
+        marks = () if beside is None else beside.of(key, name_in_file(picture.runs[0][0]))
+        draw_curve(axis, RETRAINED[key], Curve(name, look, many, published=marks))
+        furnish(axis, RETRAINED[key])
+    axes[0].set_xlabel("")
+    bottom, top = axes[0].get_ylim()
+    axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # for the names of the phases
+    found = phases_of_mean(many) if picture.last else []  # of a single round there is none to tell
+    axes[0].set_yticks([tick for tick in axes[0].get_yticks() if bottom <= tick <= min(100, top)])
+    index = [mean([index_of(record) for record in at]) for at in by_round(many)]
+    before = [
+        value for value, phase in zip(index, found, strict=False) if phase == "falling" and value is not None
+    ]
+    falls = "index falls" if before and before[-1] < before[0] else "index does not fall"
+    said = (f"regularised\n{falls}", "compressed\nindex rises", "collapsed\naccuracy is lost")
+    for phase, colour, words in zip(PHASES, PHASE_COLOURS, said, strict=True):
+        rounds = [t for t, p in enumerate(found) if p == phase]
+        if not rounds:
+            continue
+        start, end = max(0, rounds[0] - 0.5), min(len(found) - 1, rounds[-1] + 0.5)
+        for axis in axes:
+            axis.axvspan(start, end, color=colour, alpha=0.13, linewidth=0, zorder=0)
+            if start:
+                axis.axvline(start, color=INK, linestyle=(0, (2, 2)), linewidth=0.9, zorder=1)
+        axes[0].annotate(
+            words,
+            ((start + end) / 2, 1),
+            (0, -4),
+            xycoords=("data", "axes fraction"),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            fontsize=9,
+            color=INK,
+        )
+    furnish_page(figure, title, f"{name}. {caption} {_verdict(found)}")
+    return figure
+
+
+def _verdict(found: Sequence[Phase]) -> str:
+    """The rule of the phases, and what it finds.
+
+    >>> _verdict(["falling", "falling", "falling", "collapsed"]).partition("Found: ")[2]
+    'no rise, a collapse from round 3 on.'
+    """
+    rule = (
+        f"The rule: a collapse is where accuracies are more than {100 * COLLAPSE:g} points below that of round 0 "
+        f"to the end; a rise is of at least {FOLLOWING} rounds between the lowest index and a collapse or the end."
+    )
+    if not found:
+        return f"{rule} One round tells of neither."
+    turned, collapsed = turns(found).values()
+    rise = "no rise" if turned is None else f"a rise from round {turned + 1} on"
+    end = "no collapse" if collapsed is None else f"a collapse from round {collapsed} on"
+    return f"{rule} Found: {rise}, {end}."
+
+
+def _maps(picture: Picture, title: str, caption: str) -> Figure:
+    """A map of the index for each method that was run, downwards, and four rounds, to the right."""
+    from matplotlib.figure import Figure
+
+    caption = f"{caption} × where there is no index: p = q, or no weight is left. Each method has its own scale."
+    lettered = zip("abcdefgh", _groups(picture, label).items(), strict=False)
+    rows, rounds = [row for row in lettered if row[1][1]], shown_rounds(picture.last)
+    figure = Figure(figsize=(2.75 * len(rounds) + 0.9, 0.9 + 2.75 * len(rows)), layout="constrained")
+    parts = figure.subfigures(len(rows), 1, squeeze=False).flatten()
+    grid = picture.runs[0][1][0]["index_map"]
+    for part, (letter, (name, many)) in zip(parts, rows, strict=True):
+        part.suptitle(f"({letter}) {name}", x=0.006, ha="left", fontsize=11.5, fontweight="bold")
+        axes = part.subplots(1, len(rounds), squeeze=False).flatten()
+        maps = [_mean_map([records[t] for _, records in many if len(records) > t]) for t in rounds]
+        values = [v for one in maps for row in one for v in row if not math.isnan(v)]
+        low, high = min(values, default=0.0), max(values, default=1.0)
+        for number, (axis, t, one) in enumerate(zip(axes, rounds, maps, strict=True)):
+            axis.grid(False)
+            axis.set_title(f"$t = {t}$")
+            axis.set_facecolor("white")
+            axis.set_xticks(range(0, len(grid["q"]), 2), [f"{q:g}" for q in grid["q"][::2]])
+            axis.set_yticks(range(0, len(grid["p"]), 2), [f"{p:g}" for p in grid["p"][::2]])
+            axis.set_xlabel("$q$")
+            axis.set_ylabel("$p$" if number == 0 else "")
+            axis.set_xlim(-0.5, len(grid["q"]) - 0.5)
+            axis.set_ylim(len(grid["p"]) - 0.5, -0.5)
+            if not one:
+                axis.text(0.5, 0.5, "not reached\nby all runs", ha="center", va="center", transform=axis.transAxes)
+                continue
+            image = axis.imshow(one, vmin=low, vmax=high, cmap="cividis", aspect="auto")
+            for i, row in enumerate(one):
+                for j, value in enumerate(row):
+                    if math.isnan(value):
+                        axis.text(j, i, "×", ha="center", va="center", color=INK, fontsize=9)
+        if values:
+            part.colorbar(image, ax=axes, label="PQ Index", aspect=16, pad=0.015)
+    furnish_page(figure, title, caption)
+    return figure
+
+
+def shown_rounds(last: int) -> list[int]:
+    """Four rounds, as the paper chooses them for its T of 30 and 15, else at equal distances.
+
+    >>> shown_rounds(30), shown_rounds(15), shown_rounds(2)
+    ([0, 10, 20, 30], [0, 4, 8, 15], [0, 1, 2])
+    """
+    return [0, 4, 8, 15] if last == 15 else sorted({round(last * part / 3) for part in range(4)})
+
+
+def _mean_map(records: Sequence[Record]) -> list[list[float]]:
+    """Mean over runs of the index for each p (downwards) and q; NaN where there is none."""
+    maps = [record["index_map"]["pq_index"] for record in records]
+    found = [[mean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*maps, strict=True)]
+    return [[math.nan if value is None else value for value in row] for row in found]
+
+
+def _groups(picture: Picture, name: Callable[[Experiment], str]) -> dict[str, list[Run]]:
+    """The runs of each line, in the order of the paper; none for a line that was not run."""
+    groups: dict[str, list[Run]] = {name(e): [] for e in picture.planned}
+    for run in picture.runs:
+        groups[name(run[0])].append(run)
+    return groups
+
+
+def _curves(
+    groups: dict[str, list[Run]], looks: Sequence[dict[str, Any]], beside: Published | None = None, key: str = ""
+) -> list[Curve]:
+    """A line for each group that has runs; one that has none keeps its look to itself."""
+    return [
+        Curve(
+            name,
+            look,
+            [records for _, records in many],
+            published=() if beside is None else beside.of(key, name_in_file(many[0][0])),
+        )
+        for (name, many), look in zip(groups.items(), looks, strict=False)
+        if many
+    ]
+
+
+def _cells(
+    panels: dict[str, Panel],
+    groups: dict[str, list[Run]],
+    looks: Sequence[dict[str, Any]],
+    beside: Published | None,
+) -> list[tuple[Panel, list[Curve]]]:
+    return [(panel, _curves(groups, looks, beside, key)) for key, panel in panels.items()]
+
+
+def _short(layer: str, most: int = 22) -> str:
+    """The name of a layer, or the end of it.
+
+    >>> _short("layer4.1.conv2.weight"), _short("encoder.layers.11.attention.output.dense.weight")
+    ('layer4.1.conv2', '…ttention.output.dense')
+    """
+    name = layer.removesuffix(".weight")
+    return name if len(name) <= most else f"…{name[1 - most :]}"
+
+
+def _shades(count: int) -> list[str]:
+    """Colours from dark to light, for values that have an order: it is seen without colours too."""
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    shades = matplotlib.colormaps["viridis"]
+    return [to_hex(shades(0.85 * i / max(1, count - 1))) for i in range(count)]

@@ -1,0 +1,397 @@
+"""The folder of one run: every file name in it, and how each is written so that it is whole or absent."""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import fcntl
+import functools
+import hashlib
+import io
+import json
+import lzma
+import os
+import pickle
+import shutil
+import socket
+import tarfile
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from palmette.errors import NotWritten, RunBusy, RunDamaged
+from palmette.files import said
+from palmette.pruning.masks import Masks
+
+_SEAL_BYTES = 73  # of `_seal`
+_NO_ENTRY = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)  # more room would not help
+_OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either may be a run, so that damage is seen
+
+
+class RunDir:
+    """One run on disk. Whoever writes owns the folder (`lock`); whoever reads needs nothing.
+
+    `say` is given a sentence when something was found amiss and put right; it warns by default.
+    """
+
+    def __init__(self, path: str | Path, *, say: Callable[[str], None] = warnings.warn) -> None:
+        if path == "":
+            raise ValueError("a run needs a folder, got ''; the current one is '.'")
+        self.path = Path(path)
+        self.experiment = self.path / "experiment.toml"  # what was asked for
+        self.records_file = self.path / "records.jsonl"  # a line per round, the same in every repetition
+        self.timings_file = self.path / "timings.jsonl"  # seconds and speeds, which are never the same
+        self.failure = self.path / "failure.txt"  # why it could not go on, if so
+        self.settings = self.path / "settings.json"  # of `prune_and_retrain`, all that was asked for
+        self.good = self.path / "good.pt"  # of `prune_and_retrain`, the last model that was good
+        self.lock_file = self.path / "lock"  # names the owner; empty when there is none
+        self.checkpoints = self.path / "checkpoints"  # the last two states; gone when the run is finished
+        self.tensorboard = self.path / "tensorboard"  # where asked for; made anew from the records
+        self._say = say
+
+    def mask(self, round: int) -> Path:
+        """The file of the masks of a round."""
+        return self.path / "masks" / f"round-{round:02d}.safetensors"
+
+    def checkpoint(self, number: int) -> Path:
+        """The file of a checkpoint."""
+        return self.checkpoints / f"{number:04d}.pt"
+
+    @contextmanager
+    def lock(self) -> Iterator[RunDir]:
+        """Own the folder, until the process ends in whatever way; clear what the last owner left half-written."""
+        with self._writing(self.lock_file, 0):
+            self.path.mkdir(parents=True, exist_ok=True)
+            file = self.lock_file.open("a+", encoding="utf-8")
+        with file:
+            if not _locked(file, fcntl.LOCK_EX):
+                file.seek(0)
+                raise RunBusy(
+                    f"the run folder {str(self.path)!r} is in use by {file.read().strip() or 'another process'}. "
+                    "Wait until it ends, or end it, and start the same command again; or choose another folder."
+                )
+            with self._writing(self.lock_file, 0):
+                file.truncate(0)
+                file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+                file.flush()
+                for folder in (self.path, self.mask(0).parent, self.checkpoints):
+                    for partial in folder.glob("*.partial"):
+                        partial.unlink()
+            self._cut_torn_line(self.records_file)
+            self._cut_torn_line(self.timings_file)
+            try:
+                yield self
+            finally:
+                file.truncate(0)  # not removed: another process may have opened it, and would lock nothing
+
+    def owner(self) -> str | None:
+        """Who runs it at this moment, such as "process 7 on host"; None when nobody does."""
+        with suppress(OSError), self.lock_file.open(encoding="utf-8") as file:
+            name = file.read().strip()
+            # What a killed owner left still names it: only the lock itself tells.
+            if name and not _locked(file, fcntl.LOCK_SH):
+                return name
+        return None
+
+    def free_from(self, hosts: Collection[str]) -> bool:
+        """Take the folder from an owner on one of `hosts`, which are known to be lost; whether that was needed.
+
+        A network file system may keep a lock of a lost machine. It stays on its file; the name goes to another.
+        """
+        owner = self.owner()
+        if owner is None or owner.rpartition(" on ")[2] not in hosts:
+            return False
+        with self._writing(self.lock_file, 0):
+            _write(self.lock_file, b"")
+        return True
+
+    def write_text(self, name: str | Path, text: str) -> None:
+        """Write a text file of the run, whole or not at all; see `write_bytes`."""
+        self.write_bytes(name, text.encode())
+
+    def write_bytes(self, name: str | Path, content: bytes | memoryview) -> None:
+        """Write a file of the run, to the disk itself; on any error the old file stays as it was."""
+        target = self.path / name
+        if not target.resolve().is_relative_to(self.path.resolve()):
+            raise ValueError(f"a file of the run must lie in {str(self.path)!r}, got {str(name)!r}")
+        with self._writing(target, len(content)):
+            target.parent.mkdir(exist_ok=True)
+            _write(target, content)
+            _sync(self.path)
+
+    def note_failure(self, why: object) -> None:
+        """Write down why the run could not go on, for whoever looks at it later, if there is room for that."""
+        with suppress(NotWritten):
+            self.write_text(self.failure.name, f"{why}\n")
+
+    def save_masks(self, round: int, masks: Masks) -> None:
+        """Write the masks of a round, one bit per weight."""
+        target = self.mask(round)
+        with self._writing(target, sum((m.numel() + 7) // 8 for m in masks.values())):
+            target.parent.mkdir(exist_ok=True)
+            masks.save(target)
+            _sync(target.parent, self.path)
+
+    def append_record(self, record: Mapping[str, Any]) -> bool:
+        """Add the record of a round as one line, keys in the order given; False when that very line is there."""
+        if type(record.get("round")) is not int:
+            raise ValueError(f"a record needs its 'round', an integer, got {record.get('round')!r}")
+        line = _line(record)
+        for known in self.records():
+            if _line(known) == line:
+                return False
+            if known["round"] == record["round"]:
+                differ = [k for k in {**known, **record} if _line({k: known.get(k)}) != _line({k: record.get(k)})]
+                raise RunDamaged(
+                    f"{str(self.records_file)!r} has another record of round {record['round']}, which differs in "
+                    f"{', '.join(differ) or 'the order of keys'}. Was the run continued with other code, data or "
+                    "hardware? Start again in another folder."
+                )
+        self._append(self.records_file, line)
+        return True
+
+    def append_timing(self, timing: Mapping[str, Any]) -> None:
+        """Add a line to the timings, which may repeat."""
+        self._append(self.timings_file, _line(timing))
+
+    def records(self) -> list[dict[str, Any]]:
+        """The records, in the order written; a line that is still being written is not among them."""
+        return _lines(self.records_file)
+
+    def timings(self) -> list[dict[str, Any]]:
+        """The timings, in the order written. They decide nothing: what cannot be read of them is left out."""
+        with suppress(RunDamaged):
+            return [timing for timing in _lines(self.timings_file) if timing.keys() >= {"round", "seconds"}]
+        return []
+
+    def save_checkpoint(self, number: int, state: Any) -> None:
+        """Write `state`, made of tensors and plain values, with its SHA-256; keep it and the one before."""
+        if type(number) is not int or number < 0:
+            raise ValueError(f"the number of a checkpoint must be an integer of at least 0, got {number!r}")
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        buffer.write(_seal(buffer.getbuffer()))
+        self.write_bytes(self.checkpoint(number).relative_to(self.path), buffer.getbuffer())
+        numbers = self.checkpoint_numbers()
+        # A higher number is left from what could not be continued, and must not be taken for the newest.
+        for other in set(numbers) - set([n for n in numbers if n <= number][-2:]):
+            self.checkpoint(other).unlink()
+
+    def load_checkpoint(self, at_most: int | None = None, *, quiet: bool = False) -> tuple[int, Any] | None:
+        """Number and state, on the CPU, of the newest checkpoint that is whole; None when there is none.
+
+        Args:
+            at_most: the highest number that is looked at.
+            quiet: None, and no error, also when all that are looked at are damaged.
+        """
+        numbers = [n for n in self.checkpoint_numbers() if at_most is None or n <= at_most]
+        for number in reversed(numbers):
+            path, content = self.checkpoint(number), b""
+            with suppress(OSError):  # an unreadable sector is damage too
+                content = path.read_bytes()
+            if content[-_SEAL_BYTES:] != _seal(memoryview(content)[:-_SEAL_BYTES]):
+                self._say(f"the checkpoint {str(path)!r} is damaged, so the one before it is taken")
+                continue
+            try:
+                return number, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+            except pickle.UnpicklingError as error:
+                raise RunDamaged(f"{str(path)!r} holds more than tensors and plain values") from error
+        if numbers and not quiet:
+            raise RunDamaged(
+                f"all {len(numbers)} checkpoints are damaged; remove {str(self.path)!r} to begin again"
+            )
+        return None
+
+    def finish(self) -> None:
+        """Remove the checkpoints."""
+        for number in self.checkpoint_numbers():  # the newest last, so that an interruption loses nothing
+            self.checkpoint(number).unlink()
+        with suppress(OSError):  # absent, or someone put a file of their own there
+            self.checkpoints.rmdir()
+
+    def size(self) -> int:
+        """How many bytes the files of the run take."""
+        total = 0
+        for place, _, names in os.walk(self.path):
+            for name in names:
+                with suppress(FileNotFoundError):  # whoever runs it may have replaced it
+                    total += os.stat(os.path.join(place, name)).st_size
+        return total
+
+    def checkpoint_numbers(self) -> list[int]:
+        """The numbers of all checkpoints, whole or not, in rising order."""
+        with suppress(FileNotFoundError):  # whoever runs it may have finished
+            return sorted(int(f.stem) for f in self.checkpoints.glob("*.pt") if f.stem.isdecimal())
+        return []
+
+    def _append(self, target: Path, line: bytes) -> None:
+        self._cut_torn_line(target)
+        with self._writing(target, len(line)), target.open("ab", buffering=0) as file:
+            size, written = file.seek(0, os.SEEK_END), 0
+            try:
+                while written < len(line):  # a disk that runs full takes a part, and then refuses
+                    written += file.write(line[written:])
+                _sync(target, self.path)
+            except BaseException:
+                file.truncate(size)
+                raise
+
+    def _cut_torn_line(self, target: Path) -> None:
+        content = target.read_bytes() if target.exists() else b""
+        torn = len(content) - (content.rfind(b"\n") + 1)
+        if torn:
+            with self._writing(target, 0):
+                os.truncate(target, len(content) - torn)
+                _sync(target)
+            self._say(f"the last line of {str(target)!r} was half-written ({torn} bytes), and is removed")
+
+    def _writing(self, target: Path, size: int) -> AbstractContextManager[None]:
+        return _explained(target, size, self.path, "run folder")
+
+
+def find_runs(*folders: str | Path) -> list[RunDir]:
+    """The run folders in `folders`, at any depth, by name, and each once; a folder may be one itself.
+
+    One that has records counts, also where it does not say any more what was run: it is damaged, and not absent.
+    Those in a file ``runs.tar.xz`` count too, as studies are kept, and such a file may be given itself: they are
+    unpacked to a place that is gone when Python ends.
+    """
+    found: dict[Path, RunDir] = {}
+    for folder in map(Path, folders):
+        if folder.is_file() and folder.name.endswith(".tar.xz"):
+            files = [folder]
+        elif folder.is_dir():
+            files = _called(folder, *_OF_RUNS, "runs.tar.xz")
+        else:
+            what = f"{str(folder)!r} is a file" if folder.exists() else f"no folder at {str(folder)!r}"
+            raise FileNotFoundError(f"{what}; name folders with runs in them, or archives of runs, .tar.xz")
+        for archive in [file.resolve() for file in files if file.suffix == ".xz"]:
+            files += _called(_unpacked(archive, archive.stat().st_mtime_ns), *_OF_RUNS)
+        for run in [RunDir(file.parent) for file in files if file.name in _OF_RUNS]:
+            # An experiment that somebody wrote and keeps beside the runs has neither lock nor records, and records
+            # of something else no timings; a run of `prune_and_retrain` whose budget is no method of an
+            # `Experiment` has settings of its own.
+            known = run.experiment.exists() or (run.timings_file.exists() and not run.settings.exists())
+            if known and (run.lock_file.exists() or run.records_file.exists()):
+                found[run.path.resolve()] = run
+    return list(found.values())
+
+
+def _called(folder: Path, *names: str) -> list[Path]:
+    # Not `rglob`, which fails where a run is finished, and a folder of it gone, at this moment.
+    return sorted(Path(place, name) for place, _, there in os.walk(folder) for name in names if name in there)
+
+
+@functools.cache
+def _unpacked(archive: Path, changed: int) -> Path:
+    """Where an archive lies unpacked: once for each time that it has `changed`."""
+    place = tempfile.TemporaryDirectory(prefix="palmette-")
+    atexit.register(place.cleanup)
+    try:
+        with tarfile.open(archive) as file:
+            file.extractall(place.name, filter="data")
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise RunDamaged(f"{str(archive)!r} is no archive of runs, or not whole: {error}") from error
+    return Path(place.name)
+
+
+def write_whole(target: Path, content: bytes) -> Path:
+    """Write a file that belongs to no single run, such as a figure of many: whole or not at all."""
+    with _explained(target, len(content), target.parent, "folder"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        _write(target, content)
+    return target
+
+
+def _write(target: Path, content: bytes | memoryview) -> None:
+    # Named by the process, since nobody owns a folder of many runs.
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+        _sync(partial)
+        partial.replace(target)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    _sync(target.parent)
+
+
+@contextmanager
+def _explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if folder.exists() and not folder.is_dir():
+            raise NotWritten(f"{str(folder)!r} is a file, where a {kind} should be; name another place") from error
+        cause = error.__cause__ or error
+        if getattr(cause, "errno", None) in _NO_ENTRY:
+            raise NotWritten(
+                f"cannot write into the {kind} {str(folder)!r}: {said(cause)}. Choose another folder, or make it "
+                "writable."
+            ) from error
+        free = "unknown"
+        with suppress(OSError):
+            free = f"{shutil.disk_usage(folder).free:,} bytes"
+        raise NotWritten(
+            f"cannot write {os.path.relpath(target, folder)!r} ({size:,} bytes) into the {kind} "
+            f"{str(folder)!r}: {said(cause)}; free there: {free}. What was written before is "
+            "whole: make room, and start the same command again."
+        ) from error
+
+
+def _locked(file: IO[str], kind: int) -> bool:
+    """Whether the lock was had. It is tried twice: whoever asks for the owner holds it for an instant."""
+    for pause in (0.05, 0):
+        try:
+            # Not `lockf`, which lets go as soon as anything in this process has read the file and closed it.
+            fcntl.flock(file, kind | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            time.sleep(pause)
+    return False
+
+
+def _lines(file: Path) -> list[dict[str, Any]]:
+    lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
+    found = []
+    for number, line in enumerate(lines, start=1):
+        why = "it is not JSON"
+        try:
+            found.append(json.loads(line))
+            if not isinstance(found[-1], dict) or "round" not in found[-1]:
+                why = "it is not of a round"
+                raise ValueError(why)
+        except ValueError as error:
+            raise RunDamaged(
+                f"line {number} of {str(file)!r} is damaged: {why}. Put a copy of the file in its place, or "
+                f"remove {str(file.parent)!r} to begin the run again"
+            ) from error
+    return found
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    # Written and read once, because only reading can turn NaN and the infinities, which JSON lacks, into null.
+    plain = json.loads(json.dumps(dict(record)), parse_constant=lambda _: None)
+    return (json.dumps(plain, ensure_ascii=False) + "\n").encode()
+
+
+def _seal(content: memoryview) -> bytes:
+    # Behind the archive, where `torch.load` of the file does not mind it.
+    return b"\nsha256 " + hashlib.sha256(content).hexdigest().encode() + b"\n"
+
+
+def _sync(*paths: Path) -> None:
+    """Wait until files, and the names in folders, are on the disk."""
+    for path in paths:
+        handle = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -1,0 +1,136 @@
+"""Where a run stands: read from its folder by anyone, at any time, also while another process runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from palmette.errors import RunDamaged
+from palmette.studies.experiment import Experiment
+from palmette.studies.folder import RunDir
+from palmette.studies.record import experiment_of, records_of
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands.
+
+    Args:
+        experiment: what is run.
+        rounds: how many are finished, round 0 included.
+        epoch: epochs of the round under way that need not be trained again.
+        stopped: why it ended; None when it has not.
+        owner: who runs it at this moment, or None.
+        failure: why it could not go on when that was last tried, or None.
+        damage: what is wrong with its folder, or None.
+        last: of the record of its last round what people look at first, or None.
+    """
+
+    experiment: Experiment
+    rounds: int = 0
+    epoch: int = 0
+    stopped: str | None = None
+    owner: str | None = None
+    failure: str | None = None
+    damage: str | None = None
+    last: Mapping[str, Any] | None = None
+
+    @property
+    def state(self) -> str:
+        """In a word: damaged, finished, running, failed, interrupted or new."""
+        if self.damage is not None:
+            return "damaged"
+        if self.stopped is not None:
+            return "finished"
+        if self.owner is not None:
+            return "running"
+        if self.failure is not None:
+            return "failed"
+        return "interrupted" if self.rounds or self.epoch else "new"
+
+    @property
+    def epochs_done(self) -> int:
+        """Model-epochs that need not be trained again."""
+        under_way = max(0, self.epoch - epochs_of(self.experiment, self.rounds).start)
+        return epochs_before(self.experiment, self.rounds) + under_way
+
+    @property
+    def epochs_left(self) -> int:
+        """Model-epochs to come, if no rule ends the run early."""
+        whole = epochs_before(self.experiment, self.experiment.rounds + 1)
+        return 0 if self.stopped is not None else whole - self.epochs_done
+
+    @property
+    def rounds_left(self) -> int:
+        """Rounds to come, likewise."""
+        return 0 if self.stopped is not None else max(0, self.experiment.rounds + 1 - self.rounds)
+
+
+def standing(rundir: RunDir, experiment: Experiment | None = None) -> Standing:
+    """Where the run in a folder stands; of `experiment`, or of what the folder says. Damage is an error."""
+    if experiment is None or rundir.experiment.exists():
+        experiment = experiment_of(rundir, experiment)
+    records = records_of(rundir)
+    number = max(rundir.checkpoint_numbers(), default=None)
+    round, epoch = (0, 0) if number is None else place(experiment, number)
+    if round != len(records):  # the round was recorded, and the state that begins the next not yet saved
+        epoch = 0
+    stopped, owner, failure = records[-1]["stopped"] if records else None, rundir.owner(), None
+    if stopped is None and owner is None:
+        with suppress(OSError):  # there is none where nothing failed, or once somebody tries again
+            failure = rundir.failure.read_text(encoding="utf-8", errors="replace").strip()
+    last = _first_looked_at(records[-1]) if records else None
+    return Standing(experiment, len(records), epoch, stopped, owner, failure, last=last)
+
+
+def _first_looked_at(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without its layers and maps, of which very many would take much memory."""
+    retrained = {name: record["retrained"][name] for name in ("density", "pq_index")}
+    return {"round": record["round"], "test": record["test"], "retrained": retrained}
+
+
+def standing_or_damage(rundir: RunDir, experiment: Experiment) -> Standing:
+    """Where the run of `experiment` in a folder stands; one that is damaged counts as not begun, and says why."""
+    try:
+        return standing(rundir, experiment)
+    except RunDamaged as error:
+        return Standing(experiment, damage=str(error))
+
+
+def all_done(rounds: int) -> str:
+    """Why a run is over that no rule has ended.
+
+    >>> all_done(1), all_done(30)
+    ('1 round is done', '30 rounds are done')
+    """
+    return "1 round is done" if rounds == 1 else f"{rounds} rounds are done"
+
+
+def epochs_of(experiment: Experiment, round: int) -> range:
+    """The epochs that a round trains."""
+    return experiment.rewinding.epochs(experiment.epochs) if round else range(experiment.epochs)
+
+
+def epochs_before(experiment: Experiment, rounds: int) -> int:
+    """How many epochs the first `rounds` rounds train together.
+
+    >>> epochs_before(Experiment(epochs=15, rewind="epoch:5"), 3)
+    35
+    """
+    return experiment.epochs + (rounds - 1) * len(epochs_of(experiment, 1)) if rounds else 0
+
+
+def number_of(experiment: Experiment, round: int, epoch: int) -> int:
+    """The number of the checkpoint after so many epochs of a round.
+
+    >>> number_of(Experiment(epochs=15), 2, 7), place(Experiment(epochs=15), 39)
+    (39, (2, 7))
+    """
+    return round * (experiment.epochs + 1) + epoch
+
+
+def place(experiment: Experiment, number: int) -> tuple[int, int]:
+    """Round and epoch of a checkpoint by its number."""
+    return divmod(number, experiment.epochs + 1)

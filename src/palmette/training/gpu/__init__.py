@@ -1,0 +1,1 @@
+"""Triton kernels and CUDA graphs behind training; plain torch does the same elsewhere."""

@@ -1,0 +1,239 @@
+"""Batches and steps of many members on a CUDA device, each in one pass over its data, with Triton."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palmette.training.recipe import Recipe
+
+_BLOCK = 2048
+
+
+def prepare(
+    images: Tensor,
+    labels: Tensor,
+    order: Tensor,
+    bits: Tensor | None,
+    place: Tensor,
+    table: Tensor,
+    *,
+    batch: int,
+    padding: int,
+    channels_last: bool,
+) -> tuple[Tensor, Tensor]:
+    """The next `batch` images of each member, M×B×C×H×W, flipped, cropped and looked up; and their labels.
+
+    `table` is what `Preparation` makes of each of the 256 values of a pixel, C×256.
+    """
+    from palmette.training.gpu import step_kernels as kernels
+
+    members, count = order.shape
+    channels, height, width = images.shape[1:]
+    out = torch.empty(
+        (members * batch, channels, height, width),
+        dtype=table.dtype,
+        device=images.device,
+        memory_format=torch.channels_last if channels_last else torch.contiguous_format,
+    )
+    answers = torch.empty(members, batch, dtype=labels.dtype, device=labels.device)
+    size = channels * height * width
+    block = min(1024, 1 << (size - 1).bit_length())
+    with torch.cuda.device(images.device):
+        kernels.prepare[(members * batch, -(-size // block))](
+            images,
+            labels,
+            order,
+            order if bits is None else bits,
+            place,
+            table,
+            out,
+            answers,
+            count,
+            batch,
+            CHANNELS=channels,
+            HEIGHT=height,
+            WIDTH=width,
+            PADDING=padding,
+            AUGMENT=bits is not None,
+            CHANNELS_LAST=channels_last,
+            BLOCK=block,
+        )
+    return out.unflatten(0, (members, batch)), answers
+
+
+def add_losses(scores: Tensor, answers: Tensor, totals: Tensor, *, smoothing: float) -> Tensor:
+    """Add the cross entropy and the number of right answers of each member to `totals`; the slope of its mean."""
+    from palmette.training.gpu import step_kernels as kernels
+
+    slopes = torch.empty_like(scores)
+    if slopes.stride() != scores.stride():  # it has gaps, or shares places
+        scores = scores.contiguous()
+        slopes = torch.empty_like(scores)
+    members, batch, classes = scores.shape
+    columns = max(16, 1 << (classes - 1).bit_length())
+    with torch.cuda.device(scores.device):
+        kernels.losses[(members,)](
+            scores,
+            answers,
+            slopes,
+            totals,
+            smoothing,
+            batch,
+            members,
+            classes,
+            *scores.stride(),
+            ROWS=max(1, 4096 // columns),
+            COLUMNS=columns,
+            num_warps=8,
+        )
+    return slopes
+
+
+def add_bias_(out: Tensor, bias: Tensor | None, *, relu: bool) -> None:
+    """Add each member's bias, M×columns, to its rows, M×rows×columns; and make zero what is negative, if asked."""
+    from palmette.training.gpu import step_kernels as kernels
+
+    if bias is None and not relu:
+        return
+    bias = None if bias is None else bias.contiguous()
+    with torch.cuda.device(out.device):
+        kernels.add_bias[(-(-out.numel() // 1024),)](
+            out,
+            out if bias is None else bias,
+            out.numel(),
+            *out.shape[1:],
+            BIAS=bias is not None,
+            RELU=relu,
+            BLOCK=1024,
+        )
+
+
+FEW_ROWS = 2048
+"""Up to which `slopes_of_bias` is faster than several kernels of torch's."""
+
+
+def slopes_of_bias(slopes: Tensor, out: Tensor | None, *, needed: bool) -> tuple[Tensor, Tensor | None]:
+    """What `slopes` are before the ReLU that gave `out`, if there was one; and their sums over rows, if needed."""
+    from palmette.training.gpu import step_kernels as kernels
+
+    if out is None and not needed:
+        return slopes, None
+    slopes = slopes.contiguous()
+    members, rows, columns = slopes.shape
+    masked = slopes if out is None else torch.empty_like(slopes)
+    of_bias = slopes.new_empty(members, columns)
+    with torch.cuda.device(slopes.device):
+        kernels.slopes_of_bias[(members, -(-columns // 32))](
+            slopes,
+            slopes if out is None else out,
+            masked,
+            of_bias,
+            rows,
+            columns,
+            RELU=out is not None,
+            ROWS=64,
+            COLUMNS=32,
+        )
+    return masked, of_bias if needed else None
+
+
+_TENSORS = 8  # that one launch treats; the kernel is written out for each of them
+
+
+class Step:
+    """Mask, clip and SGD of stacked parameters, in two passes over the gradients.
+
+    Args:
+        parameters: by name, float32, stacked along the first dimension, without gaps.
+        copies: of some of them in another dtype, written along.
+        momenta: of each, or none.
+        masks: uint8, of those that have pruned weights.
+        recipe: the numbers of SGD.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Tensor],
+        copies: Mapping[str, Tensor],
+        momenta: Mapping[str, Sequence[Tensor]],
+        masks: Mapping[str, Tensor],
+        recipe: Recipe,
+    ) -> None:
+        self._parameters, self._copies, self._momenta, self._masks = parameters, copies, momenta, masks
+        self._recipe = recipe
+        first = next(iter(parameters.values()))
+        self._members, self._device = len(first), first.device
+        # Numbers go to the kernels in a tensor; as arguments each new value would be compiled anew.
+        self._numbers = torch.tensor(
+            [recipe.weight_decay, recipe.momentum, recipe.clip or 0.0], device=self._device
+        )
+        blocks = sum(-(-p[0].numel() // _BLOCK) for p in parameters.values())
+        self._sums = torch.zeros(self._members, blocks, device=self._device)
+        self._scale = torch.ones(self._members, device=self._device)
+
+    def __call__(self, gradients: Mapping[str, Tensor], rate: Tensor) -> None:
+        """Step with `rate`, a number on the device; gradients lie as the parameters do, maybe in another dtype."""
+        from palmette.training.gpu import step_kernels as kernels
+
+        names = list(gradients)
+        parts = [names[start : start + _TENSORS] for start in range(0, len(names), _TENSORS)]
+        with torch.cuda.device(self._device):
+            if self._recipe.clip is not None:
+                done = 0
+                for part in parts:
+                    tensors, blocks = self._tensors(part, gradients)
+                    kernels.squares[(self._members, blocks)](
+                        tensors["gradients"],
+                        tensors["masks"],
+                        tensors["firsts"],
+                        tensors["sizes"],
+                        self._sums[:, done:],
+                        self._sums.shape[1],
+                        MASKED=_bits(part, self._masks),
+                        BLOCK=_BLOCK,
+                        num_warps=8,
+                    )
+                    done += blocks
+                kernels.clipping[(self._members,)](
+                    self._sums, self._scale, self._numbers[2:], self._sums.shape[1], BLOCK=256
+                )
+            for part in parts:
+                tensors, blocks = self._tensors(part, gradients)
+                kernels.sgd[(self._members, blocks)](
+                    **tensors,
+                    scale_ptr=self._scale,
+                    rate_ptr=rate,
+                    numbers_ptr=self._numbers,
+                    MASKED=_bits(part, self._masks),
+                    COPIED=_bits(part, self._copies),
+                    CLIPPED=self._recipe.clip is not None,
+                    MOMENTUM=bool(self._momenta[part[0]]),
+                    NESTEROV=self._recipe.nesterov,
+                    BLOCK=_BLOCK,
+                    num_warps=8,
+                )
+
+    def _tensors(self, names: Sequence[str], gradients: Mapping[str, Tensor]) -> tuple[dict[str, Any], int]:
+        """What kernels want to know of the parameters with these `names`, and how many blocks they have in all."""
+        sizes = [self._parameters[name][0].numel() for name in names]
+        ends = list(itertools.accumulate(-(-size // _BLOCK) for size in sizes))
+        own = [self._parameters[name] for name in names]
+        return {
+            "gradients": tuple(gradients[name] for name in names),
+            "parameters": tuple(own),
+            "momenta": tuple((*self._momenta[name], p)[0] for name, p in zip(names, own, strict=True)),
+            "masks": tuple(self._masks.get(name, p) for name, p in zip(names, own, strict=True)),
+            "copies": tuple(self._copies.get(name, p) for name, p in zip(names, own, strict=True)),
+            "firsts": (0, *ends[:-1]),
+            "sizes": tuple(sizes),
+        }, ends[-1]
+
+
+def _bits(names: Sequence[str], among: Collection[str]) -> int:
+    """Bit i says whether the i-th of the `names` is `among` them."""
+    return sum((name in among) << i for i, name in enumerate(names))

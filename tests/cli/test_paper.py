@@ -1,0 +1,273 @@
+"""`palmette paper`: what it lists, runs, draws and writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import palmette
+from data_sets import nothing_but_what_the_test_makes, write_idx  # noqa: F401
+
+from palmette.cli.paper_list import Asked, Entry, print_list
+from palmette.studies.folder import RunDir
+from palmette.studies.paper import FIGURES, PaperFigure
+from palmette.studies.status import Standing
+
+TINY = ("--epochs", 1, "--rounds", 1, "--seeds", "0..1")
+LINEAR = ("--models", "linear")
+TABLES = ["table1", "table2", "table3"]
+SHAKY = (
+    "from torch import nn\n"
+    "class Net(nn.Linear):\n"
+    "    def forward(self, x):\n"
+    "        if self.training: raise KeyError('gate')\n"
+    "        return super().forward(x.flatten(1))\n"
+    "def net(*, shape, classes): return Net(784, classes)\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write_idx(tmp_path / "data" / "fashion-mnist", train=40, test=20)
+
+
+def paper(*args, code=0):
+    return palmette("paper", *args, code=code)
+
+
+def run(*args, code=0):
+    return paper(*args, "--device", "cpu", "--data-dir", "data", code=code)
+
+
+def last_line(result):
+    return json.loads(result.stdout.splitlines()[-1])
+
+
+def files(folder="runs"):
+    return sorted(path.name for path in Path(folder).glob("*.*") if path.is_file() and path.suffix != ".txt")
+
+
+def test_figures_are_listed_with_their_runs_cost_and_state():
+    small = ("--models", "linear", "--epochs", 1, "--rounds", 0)
+    run("fig1", *small, "--seeds", 0)
+    names = ("fig1", "fig2", "fig14", "table1")
+    found = json.loads(paper(*names, "--dry-run", "--device", "cpu", *small, "--seeds", "0,1").stdout)
+    assert [
+        (f["name"], f["data"], len(f["runs"]), f["finished"], f["model_epochs"]) for f in found["figures"]
+    ] == [
+        ("fig1", "FashionMNIST", 2, 1, 2),
+        ("fig2", "FashionMNIST", 8, 1, 8),
+        ("fig14", "CIFAR10", 8, 0, 8),
+        ("table1", "", 0, 0, 0),
+    ]
+    assert list(found["runs"].values()).count("finished") == 1
+    assert (len(found["runs"]), found["model_epochs"]) == (16, 15)  # each run once, without what is done
+    assert 0 < found["seconds"] < sum(f["seconds"] for f in found["figures"])
+
+
+def test_the_list_fits_eighty_columns(capsys, monkeypatch):
+    asked = Asked(None, None, None, (), None, None, False)
+    standings = {name: tuple(map(Standing, figure.experiments())) for name, figure in FIGURES.items()}
+    entries = [Entry(figure, standings[name], 4e10) for name, figure in FIGURES.items()]
+    everyone = tuple({s for many in standings.values() for s in many})
+    entries.append(Entry(PaperFigure("all", "table", said="each run once"), everyone, 4e11))
+    for name, value in {"COLUMNS": "80", "LINES": "24", "TERM": "dumb"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_list(entries, "cpu", asked, whole=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines[1 : len(FIGURES) + 2]] == [*FIGURES, "all"]
+    assert re.fullmatch(r"fig2 +retrained, pruned +FashionMNIST +MLP +16 +99,200 +1,268 y +0/16 *", lines[2])
+
+
+@pytest.mark.slow
+def test_large_models_are_reckoned_from_the_cnn():
+    found = json.loads(paper("--json", "--device", "cpu").stdout)
+    assert [figure["name"] for figure in found["figures"]] == list(FIGURES)
+    seconds = {figure["name"]: figure["seconds"] for figure in found["figures"]}
+    assert seconds["fig18"] > seconds["fig17"] > seconds["fig3"] > seconds["fig16"] > seconds["fig2"] > 0
+    assert seconds["fig18"] / seconds["fig17"] == pytest.approx(2 * 10_383_294_464 / 6_720_262_144, rel=0.01)
+
+
+def test_a_dry_run_says_what_would_be_run_and_writes_nothing():
+    plan = json.loads(paper("2", "Figure 11", "--dry-run", "--device", "cpu", "--seeds", "3").stdout)
+    assert [(f["name"], f["model"], len(f["runs"])) for f in plan["figures"]] == [
+        ("fig2", "mlp", 4), ("fig11", "linear", 4),
+    ]  # fmt: skip
+    assert plan["model_epochs"] == 8 * 31 * 200
+    assert plan["seconds"] == pytest.approx(sum(f["seconds"] for f in plan["figures"]))
+    assert set(plan["runs"].values()) == {"new"}
+    assert not Path("runs").exists()
+
+
+def test_a_figure_is_run_and_drawn_and_the_second_time_only_drawn():
+    first = run("fig11", *TINY)
+    *rounds, last = map(json.loads, first.stdout.splitlines())
+    assert len(rounds) == 8 * 2
+    assert (last["finished"], last["problems"], last["fig11"]) == (8, {}, "runs/fig11-e1-t1-n2.png")
+    assert files() == [f"fig11-e1-t1-n2.{end}" for end in ("pdf", "png", "svg")]
+    again = run("fig1", *TINY, "--models", "linear")  # its runs are among those of the other
+    assert json.loads(again.stdout)["finished"] == 2
+
+
+def test_model_and_data_take_the_place_of_the_papers_and_tables_may_be_among_figures():
+    other = ("--models", "linear", "--data", "Digits")
+    (plan,) = json.loads(paper("fig1", *TINY, *other, "--dry-run", "--device", "cpu").stdout)["figures"]
+    assert (plan["data"], plan["model"], plan["model_epochs"]) == ("digits", "linear", 4)
+    last = last_line(run("fig1", "table1", *TINY, *other))
+    assert last["fig1-linear"] == "runs/fig1-digits-linear-e1-t1-n2.png"
+    assert last["table1"] == "runs/table1.md"
+    assert Path("runs/table1.csv").read_text().startswith("data set,layer")
+
+
+def test_what_fails_is_named_and_the_others_are_drawn():
+    Path("shaky.py").write_text(SHAKY)
+    plan = paper("fig1", "--models", "shaky:net", "--dry-run", "--device", "cpu").stdout
+    assert json.loads(plan)["seconds"] > 0
+    result = run("fig1", "--epochs", 1, "--rounds", 1, "--seeds", 0, "--models", "shaky:net,linear", code=1)
+    last = last_line(result)
+    assert list(last["problems"].values()) == ["KeyError: 'gate'"]
+    assert last["fig1-shaky:net"] is None
+    assert files() == [f"fig1-linear-e1-t1-n1.{end}" for end in ("pdf", "png", "svg")]
+
+
+def test_a_figure_is_drawn_from_runs_anywhere_below_a_folder():
+    run("fig1", *TINY, *LINEAR, "--out", "deep/down/runs")
+    result = paper("fig1", *LINEAR, "--from", "deep", "--out", "pictures")
+    assert result.stdout == "pictures/fig1-linear-e1-t1-n2.png, .svg, .pdf: 2 runs, 2 of each line\n"
+    name = "fig1-linear-e1-t1-n2.png"
+    assert Path("pictures", name).read_bytes() == Path("deep/down/runs", name).read_bytes()
+    said = paper("fig2", "--from", "deep", code=2).stderr
+    assert "no run below 'deep' is one for fig2 (mlp on FashionMNIST)" in said
+    said = paper("fig1", *LINEAR, "--from", "deep", "--epochs", 2, "--seeds", 0, code=2).stderr
+    assert re.search(r"is one for fig1 \(linear on \w+\) with the --seeds, --epochs asked for", said)
+    before = files()
+    assert "leave one of them out" in paper("fig1", *LINEAR, "--from", "deep", "--dry-run", code=2).stderr
+    assert files() == before
+
+
+@pytest.mark.slow
+def test_all_figures_are_drawn_that_runs_are_there_for():
+    run("fig11", *TINY)
+    result = paper("all", "--from", "runs", "--out", "all")
+    assert re.findall(r"fig\d+|table\d", result.stdout) == ["fig11", *TABLES]
+    assert Path("all/table3.tex").exists()
+
+
+@pytest.mark.slow
+def test_of_all_figures_those_without_their_subject_are_not_drawn_and_named_with_what_is_missing():
+    run("fig1", *TINY)
+    result = paper("all", "--from", "runs", "--out", "all")
+    assert re.findall(r"all/(fig\d+|table\d)", result.stdout) == ["fig1", "fig2", "fig7", *TABLES]
+    assert result.stderr == "palmette: not drawn: fig19, for which no run has scopes beside global\n"
+    one = paper("fig19", "--from", "runs", "--out", "all")  # what is asked for by its name is drawn
+    assert "not run: 11 lines" in one.stdout
+
+
+def test_figures_whose_runs_are_mixed_are_named_together_after_all_that_is_drawn():
+    for epochs in (1, 2):
+        run("fig1", "--epochs", epochs, "--rounds", 0, "--seeds", 0)
+    result = paper("all", "--from", "runs", "--out", "all", code=2)
+    assert result.stdout.startswith("all/table1.md")
+    assert result.stderr == (
+        "palmette: the runs for fig1, fig2, fig7, fig19 differ in epochs (1, 2) and do not belong into one "
+        "picture; choose with --epochs\n"
+    )
+
+
+@pytest.mark.slow
+def test_a_damaged_run_below_a_folder_is_said_and_the_others_are_drawn():
+    runs = list(last_line(run("fig1", *TINY, *LINEAR))["runs"])
+    RunDir(Path("runs") / runs[0]).records_file.write_text("no record\n")
+    result = paper("fig1", *LINEAR, "--from", "runs")
+    assert "fig1-linear-e1-t1-n1.png, .svg, .pdf: 1 run, 1 of each line" in result.stdout
+    assert f"left out: line 1 of '{Path.cwd()}/runs/{runs[0]}/records.jsonl'" in result.stderr
+
+
+def test_values_that_fit_no_panel_are_refused_before_anything_is_run_or_drawn():
+    Path("own.csv").write_text("panel,method,iteration,value\nretrained/acuracy,one_shot,1,50\n")
+    said = "own.csv: the row retrained/acuracy,one_shot,1,50 cannot be shown in fig1, where panels are"
+    assert said in run("fig1", *TINY, *LINEAR, "--beside", "own.csv", code=2).stderr
+    assert not Path("runs").exists()
+    run("fig1", *TINY, *LINEAR)
+    assert said in paper("fig1", *LINEAR, "--from", "runs", "--out", "new", "--beside", "own.csv", code=2).stderr
+    assert not Path("new").exists()
+
+
+def test_a_picture_with_published_values_has_a_name_of_its_own():
+    Path("own.csv").write_text("panel,method,iteration,value\nretrained/accuracy,one_shot,1,50\n")
+    run("fig1", *TINY, *LINEAR)
+    plain = Path("runs/fig1-linear-e1-t1-n2.svg").read_bytes()
+    last = last_line(run("fig1", *TINY, *LINEAR, "--beside", "own.csv", "--log"))
+    assert last["fig1-linear"] == "runs/fig1-linear-e1-t1-n2-beside-own-log.png"
+    assert Path("runs/fig1-linear-e1-t1-n2.svg").read_bytes() == plain
+    assert Path("runs/fig1-linear-e1-t1-n2-beside-own-log.svg").read_bytes() != plain
+
+
+def test_tables_are_printed_and_written():
+    result = paper("table1", "table3")
+    assert "Table 1. Layers of the MLP" in result.stdout
+    assert "136,074" in result.stdout
+    assert files() == [f"table{n}.{end}" for n in (1, 3) for end in ("csv", "md", "tex")]
+    assert "Table 2" in paper("table2", "--out", "other").stdout
+    assert Path("runs/table1.md").read_text().startswith("**Table 1. Layers of the MLP**\n\n| data set |")
+
+
+@pytest.mark.slow
+def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on():
+    arguments = ["fig1", "--models", "linear", "--epochs", "300", "--rounds", "20", "--seeds", "0"]
+    arguments += ["--device", "cpu", "--data-dir", "data"]
+    command = [sys.executable, "-m", "palmette", "paper", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert json.loads(process.stdout.readline())["round"] == 0
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "palmette paper " + " ".join(arguments) in err
+    assert "Traceback" not in err
+    result = paper("fig1", "--models", "linear", "--from", "runs")
+    assert re.search(r"fig1-linear-e300-t[01]-n1\.png", result.stdout)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["fig33"], "the paper has fig1 to fig32 and table1 to table3, got 'fig33'"),
+        (["fig2", "--models", "mpl"], "model must be one of"),
+        (["fig2", "--models", ""], "model must be one of"),
+        (["fig2", "--data", "nowhere.npz"], "no data set is called 'nowhere.npz'"),
+        (["fig2", "--data", "nowhere.npz", "--dry-run"], "no data set is called 'nowhere.npz'"),
+        (["fig2", "--seeds", "a"], "seeds must be numbers"),
+        (["fig2", "--precision", "half"], "precision must be one of"),
+        (["fig2", "--rounds", "-1"], "rounds must be at least 0"),
+        (["fig2", "--epochs", "0"], "--epochs must be at least 1, got 0"),
+        (["table2", "--models", "mlp"], "not of runs, so --models would change nothing"),
+        (["table1", "table3", "--epochs", "3", "--log"], "so --epochs, --log would change nothing"),
+        (["table1", "--json"], "so --json would change nothing"),
+        (["table1", "--from", "data"], "so --from would change nothing"),
+        (["fig2", "--out", ""], "--out must be the name of a folder"),
+        (["fig2", "--from", "nowhere"], "no folder at 'nowhere'"),
+        (["--from", "data"], "--from needs the names of figures"),
+        (["fig2", "--beside", "nowhere.csv"], "no file of published values at 'nowhere.csv'"),
+        (["fig3", "--data-dir", "data"], "CIFAR10 was not found"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_one_sentence_before_anything_is(arguments, said):
+    result = paper(*arguments, code=2)
+    assert said in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not Path("runs").exists()
+
+
+def test_without_matplotlib_nothing_is_run_and_the_line_that_installs_it_is_given(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert "pip install 'palmette[report]'" in run("fig11", *TINY, code=2).stderr
+    assert not Path("runs").exists()

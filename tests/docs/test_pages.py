@@ -1,0 +1,163 @@
+"""The code on the pages runs, what a page shows or links to is there, and every page and name can be found."""
+
+import doctest
+import re
+import shlex
+from collections import Counter
+from fnmatch import fnmatch
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import click
+import pytest
+import torch
+from markdown_it import MarkdownIt
+
+import palmette
+from palmette.cli import main
+from palmette.cli.options import SETTINGS, experiments
+from palmette.studies.experiment import Experiment
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NAVIGATION = re.compile(r"^```\{toctree\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PARTS = ("weights-*", "training-*")  # what benchmarks/ measured; benchmarks.md is made of them
+FIELDS = Experiment.__dataclass_fields__
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_python_on_a_page_runs_from_top_to_bottom(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.manual_seed(0)
+    names = {"__name__": "page"}
+    for block in BLOCK.findall(page.read_text()):
+        exec(compile(block, page.name, "exec"), names)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if ">>>" in p.read_text()], ids=lambda page: page.name)
+def test_the_sessions_on_a_page_are_true(page):
+    found = doctest.testfile(str(page), module_relative=False, encoding="utf-8")
+    assert found.attempted > 0
+    assert found.failed == 0
+
+
+def test_the_readme_starts_with_eight_lines_that_run():
+    first = BLOCK.findall((ROOT / "README.md").read_text())[0]
+    assert len([line for line in first.splitlines() if line]) == 8
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_commands_on_a_page_are_understood(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text = page.read_text()
+    for name, content in re.findall(r"^```toml\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        Path(name).write_text(content)
+    lines = [line for block in SHELL.findall(text) for line in block.splitlines()]
+    for line in lines:
+        palmette, name, *arguments = shlex.split(line, comments=True)
+        assert palmette == "palmette"
+        with main.commands[name].make_context(name, arguments) as context:
+            given = {k: v for k, v in context.params.items() if v is not None}
+        if name == "run":
+            assert experiments(given.get("file"), {k: given[k] for k in given if k in FIELDS})
+
+
+def test_the_page_on_running_names_every_flag_and_its_default():
+    text = (ROOT / "docs/running.md").read_text()
+    options = {o for p in main.commands["run"].params if isinstance(p, click.Option) for o in p.opts}
+    assert [flag for flag in options - {"--seed"} if f"`{flag}`" not in text] == []
+    shown = dict(re.findall(r"^\| `--([a-z-]+)` \| `?([^|`]+?)`? \|", text, re.MULTILINE))
+    settings = {n.replace("_", "-"): default for group in SETTINGS.values() for n, (default, _) in group.items()}
+    numbers = {n: settings[n] for n in shown.keys() & settings.keys() if type(settings[n]) in (int, float)}
+    del numbers["epochs"]  # it has two
+    assert {n: float(shown[n]) for n in numbers} == numbers
+
+
+def tokens(page):
+    for token in MarkdownIt().enable("table").parse(page.read_text()):
+        yield token
+        yield from token.children or ()
+
+
+def links(page):
+    """What a page links to or shows, but for the network."""
+    found = (token.attrs.get("href") or token.attrs.get("src") for token in tokens(page))
+    return [urlsplit(link) for link in found if link and not urlsplit(link).scheme]
+
+
+def anchors(page):
+    """The names of its headings, as readers of Markdown make them."""
+    if page.suffix != ".md":
+        return set(re.findall(r'\bid="([^"]+)"', page.read_text()))
+    found, seen, inside = set(), Counter(), False
+    for token in tokens(page):
+        inside = token.type == "heading_open" or (inside and token.type != "heading_close")
+        if inside and token.type == "inline":
+            text = "".join(part.content for part in token.children)
+            slug = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")
+            found.add(f"{slug}-{seen[slug]}" if seen[slug] else slug)
+            seen[slug] += 1
+    return found
+
+
+def broken(page):
+    """The links of a page that lead nowhere, or out of the repository."""
+    found = []
+    for link in links(page):
+        target = (page.parent / unquote(link.path)).resolve() if link.path else page
+        inside = target.is_relative_to(ROOT.resolve()) or page.parent in target.parents
+        there = target.exists() and (not link.fragment or unquote(link.fragment) in anchors(target))
+        if not (inside and there):
+            found.append(link.geturl())
+    return found
+
+
+PROSE = [*sorted(ROOT.glob("*.md")), *PAGES[1:], *sorted((ROOT / "results").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PROSE, ids=lambda page: str(page.relative_to(ROOT)))
+def test_what_a_page_links_to_is_there(page):
+    assert broken(page) == []
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path):
+    page, other = tmp_path / "page.md", tmp_path / "other.md"
+    other.write_text("# One `p`, two: η\n\n# Same\n\n# Same\n")
+    page.write_text(
+        "[a](other.md) [b](other.md#one-p-two-η) [c](other.md#same-1) [d](#here) [e](https://example.org/x)\n"
+        "[f](gone.md) [g](other.md#gone) [h](other.md#same-2) ![i](gone.png) [j](#gone) [k](/etc/hostname)\n\n"
+        "## Here\n\n```\n[l](code.md)\n```\n\n| [m](cell.md) |\n| --- |\n"
+    )
+    assert anchors(other) == {"one-p-two-η", "same", "same-1"}
+    expected = ["gone.md", "other.md#gone", "other.md#same-2", "gone.png", "#gone", "/etc/hostname", "cell.md"]
+    assert broken(page) == expected
+
+
+def test_every_page_is_in_the_navigation_once():
+    listed = Counter()
+    pages = [page.stem for page in PAGES[1:] if not any(fnmatch(page.stem, part) for part in PARTS)]
+    for page in PAGES[1:]:
+        for block in NAVIGATION.findall(page.read_text()):
+            entries = [line for line in block.splitlines() if line and not line.startswith(":")]
+            listed.update(name for name in pages if any(fnmatch(name, entry) for entry in entries))
+    expected = Counter(name for name in pages if name != "index")
+    assert listed == expected, "a page is listed in docs/index.md (an API page in docs/api.md), once"
+
+
+def test_every_public_name_is_on_the_api_page_of_its_room():
+    pages = {page.stem: page.read_text() for page in PAGES if page.stem.startswith("api-")}
+    shown = Counter(
+        (name, page) for page, text in pages.items() for name in re.findall(r"^\.\. auto\w+:: (\w+)$", text, re.M)
+    )
+    homes = {name: module.split(".")[0] for name, module in palmette._HOME.items()}
+    expected = Counter((name, f"api-{room}") for name, room in homes.items())
+    assert shown == expected, "a public name is on docs/api-ROOM.md, once"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_is_unfinished(page):
+    text = page.read_text()
+    assert text.strip()
+    assert "@@" not in text

@@ -1,0 +1,502 @@
+"""The page: its numbers are those of the records, and its words follow from them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import statistics
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from click.testing import CliRunner
+from report_runs import embedded, made_of, rows_of, run_of, small_runs
+from torch import nn
+
+import palmette as pm
+from palmette.cli import main
+from palmette.cli.report import report
+from palmette.errors import RunDamaged
+from palmette.reports.figures import LINES
+from palmette.reports.html.data import curves, settings, studies
+from palmette.reports.html.page import _library, page
+from palmette.reports.html.summary import judged_on, outcome, sentence, verdict
+from palmette.reports.html.theme import LOOKS
+from palmette.reports.phases import phases, phases_of_mean, turns
+from palmette.reports.tables import last_kept
+from palmette.studies.experiment import Experiment
+from palmette.studies.folder import find_runs
+
+DENSE, CUT, GONE = 0.9, 0.895, 0.2
+
+
+@pytest.fixture(scope="module")
+def runs_folder(tmp_path_factory):
+    return small_runs(tmp_path_factory.mktemp("report") / "runs")
+
+
+@pytest.fixture(scope="module")
+def made(runs_folder, tmp_path_factory):
+    return made_of(runs_folder, tmp_path_factory.mktemp("page") / "report.html")
+
+
+def five_digits(value):
+    return float(f"{value:.5g}")
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "index", "counts"),
+    [
+        ([DENSE] * 5, [5, 4, 3, 2, 1], (5, 0, 0)),
+        ([DENSE] * 5, [5, 4, 3, 4, 5], (3, 2, 0)),
+        ([DENSE] * 5, [5, 4, 3, 2, 3], (5, 0, 0)),  # one round after the lowest may be noise
+        ([DENSE] * 5, [5, 3, 3, 4, 5], (3, 2, 0)),  # the last of equals
+        ([DENSE] * 5, [1, 2, 3, 4, 5], (1, 4, 0)),
+        ([DENSE] * 6, [5, 2, 3, 4, 1, 0], (6, 0, 0)),  # it fell below its first low again
+        ([DENSE] * 4 + [GONE] * 2, [5, 3, 4, 5, 1, 0], (2, 2, 2)),  # what falls after the collapse is no low
+        ([DENSE, CUT, GONE, DENSE, GONE], [5, 4, 3, 2, 1], (4, 0, 1)),  # an accuracy that recovers
+        ([DENSE, DENSE, 0.86, 0.85, 0.849], [5, 4, 3, 2, 1], (4, 0, 1)),  # five points are not more than five
+        ([DENSE] * 4, [None, 1, 2, 3], (2, 2, 0)),
+        ([DENSE] * 2, [None, None], (2, 0, 0)),
+        ([DENSE], [1], (1, 0, 0)),
+        ([], [], (0, 0, 0)),
+    ],
+)
+def test_the_phases_are_those_of_the_rule(accuracy, index, counts):
+    found = phases(accuracy, index)
+    assert tuple(found.count(name) for name in ("falling", "rising", "collapsed")) == counts
+    assert found == sorted(found, key=["falling", "rising", "collapsed"].index)
+
+
+def test_phases_of_sequences_that_do_not_match_are_refused():
+    with pytest.raises(ValueError, match="got 2 and 1"):
+        phases([0.9, 0.9], [0.1])
+
+
+def test_the_turns_are_the_last_fall_and_the_first_of_the_collapse():
+    assert turns(["falling", "rising", "collapsed", "collapsed"]) == {"turned_up": 0, "collapsed": 2}
+    assert turns(["falling"]) == {"turned_up": None, "collapsed": None}
+
+
+def test_the_numbers_in_the_page_are_those_of_the_records(made, runs_folder):
+    (study,) = embedded(made.read_text())["studies"]
+    table = pm.read_runs(runs_folder)
+    rows = {(row["run"], row["round"]): row for row in rows_of(study["tables"]["rounds"])}
+    assert len(rows) == len(table) == 16
+    for _, own in table.iterrows():
+        row = rows[own["id"], own["round"]]
+        assert row["accuracy"] == own["test_accuracy"]
+        assert [row[n] for n in ("density", "kept", "pq_index", "gini_index")] == [
+            own[n] for n in ("density", "kept", "pq_index", "gini_index")
+        ]
+
+
+def test_a_curve_is_mean_and_deviation_over_seeds(made, runs_folder):
+    (study,) = embedded(made.read_text())["studies"]
+    table = pm.read_runs(runs_folder)
+    names = {"SAP (p=0.5, q=1)": "sap", "Lottery Ticket": "lottery-ticket"}
+    for row in rows_of(study["tables"]["curves"]):
+        own = table[(table["method"] == names[row["series"]]) & (table["round"] == row["round"])]
+        assert row["n"] == len(own) == 2
+        for name, column in (("accuracy", "test_accuracy"), ("density", "density"), ("pq_index", "pq_index")):
+            assert row[name] == statistics.fmean(own[column].tolist())
+            assert row[f"{name}_sd"] == statistics.stdev(own[column].tolist())
+
+
+def test_layers_cuts_and_maps_are_means_over_seeds(made, runs_folder):
+    (study,) = embedded(made.read_text())["studies"]
+    records = {run.path.name: run.records() for run in find_runs(runs_folder)}
+    tickets = [own for name, own in records.items() if "lottery" in name]
+    for row in rows_of(study["tables"]["layers"]):
+        if row["series"] == "Lottery Ticket":
+            at = [own[row["round"]] for own in tickets]
+            assert row["cut"] == statistics.fmean(one["cut"]["layers"][row["layer"]] for one in at)
+            of = [one["retrained"]["layers"][row["layer"]] for one in at]
+            assert row["density"] == five_digits(statistics.fmean(one["density"] for one in of))
+            assert row["pq_index"] == five_digits(statistics.fmean(one["pq_index"] for one in of))
+    maps = [row for row in rows_of(study["tables"]["maps"]) if row["series"] == "Lottery Ticket"]
+    assert [row["round"] for row in maps] == [0, 1, 2, 3]
+    of = [own[2]["index_map"]["pq_index"] for own in tickets]
+    assert maps[2]["pq_index"][11 * 4 + 1] == five_digits(statistics.fmean(one[4][1] for one in of))
+    assert maps[2]["pq_index"][11 * 9] is None  # p = q = 1
+
+
+def test_the_same_runs_give_the_same_page_and_it_asks_for_nothing_else(made, runs_folder, tmp_path):
+    again = tmp_path / "again.html"
+    CliRunner().invoke(report, [str(runs_folder), str(runs_folder), "-o", str(again)], catch_exceptions=False)
+    text = made.read_text()
+    assert again.read_text() == text
+    page_itself = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert "http:" not in page_itself
+    assert "https:" not in page_itself
+    assert "default-src 'none'" in page_itself
+
+
+def test_sixteen_runs_of_thirty_one_rounds_stay_below_3_mb():
+    layers = [f"layer{number}.weight" for number in range(20)]
+    runs = [
+        run_of(
+            Experiment(seed=seed, **method),
+            [1 / (t + 1.1 + seed) for t in range(31)],
+            [1 / (t + 3.3 + seed) for t in range(31)],
+            layers=layers,
+        )
+        for method in ({}, {"p": 1, "q": 2}, {"method": "lottery-ticket"}, {"method": "one-shot"})
+        for seed in range(4)
+    ]
+    assert len(page(runs).encode()) < 3_000_000
+
+
+def test_methods_have_the_colours_and_dashes_of_the_figures():
+    assert [look["colour"] for look in LOOKS[:6]] == [line["color"] for line in LINES[:6]]
+    assert LOOKS[6]["colour"] == "currentColor"  # black, which a dark page would hide
+    assert LOOKS[0]["dash"] == [1, 0]
+
+
+def test_no_two_looks_are_alike_without_their_colour():
+    assert len({(tuple(look["dash"]), look["shape"]) for look in LOOKS}) == len(LOOKS) == len(LINES)
+
+
+def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
+    experiments = [
+        Experiment(method="one-shot"),
+        Experiment(seed=1, scope="neuron"),
+        Experiment(clip=None),
+        Experiment(seed=0),
+        Experiment(seed=1),
+        Experiment(model="linear", seed=3),
+    ]
+    found = studies([run_of(experiment, [0.9]) for experiment in experiments] + [(Experiment(seed=9), [])])
+    assert [study.title for study in found] == ["Linear on digits", "MLP on digits"]
+    assert [(series.name, len(series.runs)) for series in found[1].series] == [
+        ("SAP (p=0.5, q=1), clip=none", 1),
+        ("SAP (p=0.5, q=1)", 2),
+        ("SAP (p=0.5, q=1), scope=neuron", 1),
+        ("One Shot", 1),
+    ]
+    common, own = settings(found[1])
+    assert common["epochs"] == 200
+    assert own["SAP (p=0.5, q=1), scope=neuron"]["scope"] == "neuron"
+    assert "ratio" not in own["SAP (p=0.5, q=1), scope=neuron"]
+
+
+def test_a_setting_that_varies_stands_on_every_series_that_has_it_and_not_by_default():
+    experiments = [
+        Experiment(eta=0.5, epochs=20),
+        Experiment(p=0.6, eta=0.5, epochs=20),
+        Experiment(method="lottery-ticket", epochs=20, ratio=0.4),
+        Experiment(method="lottery-ticket"),
+        Experiment(method="one-shot", epochs=20, ratio=0.4),
+    ]
+    (study,) = studies([run_of(experiment, [0.9]) for experiment in experiments])
+    assert [series.name for series in study.series] == [
+        "SAP (p=0.5, q=1), epochs=20",  # all that have an eta have this one
+        "SAP (p=0.6, q=1), epochs=20",
+        "Lottery Ticket, ratio=0.4, epochs=20",
+        "Lottery Ticket",
+        "One Shot, ratio=0.4, epochs=20",
+    ]
+
+
+@pytest.mark.slow
+def test_a_page_of_several_networks_has_a_short_title_and_links_to_its_sections():
+    runs = [run_of(Experiment(model=model), [0.9]) for model in ("mlp", "linear", "cnn")]
+    text = page([*runs, run_of(Experiment(seed=1), [0.9])])
+    assert "<h1>How far can 3 networks be pruned?</h1>" in text
+    links = re.findall('<a href="#(.*?)">(.*?)</a>, (.*?)</li>', text)
+    assert [link[1:] for link in links] == [
+        ("CNN on digits", "1 run"),
+        ("Linear on digits", "1 run"),
+        ("MLP on digits", "2 runs"),
+    ]
+    assert re.findall('<section id="(.*?)" aria-label="(.*?)">', text) == [link[:2] for link in links]
+    alone = page(runs[:1])
+    assert "<h1>How far can it be pruned? MLP on digits</h1>" in alone
+    assert "<nav" not in alone
+
+
+def test_a_run_that_ended_early_leaves_the_others_their_mean():
+    runs = [run_of(Experiment(seed=0), [0.9, 0.5]), run_of(Experiment(seed=1), [0.7])]
+    (study,) = studies(runs)
+    assert [(row["n"], row["accuracy"]) for row in curves(study)] == [(2, pytest.approx(0.8)), (1, 0.5)]
+    assert curves(study)[1]["accuracy_sd"] is None
+
+
+def test_the_verdict_says_how_far_each_went_and_with_how_much_noise():
+    tickets = [run_of(Experiment(method="lottery-ticket", seed=s), [0.9, 0.9, 0.9, 0.3]) for s in (0, 1)]
+    shots = [run_of(Experiment(method="one-shot", seed=s), [0.9, 0.9, 0.3, 0.3]) for s in (0, 1)]
+    (study,) = studies(tickets + shots)
+    first, second = verdict(study)
+    assert first == (
+        "Lottery Ticket goes furthest in these rounds and within one point of dense: 25.0 ± 0.0 % of the weights; "
+        "One Shot comes next with 50.0 ± 0.0 %. They differ by more than their two standard deviations together."
+    )
+    assert second == (
+        "The lowest PQ Index was not followed by 2 rounds more in any of 4 runs: they ended, or collapsed, before "
+        "that."
+    )
+    row = outcome(study.series[0])
+    assert (row["round"], row["collapsed"], row["at_the_end"]) == ([2, 2], [3, 3], 0)
+
+
+def test_series_that_go_equally_far_are_named_together():
+    runs = [run_of(Experiment(gamma=gamma), [0.9, 0.9, 0.3]) for gamma in (5, 7)]
+    assert verdict(studies(runs)[0])[0] == (
+        "SAP (p=0.5, q=1), gamma=5 and SAP (p=0.5, q=1), gamma=7 go furthest in these rounds and within one point "
+        "of dense, and equally far: 50.0 % of the weights."
+    )
+
+
+def several(densities, **settings):
+    """Runs that keep one accuracy to their end, which is at these densities."""
+    runs = [run_of(Experiment(seed=seed, **settings), [0.9, 0.9]) for seed in range(len(densities))]
+    for (_, records), density in zip(runs, densities, strict=True):
+        records[-1]["retrained"]["density"] = density
+    return runs
+
+
+def test_none_is_first_of_two_series_that_differ_by_no_more_than_their_noise():
+    sap, ticket = several([0.0186, 0.0188]), several([0.017, 0.021], method="lottery-ticket")
+    assert verdict(studies(sap + ticket)[0])[0] == (
+        "SAP (p=0.5, q=1) and Lottery Ticket go furthest in these rounds and within one point of dense, and "
+        "equally far: about 1.9 % of the weights."
+    )
+    sap = several([0.2, 0.3])
+    assert verdict(studies(sap + several([0.3, 0.31], method="one-shot"))[0])[0] == (
+        "SAP (p=0.5, q=1) and One Shot go furthest in these rounds and within one point of dense: 25.0 to 30.5 % "
+        "of the weights. They differ by no more than their two standard deviations together."
+    )
+    many = [run for gamma in range(2, 8) for run in several([0.2, 0.2 + gamma / 100], gamma=gamma)]
+    text = verdict(studies(many)[0])[0]
+    assert re.search(r", gamma=2, .*, gamma=3, .*, gamma=4 and 3 others go furthest .*: 21.0 to 23.5 % of", text)
+    assert text.endswith("None differs from the first by more than their two standard deviations together.")
+
+
+def test_a_single_run_does_not_lead_where_others_have_several():
+    runs = several([0.2, 0.2]) + several([0.3, 0.3], method="lottery-ticket")
+    single = several([0.1], method="one-shot") + several([0.4], gamma=3)
+    assert verdict(studies(runs + single)[0])[0] == (
+        "SAP (p=0.5, q=1) goes furthest of those with several runs in these rounds and within one point of dense: "
+        "20.0 ± 0.0 % of the weights; Lottery Ticket comes next with 30.0 ± 0.0 %. They differ by more than their "
+        "two standard deviations together. Of single runs that of One Shot goes furthest: 10.0 %."
+    )
+    assert "SAP (p=0.5, q=1) goes furthest" in verdict(studies(runs[:2] + single)[0])[0]
+
+
+def test_a_first_cut_that_is_too_much_is_no_way_that_was_gone():
+    runs = [run_of(Experiment(method=method), [0.9, 0.5, 0.4]) for method in ("sap", "lottery-ticket")]
+    (study,) = studies(runs)
+    assert verdict(study)[0] == (
+        "No cut stays within one point of dense: the first of each run is already more than that below."
+    )
+    assert sentence(outcome(study.series[0])) == (
+        "of the weights have an accuracy of 90.0 % (n = 1): the first cut is already more than one point below."
+    )
+    one_further = studies([*runs, run_of(Experiment(method="one-shot"), [0.9, 0.9, 0.4])])[0]
+    assert verdict(one_further)[0].startswith("One Shot goes furthest")
+
+
+def test_a_run_of_one_round_is_spoken_of_as_one():
+    (study,) = studies([run_of(Experiment(), [0.9])])
+    assert verdict(study) == [
+        "So far there are dense networks only: nothing was trained after a cut.",
+        "The lowest PQ Index was not followed by 2 rounds more: the run ended, or collapsed, before that.",
+    ]
+    assert "<summary>The id of the run</summary>" in page(study.runs)
+
+
+def test_an_index_that_turned_up_too_late_is_not_counted_as_in_time():
+    late = run_of(Experiment(), [0.9, 0.88, 0.88, 0.88, 0.88], [0.5, 0.4, 0.3, 0.4, 0.5])
+    early = run_of(Experiment(seed=1), [0.9] * 5, [0.5, 0.4, 0.3, 0.4, 0.5])
+    assert verdict(studies([late, early])[0])[-1] == (
+        "In 2 of 2 runs the lowest PQ Index came 2 rounds or more before the end, or the collapse, and the index "
+        "was higher in between: in 1 of these while accuracy was still within one point of dense. 0 of 2 "
+        "collapsed."
+    )
+    assert verdict(studies([late])[0])[-1] == (
+        "Before its end the PQ Index was lowest when accuracy was no longer within one point of dense, and higher "
+        "in the rounds that followed; the run did not collapse."
+    )
+    assert verdict(studies([early])[0])[-1] == (
+        "Before its end the PQ Index was lowest while accuracy was still within one point of dense, and higher in "
+        "the rounds that followed; the run did not collapse."
+    )
+    collapsed = run_of(Experiment(), [0.9] * 4 + [0.1] * 2, [0.4, 0.2, 0.3, 0.35, 0.05, 0.01])
+    assert verdict(studies([collapsed])[0])[-1].startswith("Before the collapse the PQ Index was lowest while")
+
+
+def test_one_series_of_several_runs_is_compared_with_single_ones():
+    stays = [run_of(Experiment(seed=seed), [0.9, 0.8]) for seed in (0, 1)]
+    alone = run_of(Experiment(method="one-shot"), [0.9, 0.9])
+    first, *_ = verdict(studies([*stays, alone])[0])
+    assert first.startswith("One Shot goes furthest in these rounds")
+    assert first.endswith("A single seed says nothing about noise.")
+
+
+def validated(run, accuracies):
+    for record, accuracy in zip(run[1], accuracies, strict=True):
+        record["validation"] = {"loss": None, "accuracy": accuracy, "score": accuracy or -1.5}
+    return run
+
+
+def test_a_run_is_judged_on_one_kind_of_data_from_beginning_to_end():
+    at_test, at_validation = [0.9, 0.9, 0.2], [0.9, 0.2, 0.2]
+    judged = validated(run_of(Experiment(), at_test), at_validation)
+    assert (last_kept(judged[1]), phases_of_mean([judged[1]])[1]) == (0, "collapsed")
+    assert "judged on validation images" in judged_on(studies([judged])[0])
+    for unusual in ([None] * 3, [None, 0.2, 0.2], [0.9, 0.2, None]):  # percent may be below 1, and R² below 0
+        other = validated(run_of(Experiment(seed=1), at_test), unusual)
+        assert (last_kept(other[1]), phases_of_mean([other[1]])[1]) == (1, "falling")
+        assert "judged on the test set:" in judged_on(studies([other])[0])
+        assert "judged on the test set where a run has no validation" in judged_on(studies([judged, other])[0])
+
+
+def test_names_cannot_break_out_of_the_page():
+    text = page([run_of(Experiment(), [0.9], layers=["</script><b>"])], title="<i>mine</i>", notices=["a < b"])
+    assert "<i>mine" not in text
+    assert "&lt;i&gt;mine" in text
+    assert '<p class="notice">a &lt; b</p>' in text
+    assert "</script><b>" not in text
+    assert rows_of(embedded(text)["studies"][0]["tables"]["layers"])[0]["layer"] == "</script><b>"
+
+
+def test_many_layers_are_a_map_and_an_index_that_does_not_exist_is_left_out():
+    many = [f"{number}.weight" for number in range(9)]
+    text = page([run_of(Experiment(), [0.9, 0.9], [0.1, None], layers=many)])
+    panels = embedded(text)["studies"][0]["panels"]
+    assert panels["layer_density"]["specs"][""]["mark"]["type"] == "rect"
+    few = embedded(page([run_of(Experiment(), [0.9])]))["studies"][0]["panels"]
+    assert few["layer_density"]["specs"][""]["layer"][0]["mark"]["type"] == "line"
+
+
+def test_a_run_under_way_is_said_to_be_so():
+    experiment, records = run_of(Experiment(), [0.9, 0.9])
+    records[-1]["stopped"] = None
+    assert "The run is not finished: it counts as far as it is." in page([(experiment, records)])
+    finished = run_of(Experiment(seed=1), [0.9, 0.9])
+    assert "1 of 2 runs is not finished: it counts" in page([(experiment, records), finished])
+    assert "not finished" not in page([finished])
+
+
+def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
+    good, bad, worse = (tmp_path / name for name in ("good", "bad", "worse"))
+    source = next(runs_folder.rglob("records.jsonl")).parent
+    for folder in (good, bad, worse):
+        folder.mkdir()
+        for name in ("experiment.toml", "records.jsonl"):
+            (folder / name).write_bytes((source / name).read_bytes())
+    (bad / "records.jsonl").write_text('{"round": 0}\n')
+    (worse / "experiment.toml").write_text("colour = 3\n")
+    result = CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert f"{tmp_path / 'a.html'}: 1 run, " in result.output
+    with pytest.raises(RunDamaged, match=r"no run to read in '.*bad'; left out: .*no record"):
+        CliRunner().invoke(report, [str(bad), "-o", str(tmp_path / "b.html")], catch_exceptions=False)
+    assert result.stderr.count("left out") == (tmp_path / "a.html").read_text().count("left out:") == 2
+
+
+def test_a_run_without_a_round_is_named_and_left_out(runs_folder, tmp_path):
+    source = next(runs_folder.rglob("records.jsonl")).parent
+    for name, records in (("good", (source / "records.jsonl").read_bytes()), ("failed", b"")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "experiment.toml").write_bytes((source / "experiment.toml").read_bytes())
+        (tmp_path / name / "records.jsonl").write_bytes(records)
+    file = tmp_path / "a.html"
+    result = CliRunner().invoke(report, [str(tmp_path), "-o", str(file)], catch_exceptions=False)
+    assert result.stderr == "palmette: left out, as no round is finished: failed\n"
+    assert "left out, as no round is finished: failed" in file.read_text()
+
+
+def own_run(folder, width, *, seed=0):
+    """A run of `prune_and_retrain`, of a network that learns next to nothing."""
+    torch.manual_seed(seed)
+    model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 2))
+
+    def train(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(4)).sum().backward()
+        optimizer.step()
+
+    pm.prune_and_retrain(model, train, test=lambda model: 0.5, rounds=1, folder=folder, stop=())
+
+
+def test_own_runs_with_the_same_settings_are_all_counted(tmp_path):
+    for seed in (0, 1):
+        own_run(tmp_path / f"seed{seed}", 8, seed=seed)
+    own_run(tmp_path / "wide", 16)
+    result = CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
+    assert "a.html: 3 runs, " in result.output
+    text = (tmp_path / "a.html").read_text()
+    assert "<p>3 runs" in text.replace(' class="lead"', "")
+    narrow, wide = (rows_of(study["tables"]["curves"]) for study in embedded(text)["studies"])
+    assert [row["n"] for row in narrow] == [2, 2]
+    assert [(row["n"], row["kept"]) for row in wide] == [(1, 96), (1, wide[1]["kept"])]
+    assert re.search("seed0.*, .*seed1.* have the same settings", text)
+
+
+def test_one_run_in_two_folders_is_refused_as_in_a_table(runs_folder, tmp_path):
+    copy = Path(shutil.copytree(runs_folder, tmp_path / "copy"))
+    said = [
+        CliRunner().invoke(main, [*command, str(runs_folder), str(copy)])
+        for command in (["report", "-o", str(tmp_path / "a.html")], ["table"])
+    ]
+    assert [result.exit_code for result in said] == [2, 2]
+    assert said[0].stderr == said[1].stderr
+    assert re.fullmatch("palmette: one run is in '.*' and in '.*'; give one of them\n", said[0].stderr)
+    assert not (tmp_path / "a.html").exists()
+
+
+def test_a_model_that_was_edited_between_two_runs_is_another_network(tmp_path, monkeypatch):
+    def plain(*, shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, classes))
+
+    def edited(*, shape, classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, classes))
+
+    for seed, net in enumerate((plain, edited, plain)):
+        monkeypatch.setitem(sys.modules, "edited", SimpleNamespace(net=net))
+        pm.run(Experiment(model="edited:net", epochs=0, rounds=0, seed=seed), tmp_path / f"run{seed}")
+    CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
+    text = (tmp_path / "a.html").read_text()
+    assert re.findall("<h2>(edited.*)</h2>", text) == [f"edited:net as in run{n} on digits" for n in (0, 1)]
+    assert [rows_of(study["tables"]["curves"])[0]["n"] for study in embedded(text)["studies"]] == [2, 1]
+
+
+def test_settings_that_a_run_of_somebodys_own_did_not_have_are_not_shown(tmp_path):
+    own_run(tmp_path / "mine", 8)
+    CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
+    names = re.findall("<dt>(.*?)</dt>", (tmp_path / "a.html").read_text())
+    assert {"data", "model", "p", "scope", "rewind"} <= set(names)
+    assert {"epochs", "batch", "optimizer", "learning_rate", "schedule", "validation"}.isdisjoint(names)
+
+
+def test_a_file_that_no_browser_would_open_is_refused(runs_folder, tmp_path):
+    with pytest.raises(ValueError, match=r"such as report.html, got '.*report.pdf'"):
+        CliRunner().invoke(report, [str(runs_folder), "-o", str(tmp_path / "report.pdf")], catch_exceptions=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_folders_without_a_run_or_a_round_are_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no run to read in"):
+        CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)
+    with pytest.raises(ValueError, match="at least one run with a finished round"):
+        page([(Experiment(), [])])
+
+
+@pytest.mark.parametrize("module", ["altair", "vl_convert"])
+def test_without_what_it_needs_the_line_that_installs_it_is_given(monkeypatch, module):
+    monkeypatch.setitem(sys.modules, module, None)
+    _library.cache_clear()
+    with pytest.raises(ImportError, match=r"pip install 'palmette\[report\]'"):
+        page([run_of(Experiment(), [0.9])])
+
+
+def test_the_page_on_reports_shows_a_picture_of_one_that_is_quick_to_load():
+    docs = Path(__file__).parents[3] / "docs"
+    assert "](report.png)" in (docs / "report.md").read_text(encoding="utf-8")
+    picture = (docs / "report.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert int.from_bytes(picture[16:20], "big") == 1400
+    assert len(picture) < 300_000

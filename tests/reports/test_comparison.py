@@ -1,0 +1,398 @@
+"""Methods compared: numbers that can be checked in the head, then what holds of any."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+import shutil
+from copy import deepcopy
+from dataclasses import asdict
+
+import pandas as pd
+import pytest
+import torch
+
+import palmette as pm
+from palmette.reports import comparison
+from palmette.reports.comparison import accuracy_at, as_latex, as_markdown, chosen, compare, interval, name_of
+from palmette.studies.experiment import Experiment
+
+SAP, TICKET = {"method": "sap"}, {"method": "lottery-ticket"}
+
+
+def table(*runs):
+    """A table as of `read_runs`, from settings, densities and accuracies of each run."""
+    rows = []
+    for settings, densities, accuracies in runs:
+        e = Experiment(**settings)
+        for t, (d, a) in enumerate(zip(densities, accuracies, strict=True)):
+            rows.append({"id": e.id, **asdict(e), "round": t, "density": d, "test_accuracy": a})
+    return pd.DataFrame(rows)
+
+
+HALVING = [1.0, 0.5, 0.25]
+
+
+# Accuracy at equal density
+
+
+def test_half_way_in_the_logarithm_is_the_geometric_mean_of_the_densities():
+    assert accuracy_at(0.5, [1.0, 0.25], [1.0, 0.5]) == 0.75
+    assert accuracy_at(0.1, [1.0, 0.1, 0.01], [1.0, 0.75, 0.5]) == 0.75
+
+
+def test_nothing_is_interpolated_across_a_cut_that_leaves_less_than_a_quarter():
+    assert accuracy_at(0.5, [1.0, 0.251], [1.0, 0.5]) == pytest.approx(0.75, abs=0.01)
+    assert math.isnan(accuracy_at(0.5, [1.0, 0.249], [1.0, 0.5]))
+    assert accuracy_at(0.1, [1.0, 0.1004, 0.01], [1.0, 0.75, 0.5]) == pytest.approx(0.75, abs=0.001)
+    assert accuracy_at(0.99, [1.0, 0.1], [1.0, 0.5]) == pytest.approx(1, abs=0.01)
+
+
+def test_at_the_density_of_a_round_it_is_the_accuracy_of_that_round():
+    randomly = random.Random(0)
+    densities = [0.8**t for t in range(31)]
+    accuracies = [randomly.random() for _ in densities]
+    assert [accuracy_at(d, densities, accuracies) for d in densities] == accuracies
+
+
+def test_between_two_rounds_it_lies_between_their_accuracies_and_never_outside_of_the_run():
+    randomly = random.Random(1)
+    for _ in range(200):
+        densities = sorted((randomly.uniform(0.25, 0.9) for _ in range(5)), reverse=True)
+        accuracies = [randomly.random() for _ in densities]
+        density = randomly.uniform(0.1, 1)
+        found = accuracy_at(density, densities, accuracies)
+        beside = [i for i in range(4) if densities[i] >= density >= densities[i + 1]]
+        if not beside:
+            assert math.isnan(found)
+        else:
+            ends = sorted(accuracies[beside[0] : beside[0] + 2])
+            assert ends[0] - 1e-12 <= found <= ends[1] + 1e-12
+
+
+def test_a_density_that_comes_twice_counts_as_it_was_last():
+    assert accuracy_at(0.5, [1.0, 0.5, 0.5], [0.9, 0.8, 0.7]) == 0.7
+
+
+def test_a_network_without_weights_is_left_out_and_one_round_is_a_point():
+    assert accuracy_at(0.5, [1.0, 0.25, 0.0], [1.0, 0.5, 0.1]) == 0.75
+    assert math.isnan(accuracy_at(0.01, [1.0, 0.25, 0.0], [1.0, 0.5, 0.1]))
+    assert accuracy_at(1.0, [1.0], [0.9]) == 0.9
+    assert math.isnan(accuracy_at(0.5, [], []))
+
+
+@pytest.mark.parametrize("density", [0.0, -0.1, 1.5, math.nan])
+def test_a_density_is_a_fraction_above_zero(density):
+    with pytest.raises(ValueError, match="above 0 and at most 1, got"):
+        accuracy_at(density, [1.0], [0.9])
+
+
+# The interval
+
+
+def test_few_values_have_students_interval():
+    assert interval([0.0, 2.0]) == pytest.approx((1 - 12.7062, 1 + 12.7062), rel=1e-5)
+    half = 4.30265 * 2 / 3**0.5
+    assert interval([1.0, 5.0, 3.0]) == pytest.approx((3 - half, 3 + half), rel=1e-5)
+
+
+def test_the_interval_of_four_seeds_holds_the_mean_in_95_of_100_cases():
+    randomly = random.Random(0)
+    ends = (interval([randomly.gauss(0, 1) for _ in range(4)]) for _ in range(2_000))
+    assert sum(low <= 0 <= high for low, high in ends) / 2_000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_equal_values_have_an_interval_without_length_and_one_has_none():
+    assert interval([0.5] * 4) == (0.5, 0.5)
+    assert all(math.isnan(end) for end in (*interval([0.5]), *interval([])))
+
+
+def test_it_is_the_same_each_time_holds_the_mean_and_moves_with_the_values():
+    randomly = random.Random(2)
+    for n in (2, 4, 16):
+        values = [randomly.gauss(0, 1) for _ in range(n)]
+        low, high = interval(values)
+        assert (low, high) == interval(values)
+        assert low <= sum(values) / n <= high
+        moved = interval([value + 10 for value in values])
+        assert moved == pytest.approx((low + 10, high + 10), abs=1e-12)
+
+
+def test_of_many_values_it_is_near_to_that_of_the_normal_distribution():
+    low, high = interval([-1.0, 1.0] * 200)
+    assert (low, high) == pytest.approx((-0.098, 0.098), abs=0.01)  # 1.96 / sqrt(400)
+
+
+# Means, and differences in pairs
+
+
+def test_two_seeds_have_mean_and_deviation_round_by_round():
+    found = compare(
+        table(({**SAP, "seed": 0}, HALVING, [0.5, 0.25, 0]), ({**SAP, "seed": 1}, HALVING, [1, 0.75, 0]))
+    )
+    assert found["round"].tolist() == [0, 1, 2]
+    assert found["n"].tolist() == [2, 2, 2]
+    assert found["accuracy"].tolist() == [0.75, 0.5, 0]
+    assert found["sd"].tolist() == pytest.approx([0.5**0.5 / 2, 0.5**0.5 / 2, 0])
+    assert found["density"].tolist() == HALVING
+    assert "difference" not in found
+
+
+def test_a_run_that_ends_early_counts_in_the_rounds_it_has():
+    found = compare(table((SAP, HALVING, [1, 1, 1]), ({**SAP, "seed": 1}, HALVING[:2], [0, 0])))
+    assert found["n"].tolist() == [2, 2, 1]
+    assert math.isnan(found["sd"].iloc[2])
+
+
+def test_methods_of_different_ratios_meet_at_one_density():
+    slow = ({**TICKET, "ratio": 0.5}, HALVING, [1.0, 0.75, 0.5])
+    fast = ({**TICKET, "ratio": 0.75}, [1.0, 0.25], [1.0, 0.5])
+    found = compare(table(slow, fast), at=[0.5, 0.25, 0.1])
+    assert found["density"].tolist() == [0.5, 0.5, 0.25, 0.25, 0.1, 0.1]
+    assert found["accuracy"].tolist()[:4] == [0.75, 0.75, 0.5, 0.5]
+    assert found["n"].tolist() == [1, 1, 1, 1, 0, 0]
+    assert found["accuracy"].isna().tolist() == [False] * 4 + [True] * 2
+    assert set(found["method"]) == {"Lottery Ticket, ratio=0.5", "Lottery Ticket, ratio=0.75"}
+
+
+def test_differences_are_taken_within_seeds():
+    runs = [({**SAP, "seed": s}, [1.0], [a]) for s, a in enumerate([0.5, 0.25, 0.75])]
+    runs += [({**TICKET, "seed": s}, [1.0], [a]) for s, a in enumerate([0.25, 0.0])]  # seed 2 has no partner
+    sap, ticket = compare(table(*runs), baseline="lottery-ticket").to_dict("records")
+    assert (sap["n"], sap["pairs"], sap["difference"], sap["low"], sap["high"]) == (3, 2, 0.25, 0.25, 0.25)
+    assert (sap["baseline"], ticket["pairs"]) == ("Lottery Ticket", 0)
+    assert math.isnan(ticket["difference"])
+
+
+def test_one_pair_has_a_difference_and_no_interval():
+    sap, _ = compare(table((SAP, [1.0], [0.75]), (TICKET, [1.0], [0.5])), baseline="Lottery ticket").to_dict(
+        "records"
+    )
+    assert (sap["pairs"], sap["difference"]) == (1, 0.25)
+    assert math.isnan(sap["low"])
+    assert math.isnan(sap["high"])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"seed": 1}, {"scope": "layer"}, {"epochs": 3}, {"model": "linear"}, {"data": "MNIST"}, {"clip": None},
+        {"rewind": "fine-tune"}, {"validation": 100}, {"stop": "accuracy-drops:0.01"}, {"precision": "bfloat16"},
+    ],
+)  # fmt: skip
+def test_runs_that_were_trained_otherwise_are_no_pair(settings):
+    found = compare(table((SAP, [1.0], [0.5]), ({**TICKET, **settings}, [1.0], [0.5])), baseline="lottery-ticket")
+    assert found["pairs"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("settings", [{"rounds": 3}, {"stop": "density:0.1"}, {"ratio": 0.5}])
+def test_runs_that_differ_in_the_method_or_in_what_ends_them_are_a_pair(settings):
+    found = compare(table((SAP, [1.0], [0.5]), ({**TICKET, **settings}, [1.0], [0.5])), baseline="lottery-ticket")
+    assert sorted(found["pairs"].tolist()) == [0, 1]
+
+
+def test_of_two_partners_the_one_that_got_so_far_is_taken():
+    short = ({**TICKET, "rounds": 1}, [1.0, 0.5], [1.0, 0.75])
+    long = ({**TICKET, "rounds": 2}, HALVING, [1.0, 0.75, 0.5])
+    found = compare(table((SAP, HALVING, [1.0, 1.0, 1.0]), short, long), at=[0.25], baseline="lottery-ticket")
+    sap = found[found["method"] == "SAP (p=0.5, q=1)"]
+    assert sap["difference"].tolist() == [0.5]
+
+
+def test_what_varies_is_never_averaged_over():
+    settings = [{"scope": c, "clip": k} for c, k in itertools.product(("layer", "global"), (1.0, None))]
+    found = compare(table(*((s, [1.0], [i / 4]) for i, s in enumerate(settings))))
+    assert found["accuracy"].tolist() == [0, 0.25, 0.5, 0.75]
+    assert found["scope"].tolist() == ["layer", "layer", "global", "global"]
+    assert found["clip"].isna().tolist() == [False, True, False, True]
+    assert "| layer | none |" in as_markdown(found)
+
+
+def test_settings_of_a_method_stand_in_their_order():
+    etas = [1.0, 0.001, 0.1]
+    found = compare(table(*((SAP | {"eta": eta}, HALVING, [0.9, 0.8, 0.7]) for eta in etas)), at=[0.5])
+    assert found["method"].tolist() == [f"SAP (p=0.5, q=1), eta={eta:g}" for eta in sorted(etas)]
+
+
+def test_a_name_says_every_setting_of_a_method_that_is_not_default():
+    assert (
+        name_of(Experiment(p=1, q=2, eta=0.1, gamma=1.5, beta=0.5))
+        == "SAP (p=1, q=2), eta=0.1, gamma=1.5, beta=0.5"
+    )
+    assert name_of(Experiment(method="one-shot", scope="layer", epochs=3)) == "One Shot"
+
+
+def test_a_baseline_is_one_method():
+    names, methods = ["SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "One Shot"], ["sap", "sap", "one-shot"]
+    assert chosen("sap (p=1, q=2)", names, methods) == "SAP (p=1, q=2)"
+    assert chosen("one-shot", names, methods) == "One Shot"
+    with pytest.raises(ValueError, match=r"one of 'SAP \(p=0.5, q=1\)', .* got 'sap', which is 2 of them"):
+        chosen("sap", names, methods)
+    with pytest.raises(ValueError, match="got 'lottery-ticket', which is none of them"):
+        chosen("lottery-ticket", names, methods)
+
+
+# What is written
+
+
+@pytest.fixture
+def frame():
+    runs = [({**SAP, "seed": s}, HALVING, [0.5, 0.5, 0.25 + s / 4]) for s in (0, 1)]
+    runs += [({**TICKET, "seed": s}, HALVING[:2], [0.5, 0.75]) for s in (0, 1)]
+    return compare(table(*runs), at=HALVING, baseline="lottery-ticket")
+
+
+def test_markdown_is_in_percent_and_says_what_it_means(frame):
+    lines = as_markdown(frame).splitlines()
+    assert lines[0] == "| density % | method | n | accuracy % | difference | 95% interval | pairs |"
+    assert lines[1] == "| ---: | --- | ---: | ---: | ---: | ---: | ---: |"
+    assert "| 50 | SAP (p=0.5, q=1) | 2 | 50.00 ± 0.00 | −25.00 | −25.00 to −25.00 | 2 |" in lines
+    assert "| 25 | SAP (p=0.5, q=1) | 2 | 37.50 ± 17.68 |  |  |  |" in lines
+    assert "| 25 | Lottery Ticket | 0 |  |  |  |  |" in lines
+    assert lines[-1].startswith("data digits, model mlp, scope global. Accuracy is that on the test set")
+    assert lines[-1].endswith(
+        "mean over pairs of runs that share seed and training; the interval is Student's. They are empty where it "
+        "has no run to pair with, as at density 25 %."
+    )
+    bootstrap = "a percentile bootstrap (9,999 resamples, seed 0).\n"
+    assert as_markdown(frame.assign(pairs=16)).endswith(f"; the interval is {bootstrap}")
+    both = as_markdown(frame.assign(pairs=[15, 16] * (len(frame) // 2)))
+    assert both.endswith(f"; the interval is Student's of fewer than 16 pairs and {bootstrap}")
+    assert as_markdown(frame.assign(pairs=1)).endswith("share seed and training.\n")
+
+
+def test_rows_and_baselines_are_in_the_order_in_which_methods_and_scopes_are_always_named():
+    runs = [
+        ({"method": method, "scope": scope} | ({"eta": eta} if eta else {}), [1.0], [0.5])
+        for method, eta in (("one-shot", 0), ("sap", 0.5), ("lottery-ticket", 0), ("sap", 0))
+        for scope in ("global", "layer", "neuron")
+    ]
+    found = compare(table(*runs))
+    assert found["scope"].tolist() == [scope for scope in ("neuron", "layer", "global") for _ in range(4)]
+    names = ["SAP (p=0.5, q=1)", "SAP (p=0.5, q=1), eta=0.5", "Lottery Ticket", "One Shot"]
+    assert found["method"].tolist() == names * 3
+    with pytest.raises(ValueError, match=re.escape(f"must be one of {', '.join(map(repr, names))}, got 'x'")):
+        compare(table(*runs), baseline="x")
+    alone = compare(table(*runs[:3], ({"method": "lottery-ticket"}, [1.0], [0.5])), baseline="lottery-ticket")
+    assert as_markdown(alone).endswith(" They are empty where it has no run to pair with.\n")
+
+
+def test_latex_has_whole_rows_and_no_bare_sign():
+    odd = {"data": "my_data & 50%#{~^\\$}.npz"}
+    text = as_latex(
+        compare(
+            table((odd, [1.0], [0.5]), (SAP, [1.0], [0.5]), (TICKET, [1.0], [0.75])), baseline="lottery-ticket"
+        )
+    )
+    rows = [line for line in text.splitlines() if line.endswith(r"\\")]
+    columns = re.search(r"\\begin{tabular}{([lr]+)}", text)[1]
+    assert {len(re.findall(r"(?<!\\)&", row)) + 1 for row in rows} == {len(columns)}
+    assert r"my\_data \& 50\%\#\{\textasciitilde{}\textasciicircum{}\textbackslash{}\$\}.npz" in text
+    assert not re.findall(r"(?<!\\)[%#_]", text)
+    assert "$-$25.00" in text
+    assert text.isascii()
+    for name in ("table", "tabular"):
+        assert text.count(rf"\begin{{{name}}}") == text.count(rf"\end{{{name}}}") == 1
+
+
+def test_a_bar_in_a_name_does_not_break_a_markdown_table():
+    found = compare(table(({"data": "a|b.npz"}, [1.0], [0.5]), (SAP, [1.0], [0.5])))
+    rows = as_markdown(found).splitlines()[:4]
+    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7}
+
+
+# From folders
+
+
+def test_runs_of_several_folders_are_one_table_and_each_counts_once(tmp_path):
+    two = [Experiment(model="linear", epochs=1, rounds=1, clip=clip) for clip in (1.0, None)]
+    for e, name in zip(two, "ab", strict=True):
+        pm.run(e, tmp_path / name / e.id)
+    found = comparison.read([tmp_path / "a", tmp_path / "b", tmp_path / "a" / two[0].id, tmp_path])
+    assert found[["id", "round"]].values.tolist() == [[e.id, t] for e in two for t in (0, 1)]
+    assert compare(found)["n"].tolist() == [1] * 4
+    pm.run(two[0], tmp_path / "c")
+    with pytest.raises(ValueError, match=r"is in '.*' and in '.*'; give one of them"):
+        comparison.read([tmp_path])
+
+
+def own_run(folder, size=8, model=None, **more):
+    def train(model):
+        torch.nn.init.normal_(model.weight)
+
+    pm.prune_and_retrain(model or torch.nn.Linear(size, 4), train, rounds=1, folder=folder, **more)
+
+
+def test_own_runs_of_one_network_are_seeds_and_a_copy_is_refused(tmp_path):
+    for name, size in (("a", 8), ("b", 8), ("c", 9)):
+        own_run(tmp_path / name, size, test=lambda model: 0.5)
+    found = comparison.read([tmp_path / "a", tmp_path / "b"])
+    assert compare(found)["n"].tolist() == [2, 2]
+    assert compare(found, at=[0.95])["accuracy"].tolist() == [0.5]
+    models = comparison.read([tmp_path])[["model", "seed", "round"]].values.tolist()
+    runs = [("own:Linear as in a", 0), ("own:Linear as in a", 1), ("own:Linear as in c", 0)]
+    assert models == [[*run, t] for run in runs for t in (0, 1)]
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    with pytest.raises(ValueError, match=r"/a' and in '.*/copy'; give one of them"):
+        comparison.read([tmp_path / "a", tmp_path / "copy"])
+
+
+def test_runs_of_a_network_that_came_trained_are_seeds_before_their_first_training_has_ended(tmp_path):
+    model = torch.nn.Linear(8, 4)
+    for name in "ab":
+        own_run(tmp_path / name, model=deepcopy(model), test=lambda model: 0.5, trained=True)
+    early = tmp_path / "b" / "records.jsonl"
+    early.write_text(early.read_text().splitlines(keepends=True)[0])
+    assert compare(comparison.read([tmp_path]))["n"].tolist() == [2, 1]
+    shutil.copytree(tmp_path / "b", tmp_path / "copy")
+    with pytest.raises(ValueError, match=r"/b' and in '.*/copy'; give one of them"):
+        comparison.read([tmp_path])
+
+
+def test_own_networks_are_told_apart_although_their_methods_differ_and_their_folders_are_called_alike(tmp_path):
+    own_run(tmp_path / "x:1" / "run", 8, test=lambda model: 0.5)
+    own_run(tmp_path / "y" / "run", 9, test=lambda model: 0.5, budget=pm.FixedRatio(0.2))
+    found = comparison.read([tmp_path])
+    assert found["model"].unique().tolist() == ["own:Linear as in x-1/run", "own:Linear as in y/run"]
+    assert compare(found, baseline="lottery-ticket")["pairs"].tolist() == [0] * 4
+
+
+def test_a_run_in_the_folder_of_another_is_a_run_of_its_own(tmp_path):
+    own_run(tmp_path, test=lambda model: 0.5)
+    own_run(tmp_path / "again", test=lambda model: 0.5)
+    plain = Experiment(model="linear", epochs=0, rounds=1)
+    pm.run(plain, tmp_path / "again" / "plain")
+    found = comparison.read([tmp_path])
+    assert found[["model", "seed", "round"]].values.tolist() == [
+        [model, seed, t] for model, seed in (("own:Linear", 0), ("linear", 0), ("own:Linear", 1)) for t in (0, 1)
+    ]
+
+
+def test_runs_without_a_test_accuracy_are_refused_with_the_way_to_it(tmp_path):
+    own_run(tmp_path)
+    with pytest.raises(FileNotFoundError, match="no test accuracy; prune_and_retrain takes a function `test`"):
+        comparison.read([tmp_path])
+
+
+def test_a_test_in_percent_is_not_taken_for_one_that_was_not_given(tmp_path):
+    own_run(tmp_path, test=lambda model: 91.5)
+    with pytest.raises(FileNotFoundError, match=r"`test` of .* must give a fraction in \[0, 1\], got 91.5"):
+        comparison.read([tmp_path])
+
+
+def test_in_python_it_is_a_warning_that_a_run_is_left_out(tmp_path):
+    for name in "ab":
+        pm.run(Experiment(model="linear", epochs=0, rounds=0, seed=ord(name)), tmp_path / name)
+    (tmp_path / "a" / "records.jsonl").write_text("{\n")
+    with pytest.warns(UserWarning, match="left out: line 1 of '.*a/records.jsonl' is damaged"):
+        assert comparison.read([tmp_path])["seed"].tolist() == [ord("b")]
+
+
+def test_a_folder_without_a_finished_round_is_refused(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "experiment.toml").write_text("")
+    (tmp_path / "run" / "lock").write_text("")
+    with pytest.raises(FileNotFoundError, match=r"no run to read in .*; left out, as no round is finished: run"):
+        comparison.read([tmp_path])

@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from palmette.pruning.budgets import FixedRatio, Sap
+from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut
+from palmette.studies.experiment import Experiment, seeds
+from palmette.training.recipe import Recipe
+from palmette.training.rewinding import Rewind
+
+MANY = {
+    "data": "fashion-mnist",
+    "model": "cnn",
+    "scope": "neuron",
+    "rewind": "epoch:5",
+    "stop": "index-turns-up, density:.05",
+    "epochs": 20,
+    "weight_decay": 1e-5,
+    "nesterov": False,
+    "clip": None,
+    "precision": "bfloat16",
+    "compile": True,
+}
+# Folders of old results bear these names: a change that moves one loses them.
+IDS = [
+    ({}, "digits-mlp-sap-p0.5-q1-s0-44136fa3"),
+    ({"p": 1, "q": 2}, "digits-mlp-sap-p1-q2-s0-08150efd"),
+    ({"method": "lottery-ticket"}, "digits-mlp-lottery-ticket-r0.2-s0-cfc8f104"),
+    ({"method": "one-shot", "ratio": 0.3, "seed": 7}, "digits-mlp-one-shot-r0.3-s7-dd921530"),
+    (MANY, "fashionmnist-cnn-sap-p0.5-q1-s0-04e61907"),
+    (
+        {"data": "/home/me/My Pictures.npz", "model": "my.models:net"},
+        "my-pictures-npz-my-models-net-sap-p0.5-q1-s0-d3f355e7",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WithNewOption(Experiment):
+    brand_new: float = 0.25
+
+
+@pytest.mark.parametrize(("given", "name"), IDS)
+def test_ids_stay_what_they_were(given, name):
+    assert Experiment(**given).id == name
+
+
+@pytest.mark.parametrize(("given", "name"), IDS)
+def test_a_new_option_with_a_default_moves_no_old_result(given, name):
+    assert WithNewOption(**given).id == name
+    assert WithNewOption(**given, brand_new=0.5).id != name
+
+
+def test_every_setting_that_changes_moves_the_id():
+    changes = {
+        "data": "MNIST", "model": "cnn", "p": 0.25, "q": 2.0, "eta": 0.5, "gamma": 2.0, "beta": 0.5,
+        "scope": "layer", "rounds": 3, "seed": 1, "rewind": "fine-tune", "stop": "small-cut", "validation": 10,
+        "epochs": 5, "batch": 10, "optimizer": "adam", "learning_rate": 0.2, "momentum": 0.5, "nesterov": False,
+        "weight_decay": 0.0, "schedule": "step", "warm_up": 1, "clip": None, "label_smoothing": 0.1,
+        "precision": "tf32", "compile": True, "method": "one-shot",
+    }  # fmt: skip
+    made = [Experiment(), *(Experiment(**{name: value}) for name, value in changes.items())]
+    made.append(Experiment(method="one-shot", ratio=0.5))
+    assert set(changes) | {"ratio"} == {f.name for f in dataclasses.fields(Experiment)}
+    assert len({e.id for e in made}) == len(made)
+    assert len({e.id.rsplit("-", 1)[1] for e in made}) == len(made)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"p": 1, "q": 2}, {"p": 1.0, "q": 2.0}),
+        ({"p": Fraction(1, 4)}, {"p": np.float64(0.25)}),
+        ({"seed": np.int64(3)}, {"seed": 3}),
+        ({"eta": -0.0}, {}),
+        ({"data": "cifar-10"}, {"data": "CIFAR10"}),
+        ({"rewind": "epoch:05"}, {"rewind": "epoch:5"}),
+        ({"stop": "small-cut:1e-2 ,index-turns-up"}, {"stop": "small-cut:0.01,index-turns-up:2"}),
+        ({"clip": "none"}, {"clip": None}),
+    ],
+)
+def test_one_experiment_has_one_id_however_it_is_spelt(one, other):
+    assert Experiment(**one) == Experiment(**other)
+    assert Experiment(**one).id == Experiment(**other).id
+    assert Experiment(**one).to_toml() == Experiment(**other).to_toml()
+
+
+@pytest.mark.parametrize(
+    ("data", "model"),
+    [
+        ("C:\\My data\\", "a:b"),
+        ("/data/", "x.y:Z.w"),
+        ("日本", "日:本"),
+        ("nul.npz", "mlp"),
+        ("..", "a/b:c?*"),
+        ("y" * 300, "mlp"),
+    ],
+)
+def test_an_id_is_a_safe_and_short_file_name(data, model):
+    name = Experiment(data=data, model=model, seed=2**63 - 1).id
+    assert re.fullmatch(r"[a-z0-9][a-z0-9_.-]*-[0-9a-f]{8}", name)
+    assert len(name) <= 120
+    assert ".." not in name
+    assert name.split(".")[0] not in ("nul", "con", "aux")
+
+
+def test_the_parts_are_what_the_settings_say():
+    many = Experiment(**MANY)
+    assert many.budget == Sap(p=0.5, q=1.0, eta=0.0, gamma=1.0, beta=0.9)
+    assert many.rewinding == Rewind("epoch", 5)
+    assert many.rules == (IndexTurnsUp(2), AtDensity(0.05))
+    assert many.recipe == Recipe(
+        epochs=20, weight_decay=1e-5, nesterov=False, clip=None, precision="bfloat16", compile=True
+    )
+    assert Experiment(method="lottery-ticket", ratio=0.3).budget == FixedRatio(0.3)
+    assert Experiment(stop="small-cut:0.5").rules == (SmallCut(0.5),)
+    assert Experiment().rules == ()
+
+
+def test_the_defaults_are_the_papers():
+    plain = Experiment()
+    assert plain.recipe == Recipe()
+    assert (plain.scope, plain.rounds, plain.rewind, plain.ratio) == ("global", 30, "init", 0.2)
+    assert plain.differences() == {}
+    assert plain.flags() == []
+
+
+FLOATS = [0.1 + 0.2, 5e-324, 1e-5, 1 / 3, 1e16, 1.7976931348623157e308]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [given for given, _ in IDS]
+    + [{"eta": x} for x in FLOATS]
+    + [{"data": 'a "quoted" \\ 日本 😀 # = path', "seed": 2**63 - 1}],
+)
+def test_toml_comes_back_exactly_from_text_and_file(given, tmp_path):
+    made = Experiment(**given)
+    assert Experiment.from_toml(made.to_toml()) == made
+    file = tmp_path / "experiment.toml"
+    file.write_text(made.to_toml(), encoding="utf-8-sig")
+    assert Experiment.from_toml(file) == Experiment.from_toml(str(file)) == made
+    assert Experiment.from_toml(file).to_toml() == made.to_toml()
+
+
+def test_toml_holds_what_differs_and_nothing_else():
+    assert Experiment().to_toml() == f"# {Experiment().id}\n"
+    text = Experiment(data="/tmp/x", weight_decay=1e-5, clip=None, nesterov=False).to_toml()
+    assert text.splitlines()[1:] == [
+        'data = "/tmp/x"',
+        "nesterov = false",
+        "weight_decay = 1e-05",
+        'clip = "none"',
+    ]
+
+
+def test_flags_say_what_differs():
+    assert Experiment(**MANY | {"nesterov": True}).flags() == [
+        "--data", "FashionMNIST", "--model", "cnn", "--scope", "neuron", "--rewind", "epoch:5",
+        "--stop", "index-turns-up:2,density:0.05", "--epochs", "20", "--weight-decay", "1e-05", "--clip", "none",
+        "--precision", "bfloat16", "--compile",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("epoch = 5", "there is no setting 'epoch', the nearest is 'epochs'"),
+        ("learning-rate = 0.1", "there is no setting 'learning-rate', the nearest is 'learning_rate'"),
+        ("[sap]\np = 1", "there is no setting 'sap'"),
+        ("epochs = 5.0", "epochs must be a whole number, got epochs=5.0"),
+        ("epochs = true", "epochs must be a whole number, got epochs=True"),
+        ('p = "0.5"', "p must be a number, got p='0.5'"),
+        ("p = true", "p must be a number, got p=True"),
+        ("nesterov = 1", "nesterov must be true or false, got nesterov=1"),
+        ("stop = ['small-cut']", "stop must be text, got stop=['small-cut']"),
+        ("clip = 'off'", "clip must be a number, got clip='off'"),
+        ("eta = inf", "eta must be finite, got eta=inf"),
+        ("p = ", "Invalid value"),
+    ],
+)
+def test_a_file_that_is_wrong_is_refused_by_name(text, message, tmp_path):
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        Experiment.from_toml(text)
+    file = tmp_path / "experiment.toml"
+    file.write_text(text)
+    with pytest.raises((TypeError, ValueError), match=re.escape(f"{file}: {message}")):
+        Experiment.from_toml(file)
+
+
+def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no experiment at 'none\.toml'"):
+        Experiment.from_toml("none.toml")
+    with pytest.raises(FileNotFoundError, match="no experiment at"):
+        Experiment.from_toml(tmp_path)
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"bytes\.toml: .* no text in UTF-8; save it as UTF-8"):
+        Experiment.from_toml(tmp_path / "bytes.toml")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"method": "lottery-ticket", "p": 1.0},
+            "p belongs to method='sap', got p=1.0 with method='lottery-ticket'",
+        ),
+        ({"method": "one-shot", "eta": 0.1}, "eta belongs to method='sap', got eta=0.1 with method='one-shot'"),
+        (
+            {"ratio": 0.3},
+            "ratio belongs to method='lottery-ticket' or 'one-shot', got ratio=0.3 with method='sap'",
+        ),
+        ({"optimizer": "adam", "momentum": 0.5}, "momentum belongs to optimizer='sgd', got momentum=0.5 with"),
+        ({"rewind": "epoch:5", "epochs": 4}, "rewind=epoch:5 needs a recipe of at least 5 epochs, got 4"),
+        ({"method": "SAP"}, "method must be one of sap, lottery-ticket, one-shot, got 'SAP'"),
+        ({"scope": "network"}, "scope must be one of 'neuron', 'layer', 'global', got 'network'"),
+        ({"model": "mpl"}, "model must be one of linear, mlp"),
+        ({"model": "module:"}, "or module:function, got 'module:'"),
+        ({"data": " "}, "data must be the name of a data set or a path, got ' '"),
+        ({"data": "a\nb"}, "data must be text without control characters, got data='a\\nb'"),
+        ({"rounds": -1}, "rounds must be at least 0 and below 2**63, got rounds=-1"),
+        ({"seed": -1}, "seed must be at least 0 and below 2**63, got seed=-1"),
+        ({"validation": -5}, "validation must be at least 0"),
+        ({"epochs": -1}, "epochs must be at least 0"),
+        ({"batch": 0}, "batch must be at least 1, got batch=0"),
+        ({"weight_decay": float("nan")}, "weight_decay must be finite, got weight_decay=nan"),
+        ({"p": 2.0}, "got p=2.0, q=1.0"),
+        ({"beta": 0}, "beta must be above 0"),
+        ({"rewind": "start"}, "rewind must be init, epoch:k, learning-rate or fine-tune, got 'start'"),
+        (
+            {"stop": "later"},
+            "stop must be made of index-turns-up, small-cut, density, accuracy-drops, got 'later' in stop='later'",
+        ),
+        ({"stop": "small-cut,"}, "got '' in stop='small-cut,'"),
+        ({"stop": "density"}, "stop='density' needs a number such as density:0.05"),
+        ({"stop": "accuracy-drops:2"}, "between 0 and 1, got by=2.0"),
+        ({"stop": "density:2"}, "density must be between 0 and 1, got density=2.0"),
+        ({"stop": "density:nan"}, "density must be between 0 and 1, got density=nan"),
+        ({"stop": "index-turns-up:1.5"}, "needs a number such as index-turns-up:2"),
+    ],
+)
+def test_what_cannot_be_is_refused_when_it_is_made(given, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Experiment(**given)
+
+
+def test_a_change_is_checked_like_a_new_experiment():
+    assert replace(Experiment(p=1, q=2), seed=4) == Experiment(p=1, q=2, seed=4)
+    with pytest.raises(ValueError, match="p belongs to method='sap'"):
+        replace(Experiment(p=1, q=2), method="one-shot")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("0", [0]), ("0..3,7", [0, 1, 2, 3, 7]), (" 5 , 1 .. 2 ", [5, 1, 2]), ("4..4", [4]), ("0..2,1", [0, 1, 2]),
+        (str(2**63 - 1), [2**63 - 1]),
+    ],
+)  # fmt: skip
+def test_seeds_are_read_as_they_are_written(text, numbers):
+    assert seeds(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["", "1,", "3..1", "-1", "1.5", "0..", "a", "0...3", "0.." + "9" * 19, "1" * 100])
+def test_seeds_that_are_none_are_refused_with_an_example(text):
+    with pytest.raises(ValueError, match=re.escape("as 0..3,7, got ")) as refused:
+        seeds(text)
+    assert repr(text) in str(refused.value)

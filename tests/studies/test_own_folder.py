@@ -1,0 +1,313 @@
+"""The folder of a run around one's own training: killed and resumed bit for bit, read by others, and its own."""
+
+import copy
+import io
+import json
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from killing import die, killed_in
+from own_digits import OPTIONS, X, Y, evaluate, network, one_thread, states_are_equal, test, train  # noqa: F401
+from torch import nn
+
+import palmette as pm
+from palmette.errors import MaskMismatch, RunBusy, RunDamaged
+from palmette.studies.folder import RunDir, find_runs
+
+test.__test__ = False
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A run that nobody interrupted."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    return pm.prune_and_retrain(network(), train, evaluate, test=test, folder=folder, **OPTIONS), folder
+
+
+def same(one, other):
+    """All but the timings; the good model is compared elsewhere."""
+    names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
+    assert names == sorted(str(p.relative_to(other)) for p in other.rglob("*") if p.is_file())
+    masks = [name for name in names if name.endswith(".safetensors")]
+    assert len(masks) == len(RunDir(one).records())
+    assert all(pm.Masks.load(one / name) == pm.Masks.load(other / name) for name in masks)
+    plain = {*names} - {*masks, "timings.jsonl", "good.pt"}
+    return all((one / name).read_bytes() == (other / name).read_bytes() for name in plain)
+
+
+def test_killed_and_resumed_it_ends_bit_for_bit_like_one_that_was_not(whole, tmp_path):
+    calls = iter(range(9))
+
+    def dies(model):
+        train(model, epochs=1 if (call := next(calls)) == 2 else 2)
+        if call == 2:
+            die()
+
+    assert killed_in(
+        lambda: pm.prune_and_retrain(network(), dies, evaluate, test=test, folder=tmp_path / "run", **OPTIONS)
+    )
+    records = RunDir(tmp_path / "run").records()
+    assert [r["round"] for r in records] == [0, 1]
+    trainings = []
+
+    def counted(model):
+        trainings.append(train(model))
+
+    fresh = network(seed=1)  # what it is filled with is in the folder, the random numbers too
+    torch.manual_seed(7)
+    model = pm.prune_and_retrain(fresh, counted, evaluate, test=test, folder=tmp_path / "run", **OPTIONS)
+    assert len(trainings) == 2
+    assert states_are_equal(model, whole[0])
+    assert same(whole[1], tmp_path / "run")
+
+
+@pytest.mark.parametrize(("rewind", "call"), [("init", 0), ("init", 3), ("fine-tune", 1)])
+def test_interrupted_in_any_round_it_ends_the_same(tmp_path, rewind, call):
+    options = OPTIONS | {"rewind": rewind}
+    plain = pm.prune_and_retrain(network(), train, evaluate, folder=tmp_path / "plain", **options)
+    calls = iter(range(9))
+
+    def interrupted(model):
+        train(model, epochs=1 if (now := next(calls)) == call else 2)
+        if now == call:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), interrupted, evaluate, folder=tmp_path / "run", **options)
+    model = pm.prune_and_retrain(network(1), train, evaluate, folder=tmp_path / "run", **options)
+    assert states_are_equal(model, plain)
+    assert same(tmp_path / "plain", tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["save_masks", "save_checkpoint", "append_record", "append_timing", "finish"])
+def test_killed_while_it_writes_it_ends_the_same(whole, tmp_path, monkeypatch, name):
+    after, write = iter(range(9)), getattr(RunDir, name)
+
+    def dies(self, *arguments):
+        if next(after) == (0 if name == "finish" else 2):
+            raise KeyboardInterrupt
+        return write(self, *arguments)
+
+    monkeypatch.setattr(RunDir, name, dies)
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
+    monkeypatch.undo()
+    model = pm.prune_and_retrain(network(1), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
+    assert states_are_equal(model, whole[0])
+    assert same(whole[1], tmp_path)
+
+
+@pytest.mark.parametrize("call", [0, 1])
+def test_killed_while_it_claims_the_folder_it_begins_again(whole, tmp_path, monkeypatch, call):
+    after, write = iter(range(9)), RunDir.write_text
+
+    def dies(self, *arguments):
+        if next(after) == call:
+            raise KeyboardInterrupt
+        return write(self, *arguments)
+
+    monkeypatch.setattr(RunDir, "write_text", dies)
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
+    monkeypatch.undo()
+    pm.prune_and_retrain(network(), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
+    assert same(whole[1], tmp_path)
+
+
+def test_the_good_model_of_a_process_that_was_killed_is_given_back(tmp_path):
+    calls = iter(range(9))
+
+    def interrupted(model):
+        train(model)
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+
+    def falls(model):  # below a third of the weights
+        return 0.9 if float((model[0].weight == 0).float().mean()) < 2 / 3 else 0.1
+
+    options = OPTIONS | {"tolerance": 0.1, "folder": tmp_path, "rounds": 9}
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), interrupted, falls, **options)
+    model = pm.prune_and_retrain(network(1), train, falls, **options)
+    assert [record["good"] for record in RunDir(tmp_path).records()] == [True, True, False]
+    assert int((model[0].weight == 0).sum() + (model[4].weight == 0).sum()) == 1184
+
+
+def test_a_finished_run_gives_its_model_back_at_once(whole):
+    def never(model):
+        raise AssertionError
+
+    model = pm.prune_and_retrain(network(1), never, evaluate, test=test, folder=whole[1], **OPTIONS)
+    assert states_are_equal(model, whole[0])
+    assert not (whole[1] / "checkpoints").exists()
+    plain = network(1)
+    plain.load_state_dict(torch.load(whole[1] / "good.pt")["state_dict"])
+    assert states_are_equal(plain, whole[0])
+
+
+def test_a_cache_that_the_forward_pass_makes_and_lets_grow_is_left_to_it(tmp_path):
+    class Caches(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = network()
+            self.register_buffer("grows", torch.ones(0), persistent=False)
+
+        def forward(self, x):
+            if not hasattr(self, "made"):
+                self.register_buffer("made", torch.ones(64), persistent=False)
+            self.grows = torch.ones(max(len(x), len(self.grows)))
+            return self.net(x * self.made)
+
+    options = OPTIONS | {"rewind": "init", "rounds": 1, "folder": tmp_path}
+    one = pm.prune_and_retrain(Caches(), train, evaluate, **options)
+    other = pm.prune_and_retrain(Caches(), train, evaluate, **options)
+    assert states_are_equal(one, other)
+
+
+def test_records_say_what_was_measured_and_other_commands_read_them(whole):
+    from click.testing import CliRunner
+
+    from palmette.cli import main
+
+    table = pm.read_runs(whole[1])
+    assert table["density"].tolist() == [1.0, 0.5, 0.25, 0.125]
+    assert table["data"].tolist() == ["own data"] * 4
+    assert table["model"].tolist() == ["own:Sequential"] * 4
+    assert table["validation_accuracy"].notna().all()
+    model = copy.deepcopy(whole[0]).eval()
+    assert table["validation_accuracy"].iloc[-1] == pytest.approx(float(evaluate(model)))
+    assert table["test_accuracy"].iloc[-1] == pytest.approx(float(test(model)))
+    masks = pm.Masks.load(whole[1] / "masks" / "round-03.safetensors", like=pm.prunable(model))
+    assert masks.density == 0.125
+    assert len(pm.read_runs(whole[1], layers=True)) == 8
+    for command in (["show", str(whole[1])], ["table", str(whole[1])]):
+        done = CliRunner().invoke(main, command)
+        assert done.exit_code == 0, done.output
+
+
+@pytest.mark.slow
+def test_a_report_is_made_of_them(whole, tmp_path):
+    from click.testing import CliRunner
+
+    from palmette.cli import main
+
+    done = CliRunner().invoke(main, ["report", str(whole[1]), "-o", str(tmp_path / "page.html")])
+    assert done.exit_code == 0, done.output
+    assert "own:Sequential on own data" in (tmp_path / "page.html").read_text()
+
+
+def test_a_score_that_is_no_accuracy_is_recorded_as_what_it_is(tmp_path):
+    from click.testing import CliRunner
+
+    from palmette.cli import main
+
+    def minus_loss(model):
+        with torch.no_grad():
+            return -nn.functional.cross_entropy(model(X), Y)
+
+    options = OPTIONS | {"tolerance": 0.9, "folder": tmp_path / "run", "test": evaluate}
+    pm.prune_and_retrain(network(), train, minus_loss, **options)
+    last = RunDir(tmp_path / "run").records()[-1]["validation"]
+    assert last["accuracy"] is None
+    assert last["score"] < 0
+    done = CliRunner().invoke(main, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "page.html")])
+    assert done.exit_code == 0, done.output
+    assert "point is judged on the test set:" in (tmp_path / "page.html").read_text()
+
+
+def test_a_budget_that_runs_do_not_know_is_recorded_all_the_same(tmp_path):
+    options = OPTIONS | {"budget": pm.TailMass(eta=0.1), "rounds": 1, "folder": tmp_path}
+    pm.prune_and_retrain(network(), train, evaluate, **options)
+    assert [r["round"] for r in RunDir(tmp_path).records()] == [0, 1]
+    assert not (tmp_path / "experiment.toml").exists()
+    assert find_runs(tmp_path) == []  # it has all that it needs, and is no damaged run
+
+
+class Copied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(64, 10)
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+def other_width():
+    return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 10))
+
+
+def test_a_folder_belongs_to_one_model_and_one_set_of_settings(whole, tmp_path):
+    options = OPTIONS | {"test": test, "folder": whole[1]}
+    with pytest.raises(
+        MaskMismatch, match=r"0.weight \(\(32, 64\) instead of \(16, 64\)\).*begun with, or another"
+    ):
+        pm.prune_and_retrain(other_width(), train, evaluate, **options)
+    with pytest.raises(MaskMismatch, match=r"missing: inner.weight.*not in this model: 0.weight"):
+        pm.prune_and_retrain(Copied(), train, evaluate, **options)
+    with pytest.raises(RunDamaged, match=r"with rounds=3, not rounds=5; go on with the old settings, or give"):
+        pm.prune_and_retrain(network(), train, evaluate, **options | {"rounds": 5})
+    with pytest.raises(RunDamaged, match=r"budget='FixedRatio\(ratio=0.5\)', not budget='Sap"):
+        pm.prune_and_retrain(network(), train, evaluate, **options | {"budget": pm.Sap()})
+    with pytest.raises(
+        RunDamaged, match=r"prunes 0.weight, 4.weight, not 0.weight; give the same include and exclude"
+    ):
+        pm.prune_and_retrain(network(), train, evaluate, **options | {"exclude": ["4.*"]})
+
+
+def test_damage_in_a_folder_is_named(tmp_path):
+    run, options = tmp_path / "run", OPTIONS | {"rounds": 1}
+    pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    other = io.BytesIO()
+    torch.save({"w": torch.ones(2)}, other)
+    for content in ((run / "good.pt").read_bytes()[:100], b"", b"a line of text\n", other.getvalue()):
+        (run / "good.pt").write_bytes(content)
+        with pytest.raises(RunDamaged, match=r"good\.pt', cannot be read: it is damaged.*; remove .* again$"):
+            pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    (run / "good.pt").unlink()
+    with pytest.raises(RunDamaged, match="cannot be read: No such file"):
+        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    (run / "records.jsonl").write_text("".join((run / "records.jsonl").read_text().splitlines(True)[:1]))
+    with pytest.raises(RunDamaged, match="records but no state to go on from"):
+        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    (run / "settings.json").write_text(json.dumps({"settings": {}}))
+    with pytest.raises(RunDamaged, match=r"settings.json' is damaged"):
+        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    (run / "settings.json").unlink()
+    with pytest.raises(RunDamaged, match="another kind of run"):
+        pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+
+
+def test_a_setting_may_be_any_kind_of_number(tmp_path):
+    rules = [pm.AtDensity(Fraction(1, 2)), pm.SmallCut(np.float32(0.25)), pm.AfterSteps(np.int64(1))]
+    options = {"rounds": np.int64(3), "tolerance": np.float32(0.5), "stop": rules, "folder": tmp_path}
+    pm.prune_and_retrain(network(), train, evaluate, **OPTIONS | options)
+    found = pm.Experiment.from_toml(tmp_path / "experiment.toml")
+    assert (found.rounds, found.stop) == (1, "density:0.5,small-cut:0.25,accuracy-drops:0.5")
+
+
+def test_a_folder_in_use_is_refused(tmp_path):
+    with RunDir(tmp_path).lock(), pytest.raises(RunBusy, match="in use by process"):
+        pm.prune_and_retrain(network(), train, folder=tmp_path, **OPTIONS)
+
+
+def test_other_commands_say_what_they_need_of_a_run_of_ones_own(tmp_path):
+    from click.testing import CliRunner
+
+    from palmette.cli import main
+
+    with pytest.raises(ZeroDivisionError):
+        pm.prune_and_retrain(network(), lambda m: train(m) or 1 / 0, evaluate, folder=tmp_path / "new", **OPTIONS)
+    pm.prune_and_retrain(network(), train, evaluate, folder=tmp_path / "done", **OPTIONS | {"rounds": 1})
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "new")])
+    assert f"call prune_and_retrain again, as before, with folder='{tmp_path / 'new'}'" in shown.output
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "done")])
+    score = RunDir(tmp_path / "done").records()[-1]["validation"]["accuracy"]
+    assert f"    1    {score:.1%}  none  50.00%" in shown.output
+    refused = CliRunner().invoke(main, ["report", str(tmp_path / "done"), "-o", str(tmp_path / "page.html")])
+    assert refused.exit_code != 0
+    assert (
+        "has no test accuracy; prune_and_retrain takes a function `test`"
+        in str(refused.exception) + refused.output
+    )

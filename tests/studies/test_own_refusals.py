@@ -1,0 +1,238 @@
+"""What a user can do wrong around one's own training, and what is said then."""
+
+import copy
+import importlib
+import math
+import sys
+from contextlib import nullcontext
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+import torch
+from own_digits import OPTIONS, X, Y, evaluate, network, quick, train, weights
+from torch import nn
+
+import palmette as pm
+from palmette.errors import MaskMismatch, NotFinite, NothingToPrune, ParameterGone
+from palmette.pruning.optimizers import Met
+from palmette.studies.folder import RunDir
+
+
+def test_an_optimizer_made_before_is_refused_and_after_a_fix_the_run_goes_on(tmp_path):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def outside(model):
+        nn.functional.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    with pytest.raises(ValueError, match=r"this SGD has trained in an earlier round.*inside of train"):
+        pm.prune_and_retrain(model, outside, evaluate, folder=tmp_path, **OPTIONS)
+    assert len(RunDir(tmp_path).records()) == 1
+    pm.prune_and_retrain(model, train, evaluate, folder=tmp_path, **OPTIONS)
+    assert len(RunDir(tmp_path).records()) == 4
+
+
+def test_an_optimizer_met_and_then_used_outside_keeps_holding_the_good_masks():
+    kept = []
+
+    def keeps(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+        nn.functional.cross_entropy(model(X), Y).backward()
+        optimizer.step()
+        kept.append(optimizer)
+
+    model = pm.prune_and_retrain(
+        network(), keeps, lambda m: 1.0 - 0.4 * (len(kept) > 2), **OPTIONS | {"tolerance": 0.1}
+    )
+    zeros = int((weights(model) == 0).sum())
+    assert zeros == 1184  # round 1 is the last good one
+    kept[-1].step()
+    assert int((weights(model) == 0).sum()) == zeros
+
+
+def trains_a_copy(model):
+    quick(copy.deepcopy(model))
+
+
+def replaces_a_layer(model):
+    quick(model)
+    model[0] = nn.Linear(64, 32)
+
+
+def returns_another(model):
+    quick(model)
+    return network()
+
+
+WRONG = {
+    "copy": (trains_a_copy, {}, ValueError, "left every weight as it was.*train a copy.*trained=True"),
+    "replaced": (replaces_a_layer, {}, ParameterGone, "'0.weight' was replaced .* by train.*before"),
+    "another": (returns_another, {}, ValueError, "train the model that it is given, in place"),
+    "no train": (None, {}, TypeError, "train must be a function that is given the model, got None"),
+    "evaluate": (train, {"evaluate": 0.9}, TypeError, "evaluate must be a function"),
+    "say": (train, {"say": True}, TypeError, "say must be a function that is given a line, got True"),
+    "no number": (train, {"evaluate": lambda m: None}, TypeError, "evaluate must return one number.*got None"),
+    "percent": (train, {"evaluate": lambda m: 91.7, "tolerance": None}, ValueError, "tolerance=1.0 for accuracy"),
+    "loss": (train, {"evaluate": lambda m: -2.3, "tolerance": None}, ValueError, "minus the loss"),
+    "nan": (train, {"evaluate": lambda m: float("nan")}, ValueError, "a finite number for the dense"),
+    "masks": (train, {"masks": {"0.weight": torch.ones(2, 2) > 0}}, MaskMismatch, "missing: 4.weight; of another"),
+    "tolerance": (train, {"tolerance": -1}, ValueError, "at least 0, got tolerance=-1"),
+    "rounds": (train, {"rounds": 2.5}, ValueError, "rounds must be a whole number of at least 0, got rounds=2.5"),
+    "epoch": (train, {"rewind": "epoch:3"}, ValueError, "its epochs are its own.*say 'init'"),
+    "rewind": (train, {"rewind": "back"}, ValueError, "rewind must be 'init', 'learning-rate' or 'fine"),
+    "rewind kind": (train, {"rewind": 3}, TypeError, "rewind must be"),
+    "init": (train, {"rewind": "init", "trained": True}, ValueError, "no initial weights to go back to"),
+    "fine-tune": (train, {"rewind": "fine-tune", "trained": True}, ValueError, "no last learning rate"),
+    "stop": (train, {"stop": "density"}, TypeError, "stop must be a rule such as"),
+    "scope": (train, {"scope": "network"}, ValueError, "scope must be one of"),
+    "include": (train, {"include": ["nothing"]}, NothingToPrune, "include has the pattern 'nothing'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_cannot_be_used_is_refused_with_the_way_out(name, tmp_path):
+    trains, options, kind, text = WRONG[name]
+    options = OPTIONS | {"evaluate": evaluate, "folder": tmp_path} | options
+    with pytest.raises(kind, match=text):
+        pm.prune_and_retrain(network(), trains, **options)
+
+
+class Remembering(nn.Linear):
+    seen = None
+
+    def get_extra_state(self):
+        return self.seen
+
+    def set_extra_state(self, state):
+        self.seen = state
+
+
+@pytest.mark.parametrize(
+    "value", [{"path": Path("x")}, Fraction(1, 2), lambda: None], ids=["path", "own", "local"]
+)
+def test_extra_state_that_no_run_could_go_on_from_is_told_before_training(value, tmp_path):
+    model = network()
+    model[4] = Remembering(32, 10)
+    model[4].seen = value
+    with pytest.raises(
+        TypeError, match=r"'4\._extra_state' could not be read back.* Give only these in get_extra_state$"
+    ):
+        pm.prune_and_retrain(model, lambda m: pytest.fail("it trains"), folder=tmp_path / "run", **OPTIONS)
+    assert not list((tmp_path / "run").glob("*.json"))
+
+
+def test_the_good_model_has_the_extra_state_of_its_round():
+    def remembers(model):
+        train(model)
+        model[4].seen.append("trained")
+
+    model = network()
+    model[4] = Remembering(32, 10)
+    model[4].seen = []
+    scores = iter([1.0, 1.0, 0.1])
+    pm.prune_and_retrain(model, remembers, lambda m: next(scores), **OPTIONS | {"tolerance": 0.1})
+    assert model[4].seen == ["trained"]  # by round 0; round 1 is not good
+
+
+def path_in_extra_state(*, shape, classes):
+    model = nn.Sequential(nn.Flatten(), Remembering(math.prod(shape), classes))
+    model[1].seen = Path("x")
+    return model
+
+
+def test_a_run_too_is_refused_that_could_not_go_on(tmp_path):
+    with pytest.raises(TypeError, match=r"'1\._extra_state' could not be read back"):
+        pm.run(pm.Experiment(model=f"{__name__}:path_in_extra_state"), tmp_path / "run")
+
+
+def test_a_network_that_diverges_is_put_back_to_the_last_good_one(tmp_path):
+    rounds = iter(range(9))
+
+    def diverges(model):
+        train(model)
+        if next(rounds) == 2:
+            model[0].weight.data.fill_(float("nan"))
+
+    model = network()
+    with pytest.raises(NotFinite, match=r"diverged in round 2.*put back to that of round 1"):
+        pm.prune_and_retrain(model, diverges, evaluate, folder=tmp_path, **OPTIONS)
+    assert bool(weights(model).isfinite().all())
+    assert int((weights(model) == 0).sum()) == 1184
+    assert "diverged" in (tmp_path / "failure.txt").read_text()
+    pm.prune_and_retrain(model, train, evaluate, folder=tmp_path, **OPTIONS)
+    assert not (tmp_path / "failure.txt").exists()
+
+
+def test_that_a_network_diverged_is_said_where_it_cannot_be_written_down(tmp_path):
+    def diverges(model):
+        model[0].weight.data.fill_(float("nan"))
+        (tmp_path / "failure.txt").mkdir()
+
+    with pytest.raises(NotFinite, match="diverged in round 0"):
+        pm.prune_and_retrain(network(), diverges, folder=tmp_path, **OPTIONS)
+
+
+def test_a_model_that_changes_its_dtype_or_place_inside_of_train_keeps_its_masks():
+    def moves(model):
+        model.double()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        pruned = weights(model) == 0
+        for _ in range(2):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(X.double()), Y).backward()
+            optimizer.step()
+            assert not weights(model)[pruned].any()
+        model.float()
+
+    model = pm.prune_and_retrain(network(), moves, evaluate, **OPTIONS)
+    assert int((weights(model) == 0).sum()) == 2072
+
+
+def test_a_model_that_was_compiled_is_looked_through():
+    model = network()
+    wrapped = torch.compile(model, backend="eager")
+    assert pm.prune_and_retrain(wrapped, lambda m: quick(model), **OPTIONS) is wrapped
+    assert int((weights(model) == 0).sum()) == 2072
+
+
+def test_an_optimizer_that_is_not_held_is_told_of_when_pruned_weights_came_back():
+    model = network()
+    forgotten = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
+    for _ in range(2):
+        nn.functional.cross_entropy(model(X), Y).backward()
+        forgotten.step()
+        with (
+            pytest.warns(UserWarning, match=r"pruned weights \(0.weight, 4.weight\) were no")
+            if pruner.decisions
+            else (nullcontext())
+        ):
+            pruner.step()
+    assert pruner.density == 0.25
+    assert int((weights(model) == 0).sum()) == 1776
+
+
+def test_met_leaves_what_is_not_pruned_to_its_optimizer():
+    model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 2))
+    pruner = pm.Pruner(model)
+    met = Met(pruner)
+    with met.round(note=True):
+        of_embedding = torch.optim.SGD(model[0].parameters(), lr=0.3)
+        model(torch.tensor([1])).sum().backward()
+        of_embedding.step()
+    assert met.rates == {"0.weight": 0.3}
+    assert not of_embedding._optimizer_step_post_hooks
+
+
+@pytest.mark.parametrize("library", ["transformers", "lightning"])
+def test_a_library_that_is_not_there_is_named_with_the_way_to_get_it(library, monkeypatch):
+    for name in ("transformers", "lightning", "lightning.pytorch", "pytorch_lightning"):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, f"palmette.integrations.{library}", raising=False)
+    with pytest.raises(
+        ImportError, match=rf"PalmetteCallback needs {library.title()}: pip install 'palmette\[{library}"
+    ):
+        importlib.import_module(f"palmette.integrations.{library}")

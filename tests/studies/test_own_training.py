@@ -1,0 +1,317 @@
+"""Pruning around a training loop of one's own, on real digits: masks held, killed and resumed, errors told."""
+
+import copy
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from own_digits import OPTIONS, X, Y, evaluate, network, quick, train, weights
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import palmette as pm
+from palmette.pruning.optimizers import Met
+from palmette.studies.folder import RunDir
+
+# Masks
+
+
+OPTIMIZERS = {
+    "SGD": lambda m: torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
+    "Adam": lambda m: torch.optim.Adam(m.parameters(), lr=0.01, weight_decay=0.1),
+    "AdamW": lambda m: torch.optim.AdamW(m.parameters(), lr=0.01, weight_decay=0.5),
+    "RMSprop": lambda m: torch.optim.RMSprop(m.parameters(), lr=0.01, momentum=0.9),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_pruned_weights_are_zero_after_every_step_of_an_optimizer_made_inside(name):
+    zeros = []
+
+    def watched(model):
+        pruned = weights(model) == 0
+        optimizer = OPTIMIZERS[name](model)
+        for _ in range(4):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(X), Y).backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            assert not weights(model)[pruned].any()
+        zeros.append(int(pruned.sum()))
+
+    pm.prune_and_retrain(network(), watched, **OPTIONS)
+    assert zeros == [0, 1184, 1776, 2072]  # half of 2368, half of what is left, …
+
+
+def test_two_optimizers_and_a_gradient_scaler_are_held_too():
+    def watched(model):
+        pruned = weights(model) == 0
+        scaler = torch.amp.GradScaler("cpu")
+        made = [torch.optim.AdamW(model[0].parameters()), torch.optim.SGD(model[4].parameters(), lr=0.1)]
+        for _ in range(2):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = nn.functional.cross_entropy(model(X), Y)
+            scaler.scale(loss).backward()
+            for optimizer in made:
+                scaler.step(optimizer)
+            scaler.update()
+            model.zero_grad()
+            assert not weights(model)[pruned].any()
+
+    pm.prune_and_retrain(network(), watched, **OPTIONS)
+
+
+def test_what_no_optimizer_of_torch_changes_is_zero_when_the_round_is_over():
+    def by_hand(model):
+        nn.functional.cross_entropy(model(X), Y).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                p.sub_(0.1 * p.grad + 0.01)
+        model.zero_grad()
+
+    model = pm.prune_and_retrain(network(), by_hand, evaluate, **OPTIONS)
+    assert int((weights(model) == 0).sum()) == 2072
+
+
+def test_an_optimizer_of_another_model_is_left_alone():
+    other = nn.Linear(4, 4)
+    theirs = torch.optim.SGD(other.parameters(), lr=0.1)
+
+    def both(model):
+        other(torch.ones(1, 4)).sum().backward()
+        theirs.step()  # in every round, and nobody minds
+        quick(model)
+
+    pm.prune_and_retrain(network(), both, **OPTIONS)
+    assert not theirs._optimizer_step_post_hooks
+
+
+def test_no_hook_stays_behind():
+    from torch.optim import optimizer as module
+
+    before = len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks)
+    with pytest.raises(ZeroDivisionError):
+        pm.prune_and_retrain(network(), lambda model: 1 / 0, **OPTIONS)
+    assert (len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks)) == before
+
+
+# What is good
+
+
+def test_the_last_model_within_the_tolerance_is_given_back_and_not_the_collapsed_one(capsys):
+    given = network()
+    model = pm.prune_and_retrain(given, train, evaluate, budget=pm.FixedRatio(0.6), tolerance=0.03)
+    lines = capsys.readouterr().out.splitlines()
+    scores = [float(line.partition("score ")[2][:6]) for line in lines[:-1]]
+    bad = len(scores) - 1
+    assert model is given
+    assert all(score >= scores[0] - 0.03 for score in scores[:bad])
+    assert scores[bad] < scores[0] - 0.03
+    assert f"stopped after round {bad}: score" in lines[-1]
+    assert f"The model is that of round {bad - 1}" in lines[-1]
+    model.eval()
+    assert float(evaluate(model)) == pytest.approx(scores[bad - 1], abs=1e-4)
+
+
+def ladder(*heights):
+    """A train function that makes the index of eight weights rise and fall as told."""
+    rounds = iter(heights)
+
+    def set_weights(model):
+        large = next(rounds)
+        model.weight.data = torch.tensor([[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, large]])
+
+    return set_weights
+
+
+@pytest.mark.parametrize(
+    ("heights", "good", "stopped"),
+    [
+        ((9, 8, 7, 6), 3, "3 rounds are done"),
+        ((9, 3, 6, 9), 1, "the PQ Index has risen 2 times in a row"),  # the lowest, before it rose
+        ((9, 6, 8, 5), 3, "3 rounds are done"),  # one rise is noise
+    ],
+)
+def test_without_evaluate_what_is_good_ends_where_the_index_turns_up(heights, good, stopped, capsys):
+    model = nn.Linear(8, 1, bias=False)
+    budget = pm.FixedRatio(0.2)  # one of eight, of seven, of six, of five
+    pm.prune_and_retrain(model, ladder(*heights), budget=budget, rounds=3, stop=pm.IndexTurnsUp())
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert stopped in last
+    assert f"The model is that of round {good}:" in last
+    assert int((model.weight == 0).sum()) == good
+    assert float(model.weight.detach().max()) == heights[good]
+
+
+def test_a_density_is_reached_by_a_network_that_was_trained_again(tmp_path):
+    model = pm.prune_and_retrain(
+        network(), train, evaluate, **OPTIONS | {"stop": pm.AtDensity(0.3), "folder": tmp_path}
+    )
+    assert [r["retrained"]["density"] for r in RunDir(tmp_path).records()] == [1.0, 0.5, 0.25]
+    assert int((weights(model) == 0).sum()) == 1776
+
+
+def test_after_steps_is_so_many_cuts_and_a_training_after_the_last():
+    trainings = []
+    pm.prune_and_retrain(
+        network(), lambda m: trainings.append(quick(m)), **OPTIONS | {"stop": pm.AfterSteps(2), "rounds": 30}
+    )
+    assert len(trainings) == 3
+
+
+# Where a round starts
+
+
+def test_init_goes_back_to_the_first_weights_and_buffers_and_learning_rate_does_not():
+    first = copy.deepcopy(network().state_dict())
+    seen = []
+
+    def watched(model):
+        seen.append(copy.deepcopy(model.state_dict()))
+        quick(model)
+
+    pm.prune_and_retrain(network(), watched, **OPTIONS | {"rewind": "init"})
+    for state in seen[1:]:
+        kept = state["0.weight"] != 0
+        assert 0 < int(kept.sum()) < kept.numel()
+        assert torch.equal(state["0.weight"][kept], first["0.weight"][kept])
+        assert torch.equal(state["1.running_mean"], first["1.running_mean"])
+    seen.clear()
+    pm.prune_and_retrain(network(), watched, **OPTIONS)
+    assert not torch.equal(seen[1]["1.running_mean"], first["1.running_mean"])
+
+
+def test_fine_tune_takes_the_last_learning_rate_of_round_0_at_every_step():
+    rates, shown = [], []
+
+    class Noting(torch.optim.SGD):
+        def step(self, closure=None):
+            rates.append([group["lr"] for group in self.param_groups])
+            super().step(closure)
+
+    def scheduled(model):
+        groups = [{"params": model[0].parameters()}, {"params": model[4].parameters(), "lr": 0.2}]
+        optimizer = Noting(groups, lr=0.8)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+        for _ in range(3):
+            nn.functional.cross_entropy(model(X), Y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+        shown.append(optimizer.param_groups[0]["lr"])
+
+    pm.prune_and_retrain(network(), scheduled, **OPTIONS | {"rewind": "fine-tune", "rounds": 1})
+    assert rates == [[0.8, 0.2], [0.4, 0.1], [0.2, 0.05], *[[0.2, 0.05]] * 3]
+    assert shown == [0.1, 0.1]  # the schedule goes its own way
+    rates.clear()
+    pm.prune_and_retrain(network(), scheduled, **OPTIONS | {"rounds": 1})
+    assert rates[3:] == rates[:3]
+
+
+def test_a_learning_rate_that_is_a_tensor_and_changes_in_place_is_noted_as_it_was():
+    model = network()
+    met = Met(pm.Pruner(model))
+    rate = torch.tensor(0.4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate)
+    with met.round(note=True):
+        optimizer.step()
+        rate.fill_(0.1)
+    assert met.rates == {"0.weight": pytest.approx(0.4)}
+    seen = []
+    again = torch.optim.SGD(model.parameters(), lr=torch.tensor(0.7))
+    again.register_step_pre_hook(lambda o, *_: seen.append(o.param_groups[0]["lr"]))
+    with met.round(met.rates):
+        again.step()
+    assert isinstance(seen[0], torch.Tensor)
+    assert float(seen[0]) == pytest.approx(0.4)
+    assert float(again.param_groups[0]["lr"]) == pytest.approx(0.7)
+
+
+def test_a_trained_model_is_measured_and_cut_before_it_is_trained():
+    model, trainings = network(), []
+    train(model)
+    dense = float(evaluate(model))
+    lines = []
+    pm.prune_and_retrain(
+        model, lambda m: trainings.append(train(m)), evaluate, **OPTIONS | {"trained": True, "say": lines.append}
+    )
+    assert len(trainings) == 3
+    assert f"score {dense:.4f}" in lines[0]
+
+
+def test_a_round_that_has_nothing_left_to_learn_ends_nothing():
+    calls = []
+
+    def once(model):
+        calls.append(1)
+        if len(calls) == 1:
+            quick(model)
+
+    pm.prune_and_retrain(network(), once, **OPTIONS | {"rounds": 2})
+    assert len(calls) == 3
+
+
+def test_what_was_pruned_before_is_held_in_every_round():
+    model = network()
+    masks, _ = pm.prune(pm.prunable(model), scope="global", budget=pm.FixedRatio(0.5))
+    zeros = []
+
+    def watched(model):
+        quick(model)
+        zeros.append(int((weights(model) == 0).sum()))
+
+    pm.prune_and_retrain(model, watched, **OPTIONS | {"masks": masks, "rounds": 1})
+    assert zeros == [1184, 1776]
+
+
+def test_a_score_that_is_exactly_the_tolerance_below_is_good():
+    scores = iter(torch.tensor([0.5, 0.91, 0.90, 0.90, 0.8999]))  # float32: 0.91 - 0.90 is more than 0.01
+    lines = []
+    pm.prune_and_retrain(
+        network(), quick, lambda m: next(scores), **OPTIONS | {"tolerance": None, "say": lines.append, "rounds": 9}
+    )
+    assert "stopped after round 3: score 0.8999 is more than 0.01 below 0.9100" in lines[-1]
+
+
+def test_modules_are_in_the_mode_that_they_came_in_whenever_train_is_called():
+    def watched(model):
+        assert [m.training for m in model] == [True, False, True, True, True]
+        quick(model)
+        model.eval()
+
+    def evaluated(model):
+        assert not any(m.training for m in model.modules())
+        model.train()
+        return 0.5
+
+    model = network()
+    model[1].eval()  # people freeze batch norm so
+    pm.prune_and_retrain(model, watched, evaluated, **OPTIONS)
+    assert [m.training for m in model] == [True, False, True, True, True]
+
+
+def test_an_error_in_evaluate_leaves_the_model_in_the_mode_that_it_came_in():
+    def fails(model):
+        raise KeyError("no data")
+
+    model = network()
+    with pytest.raises(KeyError, match="no data"):
+        pm.prune_and_retrain(model, quick, fails, **OPTIONS)
+    assert all(m.training for m in model.modules())
+
+
+def test_the_readme_adds_two_lines_to_a_training_loop():
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    (block,) = re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = block.splitlines()
+    added = [line for line in lines if line.startswith("+")]
+    assert (len(lines), len(added)) == (10, 2)
+    loader = DataLoader(TensorDataset(X, Y), 100)
+    without, pruned = ({"torch": torch, "pm": pm, "loader": loader} for _ in range(2))
+    exec("\n".join(line[1:] for line in lines if line not in added), without)
+    exec("\n".join(line[1:] for line in lines), pruned)
+    assert not (weights(without["model"]) == 0).any()
+    assert len(pruned["pruner"].decisions) == 5
+    zeros = weights(pruned["model"]) == 0
+    assert int(zeros.sum()) == round((1 - pruned["pruner"].density) * zeros.numel()) > 2000

@@ -1,0 +1,76 @@
+"""Which convolutions work with what follows them on a GPU; what they then do is tested on one."""
+
+import pytest
+import torch
+from torch import nn
+
+from palmette.training.gpu.convolution import make_convolutions_fast
+from palmette.training.members import _lies_in_one_piece
+from palmette.training.models import build
+
+
+def changed(model):
+    make_convolutions_fast(model)
+    return {name for name, module in model.named_modules() if "forward" in vars(module)}
+
+
+def layers(*, norm=None, relu=None, pool=None):
+    norm, relu, pool = norm or nn.BatchNorm2d(8), relu or nn.ReLU(), pool or nn.MaxPool2d(2)
+    return nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), norm, relu, pool)
+
+
+def test_convolution_norm_relu_and_pool_work_together():
+    assert changed(layers()) == {"0", "1", "2", "3"}
+    cnn = changed(build("cnn", shape=(3, 32, 32), classes=10))
+    assert cnn == {f"{kind}{i}" for kind in ("conv", "norm", "relu") for i in (1, 2, 3, 4)} | {
+        "pool1",
+        "pool2",
+        "pool3",
+    }
+
+
+@pytest.mark.parametrize(
+    "pool", [nn.MaxPool2d(3), nn.MaxPool2d(2, ceil_mode=True), nn.MaxPool2d(2, stride=1), nn.AvgPool2d(2)]
+)
+def test_a_pool_of_another_kind_does_its_own_work(pool):
+    assert changed(layers(pool=pool)) == {"0", "1", "2"}
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm2d(8, affine=False),
+        nn.BatchNorm2d(8, momentum=None),
+        nn.BatchNorm2d(8, track_running_stats=False),
+        nn.InstanceNorm2d(8),
+    ],
+)
+def test_a_norm_of_another_kind_is_left_alone(norm):
+    assert not make_convolutions_fast(layers(norm=norm))
+
+
+def test_what_stands_twice_or_is_watched_is_left_alone():
+    relu = nn.ReLU()
+    twice = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), relu, nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), relu)
+    assert not changed(twice)
+    watched = layers()
+    watched[1].register_forward_hook(lambda module, inputs, output: None)
+    assert not changed(watched)
+
+
+def test_the_first_convolution_of_images_is_a_product():
+    assert changed(build("resnet18", shape=(3, 32, 32), classes=10)) == {"stem"}
+    assert not changed(nn.Sequential(nn.Conv2d(3, 8, 5), nn.Conv2d(8, 8, 3, padding=1)))
+    assert not make_convolutions_fast(build("mlp", shape=(1, 8, 8), classes=10))
+
+
+def test_weights_that_lie_in_one_piece():
+    weight = torch.zeros(4, 3, 3, 3)
+    assert _lies_in_one_piece(weight)
+    assert _lies_in_one_piece(weight.to(memory_format=torch.channels_last))
+    assert _lies_in_one_piece(torch.zeros(4, 8, 1, 1).to(memory_format=torch.channels_last))
+    assert _lies_in_one_piece(torch.zeros(()))
+    assert _lies_in_one_piece(torch.zeros(3, 4).T)
+    assert not _lies_in_one_piece(weight[:, :2])
+    assert not _lies_in_one_piece(torch.zeros(3, 1).expand(3, 4))
+    assert not _lies_in_one_piece(weight.double())
