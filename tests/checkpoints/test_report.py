@@ -14,7 +14,7 @@ from palmette.checkpoints.measuring import measure, packed_bytes
 from palmette.checkpoints.verdict import gaussian_index
 from palmette.pruning.scopes import SCOPES
 from palmette.pruning.sources import file_cut as streaming
-from palmette.pruning.sources.file import Stored, stored_weights
+from palmette.pruning.sources.file import StoredWeight, stored_weights
 
 
 def test_a_model_without_values_is_refused():
@@ -201,7 +201,7 @@ def test_masks_do_not_go_with_a_file():
 
 
 def test_a_budget_that_needs_all_weights_at_once_is_refused():
-    stored = Stored("w", (2, 2), torch.float32, lambda a, b: torch.eye(2)[a:b], 16)
+    stored = StoredWeight("w", (2, 2), torch.float32, lambda a, b: torch.eye(2)[a:b], 16)
     with pytest.raises(TypeError, match="need a budget of sums, Sap or FixedRatio, got TailMass"):
         streaming.decide([stored], scope="global", budget=pm.TailMass())
 

@@ -16,13 +16,13 @@ from palmette.measures.pq import PowerSums
 from palmette.measures.spectrum import Counts, Spectrum, joined, points_of
 from palmette.pruning.budgets import Sap
 from palmette.pruning.scopes import SCOPES
-from palmette.pruning.sources.file import CHUNK, Stored
+from palmette.pruning.sources.file import CHUNK, StoredWeight
 from palmette.pruning.sources.file_cut import find_thresholds
 from palmette.pruning.sources.file_survey import Survey, survey
 
 
 def measure(
-    weights: Sequence[Stored],
+    weights: Sequence[StoredWeight],
     *,
     budget: Sap,
     left_out: Sequence[LeftOut] = (),
@@ -100,7 +100,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Found:
+class Findings:
     """What one pass over some weights of a checkpoint found; what several found adds up.
 
     Args:
@@ -112,19 +112,19 @@ class Found:
     wide: Spectrum
 
 
-def look(weights: Sequence[Stored], *, budget: Sap, chunk: int = CHUNK) -> Found:
+def look(weights: Sequence[StoredWeight], *, budget: Sap, chunk: int = CHUNK) -> Findings:
     """Read each weight once."""
     layers, wide = [], Spectrum()
     for one in survey(weights, budget=budget, chunk=chunk):
         layers.append(Layer.of(one, budget))
         if not one.spectrum.narrow:
             wide.merge(one.spectrum)
-    return Found(tuple(layers), wide)
+    return Findings(tuple(layers), wide)
 
 
 def conclude(
-    parts: Sequence[Found],
-    weights: Sequence[Stored],
+    parts: Sequence[Findings],
+    weights: Sequence[StoredWeight],
     *,
     budget: Sap,
     left_out: Sequence[LeftOut] = (),

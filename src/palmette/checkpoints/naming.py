@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from palmette.checkpoints.compressibility import NO_FLOATS, LeftOut
 from palmette.errors import NothingToPrune
-from palmette.pruning.sources.file import Stored
+from palmette.pruning.sources.file import StoredWeight
 from palmette.pruning.weights import as_patterns, check_patterns, matches
 
 # What PyTorch's layers call the weights that are pruned; parameters of another name belong to no such layer.
@@ -39,7 +39,7 @@ class Contents:
         left_out: what is there and is no tensor, as a column with gaps, with a reason each.
     """
 
-    tensors: Sequence[Stored]
+    tensors: Sequence[StoredWeight]
     aliases: Mapping[str, str] = field(default_factory=dict)
     embedded: Sequence[str] = ()
     unwritten: Sequence[str] = ()
@@ -50,7 +50,7 @@ class Contents:
 
 def sort_out(
     found: Contents, *, include: Iterable[str] | None, exclude: Iterable[str], what: str
-) -> tuple[list[Stored], list[LeftOut]]:
+) -> tuple[list[StoredWeight], list[LeftOut]]:
     """The weights to prune, and the other tensors with a reason each.
 
     Args:
@@ -102,7 +102,7 @@ def sort_out(
     return weights, [*left_out, *found.left_out]
 
 
-def _cannot(tensor: Stored, vectors: bool) -> str:
+def _cannot(tensor: StoredWeight, vectors: bool) -> str:
     """Why a tensor cannot be pruned, or as plain numbers measured, whatever its name."""
     if not (vectors or tensor.dtype.is_floating_point):
         return NO_FLOATS
@@ -111,7 +111,7 @@ def _cannot(tensor: Stored, vectors: bool) -> str:
     return "" if vectors or len(tensor.shape) > 1 else "a vector: bias, norm or statistics"
 
 
-def _why_not(tensor: Stored, from_torch: bool, known: Mapping[str, str]) -> str:
+def _why_not(tensor: StoredWeight, from_torch: bool, known: Mapping[str, str]) -> str:
     if tensor.name in known:
         return known[tensor.name]
     *modules, last = tensor.name.split(".")

@@ -22,7 +22,7 @@ from palmette.checkpoints.formats import arrays, llama2c, pickles
 from palmette.checkpoints.formats import safetensors as shards
 from palmette.checkpoints.naming import Contents, sort_out
 from palmette.errors import NotFinite, NotReadable, PalmetteError
-from palmette.pruning.sources.file import Stored
+from palmette.pruning.sources.file import StoredWeight
 
 FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """What a folder of Transformers may have, in the order in which Transformers looks for it."""
@@ -58,14 +58,14 @@ class Checkpoint:
     """
 
     path: Path
-    weights: tuple[Stored, ...]
-    others: tuple[Stored, ...]
+    weights: tuple[StoredWeight, ...]
+    others: tuple[StoredWeight, ...]
     left_out: tuple[LeftOut, ...]
     aliases: Mapping[str, str]
     vectors: bool
 
     @property
-    def tensors(self) -> list[Stored]:
+    def tensors(self) -> list[StoredWeight]:
         """All that are written, wide ones first: every one then starts where its dtype may."""
         return sorted((*self.weights, *self.others), key=lambda t: -t.dtype.itemsize)
 
@@ -174,7 +174,7 @@ def _kind(path: Path) -> str:
     return suffix if suffix in _READERS else ""
 
 
-def _without_prefix(tensors: Sequence[Stored]) -> list[Stored]:
+def _without_prefix(tensors: Sequence[StoredWeight]) -> list[StoredWeight]:
     """Names as the plain model has them, without what DataParallel and `torch.compile` put before all of them."""
     found = list(tensors)
     while prefix := next(
@@ -184,7 +184,7 @@ def _without_prefix(tensors: Sequence[Stored]) -> list[Stored]:
     return found
 
 
-def _renamed(found: Contents, tensors: Sequence[Stored]) -> dict[str, str]:
+def _renamed(found: Contents, tensors: Sequence[StoredWeight]) -> dict[str, str]:
     """The aliases by the names that `_without_prefix` gave."""
     ending = {t.name for t in tensors}
 
@@ -196,7 +196,7 @@ def _renamed(found: Contents, tensors: Sequence[Stored]) -> dict[str, str]:
     return {plain(a): plain(n) for a, n in found.aliases.items() if plain(a) in ending and plain(n) in ending}
 
 
-def _joined_with_masks(tensors: Sequence[Stored]) -> list[Stored]:
+def _joined_with_masks(tensors: Sequence[StoredWeight]) -> list[StoredWeight]:
     """`weight_orig` and `weight_mask` of `torch.nn.utils.prune` as one weight, part of which is pruned."""
     by_name = {t.name: t for t in tensors}
     joined = []
@@ -254,13 +254,13 @@ def _bin(file: Path) -> Contents:
     return Contents(found) if found else _pickled(file)
 
 
-def _shard(file: Path) -> Sequence[Stored]:
+def _shard(file: Path) -> Sequence[StoredWeight]:
     with readable(file):  # which names the one that is damaged
         _check_there(file)
         return shards.read(file)[0] if file.suffix == ".safetensors" else pickles.read(file, in_parts=True)[0]
 
 
-def _tied(file: Path, tensors: Sequence[Stored], aliases: Mapping[str, str]) -> Contents:
+def _tied(file: Path, tensors: Sequence[StoredWeight], aliases: Mapping[str, str]) -> Contents:
     """With what config.json beside the file says: an output layer that is tied to the embedding is that one."""
     config = file.parent / "config.json"
     head = next((t.name for t in tensors if t.name.endswith("lm_head.weight")), None)

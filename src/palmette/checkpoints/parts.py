@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from palmette.checkpoints.compressibility import Compressibility, LeftOut
-from palmette.checkpoints.measuring import Found, Layer, conclude, look
+from palmette.checkpoints.measuring import Findings, Layer, conclude, look
 from palmette.checkpoints.open import open_checkpoint, readable
 from palmette.checkpoints.report import as_sap
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import is_number
 from palmette.measures.spectrum import Counts, Spectrum
 from palmette.pruning.budgets import OF_SAP, Sap
-from palmette.pruning.sources.file import MEMORY, Stored, unreadable, within
+from palmette.pruning.sources.file import MEMORY, StoredWeight, unreadable, within
 
 FORMAT = "palmette-part-1"
 _KEYS = {"path", "checkpoint", "part", "of", *OF_SAP, "layers", "wide", "left_out"}
@@ -144,14 +144,14 @@ def _opened(part: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
     return found
 
 
-def _found_in(part: Mapping[str, Any]) -> Found:
+def _found_in(part: Mapping[str, Any]) -> Findings:
     try:
-        return Found(tuple(map(_layer_in, part["layers"])), _wide_in(part["wide"]))
+        return Findings(tuple(map(_layer_in, part["layers"])), _wide_in(part["wide"]))
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"part {part['part']} of {part['of']} is damaged; measure it again") from error
 
 
-def _share(weights: Sequence[Stored], part: int, of: int) -> list[Stored]:
+def _share(weights: Sequence[StoredWeight], part: int, of: int) -> list[StoredWeight]:
     """The weights whose middle lies in this part, if all are laid one after another."""
     total, before, chosen = sum(w.entries for w in weights), 0, []
     for weight in weights:
@@ -161,7 +161,7 @@ def _share(weights: Sequence[Stored], part: int, of: int) -> list[Stored]:
     return chosen
 
 
-def _fingerprint(weights: Sequence[Stored]) -> str:
+def _fingerprint(weights: Sequence[StoredWeight]) -> str:
     """Of all weights, in order, names, shapes, dtypes and the first row: parts of one checkpoint have the same."""
     found = hashlib.sha256()
     for w in weights:
@@ -172,7 +172,7 @@ def _fingerprint(weights: Sequence[Stored]) -> str:
     return found.hexdigest()
 
 
-def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[Stored]:
+def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[StoredWeight]:
     """The weights themselves, by the names that were measured."""
     if not path.exists():
         raise FileNotFoundError(

@@ -28,8 +28,8 @@ from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
 from palmette.pruning.masks import MASKS_FORMAT
 from palmette.pruning.scopes import Scope
-from palmette.pruning.sources.file import CHUNK, Part, Stored
-from palmette.pruning.sources.file_cut import Cut, check_streamable, decide
+from palmette.pruning.sources.file import CHUNK, FilePart, StoredWeight
+from palmette.pruning.sources.file_cut import FileCut, check_streamable, decide
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _WEIGHT_FILES = (
@@ -236,7 +236,7 @@ def _explained(out: Path) -> Iterator[None]:
         ) from error
 
 
-def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record) -> None:
+def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, record: _Record) -> None:
     """Dense weights and bit-packed masks, part by part."""
     chosen = {w.name for w in checkpoint.weights}
     shapes = {t.name: list(t.shape) for t in checkpoint.tensors if t.name in chosen}
@@ -247,7 +247,7 @@ def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record) -> Non
         Writer(masks_file(file), bits, {"format": MASKS_FORMAT, "shapes": json.dumps(shapes)}) as masks,
     ):
 
-        def note(part: Part, mask: Tensor) -> None:
+        def note(part: FilePart, mask: Tensor) -> None:
             record.add(part, mask)
             masks.add(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
 
@@ -257,7 +257,7 @@ def _write(file: Path, checkpoint: Checkpoint, cut: Cut, record: _Record) -> Non
 
 
 def _written(
-    checkpoint: Checkpoint, cut: Cut, note: Callable[[Part, Tensor], None]
+    checkpoint: Checkpoint, cut: FileCut, note: Callable[[FilePart, Tensor], None]
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
     """Every tensor of the new checkpoint by name; `note` is told of each part of a weight and its mask."""
     weights = {w.name: w for w in checkpoint.weights}
@@ -275,7 +275,7 @@ def _whole(parts: Iterator[Tensor]) -> Tensor:
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _pruned(cut: Cut, stored: Stored, note: Callable[[Part, Tensor], None]) -> Iterator[Tensor]:
+def _pruned(cut: FileCut, stored: StoredWeight, note: Callable[[FilePart, Tensor], None]) -> Iterator[Tensor]:
     for part, mask in cut.masks(stored, CHUNK):
         note(part, mask)
         raw = part.raw.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -295,7 +295,7 @@ class _Record:
         self.before: PowerSums | None = None
         self.after: PowerSums | None = None
 
-    def add(self, part: Part, mask: Tensor) -> None:
+    def add(self, part: FilePart, mask: Tensor) -> None:
         entries = part.values.numel()
         before = entries if part.kept is None else int(part.kept.sum())
         gone = ~mask if part.kept is None else part.kept & ~mask

@@ -18,7 +18,7 @@ from palmette.measures.rows import TILE, Rows, as_number, as_rows, as_tensor
 
 
 @dataclass(frozen=True)
-class Plan:
+class CutPlan:
     """What a budget found out about each row.
 
     Args:
@@ -34,9 +34,9 @@ class Plan:
     cut: Tensor
 
     @staticmethod
-    def of(sums: PowerSums, index: Tensor, retained: Tensor, cut: Tensor) -> Plan:
+    def of(sums: PowerSums, index: Tensor, retained: Tensor, cut: Tensor) -> CutPlan:
         """A plan by which a row without an index loses nothing."""
-        return Plan(sums, index, retained, torch.where(index.isnan(), 0, cut))
+        return CutPlan(sums, index, retained, torch.where(index.isnan(), 0, cut))
 
 
 class Budget(ABC):
@@ -57,14 +57,14 @@ class Budget(ABC):
             raise ValueError(f"rows must be a matrix or a vector, got shape {tuple(values.shape)}")
         return self.plan(as_rows(values, name="rows", dim=-1, kept=kept)[0]).cut
 
-    def plan(self, rows: Rows) -> Plan:
+    def plan(self, rows: Rows) -> CutPlan:
         """The counts, and the measurements they rest on."""
         sums = power_sums(rows, p=float(self.p), q=float(self.q))
-        return Plan.of(sums, index_from_sums(rows, sums), *self._count(rows, sums))
+        return CutPlan.of(sums, index_from_sums(rows, sums), *self._count(rows, sums))
 
-    def plan_of_sums(self, sums: PowerSums) -> Plan:
+    def plan_of_sums(self, sums: PowerSums) -> CutPlan:
         """The same of weights that are not at hand as a whole, for a budget that asks for no more than sums."""
-        return Plan.of(sums, sums.index(), *self._count(Rows((), ()), sums))
+        return CutPlan.of(sums, sums.index(), *self._count(Rows((), ()), sums))
 
     @abstractmethod
     def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.pruning.budgets import Budget, Plan
+from palmette.pruning.budgets import Budget, CutPlan
 from palmette.pruning.text_table import aligned
 
 
@@ -58,7 +58,7 @@ class Decision:
     groups: tuple[UnitDecisions, ...]
 
     @staticmethod
-    def of(scope: str, budget: Budget, plans: Sequence[tuple[str, int, Plan]]) -> Decision:
+    def of(scope: str, budget: Budget, plans: Sequence[tuple[str, int, CutPlan]]) -> Decision:
         """From the plan of each group, with its name and the entries of each of its units."""
         network = reduce(add, (p.sums.over_rows() for _, _, p in plans))
         groups = (UnitDecisions(name, n, p.sums.d, p.index, p.retained, p.cut) for name, n, p in plans)

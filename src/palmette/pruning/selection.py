@@ -50,7 +50,7 @@ def select(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class Threshold:
     """Where a row is cut: every key below `key` goes, and the first `ties` of those equal to it."""
 
     key: int
@@ -101,9 +101,9 @@ def _remaining_of_block(keys: Tensor, cut: Tensor) -> Tensor:
 # Long rows: guess a bracket from a sample, count what is below it, look only at what is inside.
 
 
-def _find_cut(row: Rows, cut: int) -> Cut:
+def _find_cut(row: Rows, cut: int) -> Threshold:
     if cut == 0:
-        return Cut(-1, 0, 0)
+        return Threshold(-1, 0, 0)
     most = torch.iinfo(INTEGER[_key_dtype(row).itemsize]).max
     sample = _sorted_sample(row)
     d = int(row.counts()[0])
@@ -138,12 +138,12 @@ def _find_cut(row: Rows, cut: int) -> Cut:
         if cut <= below:
             less = count_at_most(low - 1)
             if less < cut:
-                return Cut(low, cut - less, below - less)
+                return Threshold(low, cut - less, below - less)
             low, high = min(low - 1, from_sample(middle - margin)), low
         else:
             less = below + found
             if cut <= count_at_most(high):
-                return Cut(high, cut - less, count_at_most(high) - less)
+                return Threshold(high, cut - less, count_at_most(high) - less)
             low, high = high, max(high + 1, from_sample(middle + margin))
 
 
@@ -188,16 +188,16 @@ def _split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], i
     return {low: below}, found, between[:found]
 
 
-def _cut_among(keys: Tensor, cut: int) -> Cut:
+def _cut_among(keys: Tensor, cut: int) -> Threshold:
     """Where `keys` are cut, so that `cut` of them go."""
     if keys.device.type == "cpu":
         key = int(np.partition(keys.numpy(), cut - 1)[cut - 1])
     else:
         key = int(keys.sort().values[cut - 1])
-    return Cut(key, cut - _count(keys < key), _count(keys == key))
+    return Threshold(key, cut - _count(keys < key), _count(keys == key))
 
 
-def _write_remaining(row: Rows, cut: Cut, remaining: list[Tensor]) -> None:
+def _write_remaining(row: Rows, cut: Threshold, remaining: list[Tensor]) -> None:
     """Fill `remaining`, a mask for each segment of a single row."""
     if fused.usable(row):
         fused.write_remaining(row, cut.key, cut.ties, cut.equal, remaining)

@@ -14,12 +14,12 @@ import numpy as np
 
 from palmette.checkpoints.compressibility import LeftOut
 from palmette.measures.rows import as_tensor
-from palmette.pruning.sources.file import Stored
+from palmette.pruning.sources.file import StoredWeight
 
 _Array = np.ndarray[Any, Any]
 
 
-def read_npy(file: Path) -> list[Stored]:
+def read_npy(file: Path) -> list[StoredWeight]:
     """The array of a .npy file, read in parts."""
     with file.open("rb") as handle:
         shape, by_columns, dtype = _header(handle)
@@ -35,7 +35,7 @@ def read_npy(file: Path) -> list[Stored]:
     ]
 
 
-def read_npz(file: Path) -> tuple[list[Stored], list[LeftOut]]:
+def read_npz(file: Path) -> tuple[list[StoredWeight], list[LeftOut]]:
     """The arrays of a .npz file by name, read in parts; one whose columns lie one after another as a whole.
 
     Arrays of anything but real numbers, as labels and marks beside them, come second.
@@ -87,7 +87,7 @@ def _header(handle: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return shape, by_columns and len(shape) > 1, dtype
 
 
-def read_csv(file: Path) -> tuple[list[Stored], list[LeftOut]]:
+def read_csv(file: Path) -> tuple[list[StoredWeight], list[LeftOut]]:
     """All numbers of a .csv file as one vector or matrix; with a line of names on top, each column as a vector.
 
     Columns that are not all numbers come second, each with how many of its cells are none.
@@ -101,7 +101,7 @@ def read_csv(file: Path) -> tuple[list[Stored], list[LeftOut]]:
     return [_whole(file.name, table.reshape(-1) if 1 in table.shape else table)], []
 
 
-def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[Stored], list[LeftOut]]:
+def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[StoredWeight], list[LeftOut]]:
     uneven = next((number for number, row in enumerate(rows, 2) if len(row) != len(names)), None)
     if uneven is not None:
         raise ValueError(
@@ -128,14 +128,14 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _whole(name: str, array: _Array) -> Stored:
+def _whole(name: str, array: _Array) -> StoredWeight:
     array = array.reshape(1) if array.ndim == 0 else array
     return _stored(name, array.shape, array.dtype, partial(_rows_of, lambda: array))
 
 
 def _in_parts(
     name: str, shape: tuple[int, ...], dtype: np.dtype[Any], numbers: Callable[[int, int], _Array]
-) -> Stored:
+) -> StoredWeight:
     """An array of which `numbers` (from where on, how many) gives what is asked for."""
     shape = shape or (1,)
     width = math.prod(shape[1:])
@@ -149,8 +149,10 @@ def _in_parts(
     return _stored(name, shape, dtype, rows)
 
 
-def _stored(name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Callable[[int, int], _Array]) -> Stored:
-    return Stored(
+def _stored(
+    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], rows: Callable[[int, int], _Array]
+) -> StoredWeight:
+    return StoredWeight(
         name,
         shape,
         as_tensor(np.empty(0, dtype), repr(name)).dtype,

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palmette.pruning.sources.file import Stored
+from palmette.pruning.sources.file import StoredWeight
 
 _FLOATS = ("F32", "F16", "F64", "BF16")
 
 
-def read(file: Path) -> list[Stored]:
+def read(file: Path) -> list[StoredWeight]:
     """The tensors; quantised ones as the float32 that they stand for."""
     try:
         from gguf import GGUFReader
@@ -23,7 +23,7 @@ def read(file: Path) -> list[Stored]:
     return [_stored(file, tensor) for tensor in GGUFReader(file).tensors]
 
 
-def _stored(file: Path, tensor: Any) -> Stored:
+def _stored(file: Path, tensor: Any) -> StoredWeight:
     from gguf import dequantize
 
     kind, start = tensor.tensor_type, int(tensor.data_offset)
@@ -36,4 +36,4 @@ def _stored(file: Path, tensor: Any) -> Stored:
         return torch.from_numpy(values).reshape(last - first, *shape[1:])
 
     coding = "" if kind.name in _FLOATS else kind.name
-    return Stored(str(tensor.name), shape, torch.float32, part, int(tensor.n_bytes), coding=coding)
+    return StoredWeight(str(tensor.name), shape, torch.float32, part, int(tensor.n_bytes), coding=coding)

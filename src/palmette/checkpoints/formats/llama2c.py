@@ -12,12 +12,12 @@ import numpy as np
 import torch
 
 from palmette.checkpoints.formats.safetensors import part_of
-from palmette.pruning.sources.file import Stored
+from palmette.pruning.sources.file import StoredWeight
 
 _HEADER = 28
 
 
-def read(file: Path) -> list[Stored]:
+def read(file: Path) -> list[StoredWeight]:
     """The tensors, layer by layer; none if the size of the file is not the one that its header asks for."""
     if file.stat().st_size < _HEADER:
         return []
@@ -47,6 +47,6 @@ def read(file: Path) -> list[Stored]:
         for layer in range(max(1, count)):
             size = 4 * math.prod(shape)
             reader = part_of(file, start, shape, torch.float32)
-            found.append(Stored(name.format(layer), shape, torch.float32, reader, size))
+            found.append(StoredWeight(name.format(layer), shape, torch.float32, reader, size))
             start += size
     return found if start == file.stat().st_size else []

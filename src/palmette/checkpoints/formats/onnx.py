@@ -16,13 +16,13 @@ import torch
 
 from palmette.checkpoints.formats.safetensors import part_of
 from palmette.measures.rows import as_tensor
-from palmette.pruning.sources.file import Stored, in_memory, unreadable
+from palmette.pruning.sources.file import StoredWeight, in_memory, unreadable
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and TensorProto
 _RAW = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}  # TensorProto.DataType
 
 
-def read(file: Path) -> tuple[list[Stored], list[str], list[str]]:
+def read(file: Path) -> tuple[list[StoredWeight], list[str], list[str]]:
     """The initialisers, and the names of those that are looked up, as embeddings are, and of weights of layers.
 
     The graph knows which axis counts the neurons: the second where a MatMul multiplies from the right. Names say
@@ -97,7 +97,7 @@ def _layers(nodes: Sequence[Any]) -> Iterator[tuple[str, tuple[bool, int]]]:
             yield node.input[1], (True, given.get("group", 1))
 
 
-def _stored(file: Path, tensor: Any, places: Sequence[_Place], transposed: bool, groups: int) -> Stored:
+def _stored(file: Path, tensor: Any, places: Sequence[_Place], transposed: bool, groups: int) -> StoredWeight:
     import onnx
 
     name, shape = str(tensor.name), tuple(int(size) for size in tensor.dims)
@@ -119,4 +119,4 @@ def _stored(file: Path, tensor: Any, places: Sequence[_Place], transposed: bool,
     else:  # in a list of numbers, as small ones are
         values = as_tensor(onnx.numpy_helper.to_array(tensor), repr(name))
         return replace(in_memory(name, values), transposed=transposed, groups=groups)
-    return Stored(name, shape, dtype, part_of(data, start, shape, dtype), size, transposed, groups)
+    return StoredWeight(name, shape, dtype, part_of(data, start, shape, dtype), size, transposed, groups)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from palmette.checkpoints.formats.safetensors import part_of
 from palmette.measures.rows import as_tensor
-from palmette.pruning.sources.file import Stored, in_memory, unreadable
+from palmette.pruning.sources.file import StoredWeight, in_memory, unreadable
 
 # Where training scripts keep the weights, the likeliest first.
 _KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params")
@@ -23,7 +23,7 @@ _KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", 
 LARGE = 1 << 28  # bytes, from which on a file is read in parts: to find them takes torch a second
 
 
-def read(file: Path, *, in_parts: bool = False) -> tuple[list[Stored], dict[str, str], bool]:
+def read(file: Path, *, in_parts: bool = False) -> tuple[list[StoredWeight], dict[str, str], bool]:
     """The tensors, which of them are another one once more, and whether the file is a bare tensor."""
     # Shards are asked for in parts, for many small ones are large together.
     large = in_parts or file.stat().st_size >= LARGE
@@ -33,7 +33,7 @@ def read(file: Path, *, in_parts: bool = False) -> tuple[list[Stored], dict[str,
     if isinstance(found, Tensor):
         flat = as_tensor(found, repr(file.name)).reshape(-1)
         return [in_memory(file.name, flat)], {}, True
-    tensors: list[Stored] = []
+    tensors: list[StoredWeight] = []
     seen: dict[Any, str] = {}
     aliases: dict[str, str] = {}
     for name, tensor in _flattened(_state(found)):
@@ -80,18 +80,18 @@ def _offset(tensor: Tensor) -> int | None:
     return None if start is None else start + int(tensor.storage_offset()) * tensor.element_size()
 
 
-def _in_file(file: Path, name: str, tensor: Tensor, start: int) -> Stored:
+def _in_file(file: Path, name: str, tensor: Tensor, start: int) -> StoredWeight:
     shape, stride, dtype = tuple(tensor.shape), tensor.stride(), tensor.dtype
     size = tensor.numel() * dtype.itemsize
     if tensor.is_contiguous():
-        return Stored(name, shape, dtype, part_of(file, start, shape, dtype), size)
+        return StoredWeight(name, shape, dtype, part_of(file, start, shape, dtype), size)
 
     def strided(first: int, last: int) -> Tensor:
         extent = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True))
         data = np.memmap(file, np.uint8, "c", start, (extent * dtype.itemsize,))
         return torch.from_numpy(data).view(dtype).as_strided(shape, stride)[first:last]
 
-    return Stored(name, shape, dtype, strided, size)
+    return StoredWeight(name, shape, dtype, strided, size)
 
 
 def _state(found: Any) -> Mapping[Any, Any]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from palmette.compression.packing import load
 from palmette.pruning.masks import MASKS_FORMAT
-from palmette.pruning.sources.file import Stored, in_memory, unreadable
+from palmette.pruning.sources.file import StoredWeight, in_memory, unreadable
 
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,
@@ -58,7 +58,7 @@ LOOKED_AT = 1 << 16
 """Entries of a tensor that are compared with its mask before anything is done."""
 
 
-def read(file: Path) -> tuple[list[Stored], dict[str, str]]:
+def read(file: Path) -> tuple[list[StoredWeight], dict[str, str]]:
     """The tensors of one file, with the masks that `palmette prune` left beside it, and which of them are tied."""
     with safe_open(file, "np") as opened:  # which checks the header
         metadata = opened.metadata() or {}
@@ -80,13 +80,13 @@ def read(file: Path) -> tuple[list[Stored], dict[str, str]]:
             continue
         dtype = DTYPES[entry["dtype"]]
         reader = part_of(file, start + first, shape, dtype)
-        tensor = Stored(name, shape, dtype, reader, last - first, kept=kept.get(name))
+        tensor = StoredWeight(name, shape, dtype, reader, last - first, kept=kept.get(name))
         _check_masked(tensor, masks)
         found.append(tensor)
     return found, {}
 
 
-def _check_masked(tensor: Stored, masks: Path) -> None:
+def _check_masked(tensor: StoredWeight, masks: Path) -> None:
     """Whether what the masks call pruned is zero, in the first rows: it is not when the file was trained since."""
     if tensor.kept is None or not math.prod(tensor.shape):
         return
@@ -99,7 +99,7 @@ def _check_masked(tensor: Stored, masks: Path) -> None:
         )
 
 
-def read_sharded(index: Path, read_shard: Callable[[Path], Sequence[Stored]]) -> list[Stored]:
+def read_sharded(index: Path, read_shard: Callable[[Path], Sequence[StoredWeight]]) -> list[StoredWeight]:
     """The tensors of all files that an ``*.index.json`` names."""
     try:
         where = json.loads(index.read_text(encoding="utf-8")).get("weight_map")

@@ -184,7 +184,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardPart:
     """The part of a weight that this process has, as pieces of its units.
 
     Args:

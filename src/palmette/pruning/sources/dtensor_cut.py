@@ -15,12 +15,12 @@ from torch import Tensor
 
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import Rows
-from palmette.pruning.budgets import Budget, Plan, TailMass
+from palmette.pruning.budgets import Budget, CutPlan, TailMass
 from palmette.pruning.decision import Decision
 from palmette.pruning.masks import Masks
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.selection import select
-from palmette.pruning.sources.dtensor import Part, Piece, Spread, added, local
+from palmette.pruning.sources.dtensor import Piece, ShardPart, Spread, added, local
 from palmette.pruning.sources.dtensor_search import Units, tail_mass_cut
 from palmette.pruning.sources.dtensor_search import select as select_over_all
 from palmette.pruning.weights import Weight, check_kind, not_finite, tensors_of
@@ -49,22 +49,22 @@ def prune_sharded(
     return Masks(new), Decision.of(scope, budget, plans)
 
 
-def _parts(weights: Mapping[str, Weight], names: Sequence[str], *, per_neuron: bool) -> list[Part]:
+def _parts(weights: Mapping[str, Weight], names: Sequence[str], *, per_neuron: bool) -> list[ShardPart]:
     parts, offset = [], 0
     for name in names:
-        parts.append(Part(weights[name], per_neuron, offset))
+        parts.append(ShardPart(weights[name], per_neuron, offset))
         offset += weights[name].tensor.numel()
     return parts
 
 
 def _cut(
-    parts: Sequence[Part],
+    parts: Sequence[ShardPart],
     names: Sequence[str],
     tensors: Mapping[str, Tensor],
     scores: Mapping[str, Tensor],
     kept: Mapping[str, Tensor],
     budget: Budget,
-) -> tuple[int, Plan, dict[str, Tensor]]:
+) -> tuple[int, CutPlan, dict[str, Tensor]]:
     """(entries of a unit, what was planned, new masks by name)."""
     count = parts[0].units
     width = sum(part.weight.tensor.numel() for part in parts) // count
@@ -89,16 +89,16 @@ def _cut(
     return width, plan, new
 
 
-def _plan(units: Units, budget: Budget) -> Plan:
+def _plan(units: Units, budget: Budget) -> CutPlan:
     """What the budget says of units that are spread over processes."""
     sums = units.power_sums(p=float(budget.p), q=float(budget.q))
     if not isinstance(budget, TailMass):
         return budget.plan_of_sums(sums)
     cut = tail_mass_cut(units, p=float(budget.p), eta=float(budget.eta))
-    return Plan.of(sums, sums.index(), (sums.d - cut).to(torch.float64), cut)
+    return CutPlan.of(sums, sums.index(), (sums.d - cut).to(torch.float64), cut)
 
 
-def _cut_here(units: Units, ranked: Units, budget: Budget) -> tuple[Plan, list[Tensor]]:
+def _cut_here(units: Units, ranked: Units, budget: Budget) -> tuple[CutPlan, list[Tensor]]:
     """What one process does with the units that are here as a whole; and the plan of all, for all."""
     plan = budget.plan(_rows(units.pieces))
     remaining = list(select(_rows(ranked.pieces), plan.cut))
@@ -113,7 +113,7 @@ def _cut_here(units: Units, ranked: Units, budget: Budget) -> tuple[Plan, list[T
     table[:, here] = torch.stack(numbers)
     d, cut, *bits = (x.clone() for x in spread.add(table))
     scale, p_sum, q_sum, index, retained = (x.view(torch.float64) for x in bits)
-    return Plan(PowerSums(d, scale, p_sum, q_sum, sums.p, sums.q), index, retained, cut), remaining
+    return CutPlan(PowerSums(d, scale, p_sum, q_sum, sums.p, sums.q), index, retained, cut), remaining
 
 
 def _rows(pieces: Sequence[Piece]) -> Rows:

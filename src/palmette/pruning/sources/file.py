@@ -44,7 +44,7 @@ def within(memory: int) -> Iterator[int]:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredWeight:
     """A weight that can be read in parts.
 
     Args:
@@ -80,7 +80,7 @@ class Stored:
             return 1
         return self.shape[1] * self.groups if self.transposed else self.shape[0]
 
-    def parts(self, chunk: int = CHUNK) -> Iterator[Part]:
+    def parts(self, chunk: int = CHUNK) -> Iterator[FilePart]:
         """All of it, in order, in parts of about `chunk` finite entries that are whole rows of the first axis.
 
         A transposed convolution in groups is one part, as its neurons are found in the whole only.
@@ -90,7 +90,7 @@ class Stored:
             # Bytes are no floats to torch, few of whose functions take them; bfloat16 has all of their numbers.
             values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
             _check_finite(self, values)
-            yield Part(self, raw, values, None if self.kept is None else self.kept(first, last))
+            yield FilePart(self, raw, values, None if self.kept is None else self.kept(first, last))
 
     def raw_parts(self, chunk: int = CHUNK) -> Iterator[Tensor]:
         """All of it as it is stored, whatever it may be."""
@@ -107,10 +107,10 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Part:
+class FilePart:
     """Some rows of the first axis of a stored weight: as they are stored, as numbers, and which still count."""
 
-    of: Stored
+    of: StoredWeight
     raw: Tensor
     values: Tensor
     kept: Tensor | None
@@ -127,7 +127,7 @@ class Part:
         return self.weight.rows(values.reshape(self.weight.shape))
 
 
-def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None = None) -> list[Stored]:
+def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None = None) -> list[StoredWeight]:
     """The weights of a model, as `prunable` gives them, to be read like those of a file."""
     return [
         replace(
@@ -140,9 +140,9 @@ def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | 
     ]
 
 
-def in_memory(name: str, tensor: Tensor) -> Stored:
+def in_memory(name: str, tensor: Tensor) -> StoredWeight:
     """A tensor that is at hand, or mapped into memory."""
-    return Stored(
+    return StoredWeight(
         name,
         tuple(tensor.shape),
         tensor.dtype,
@@ -151,16 +151,16 @@ def in_memory(name: str, tensor: Tensor) -> Stored:
     )
 
 
-def unreadable(name: str, shape: tuple[int, ...], nbytes: int, why: str) -> Stored:
+def unreadable(name: str, shape: tuple[int, ...], nbytes: int, why: str) -> StoredWeight:
     """A tensor whose values are out of reach; it counts as none of floats, so that it is left out."""
 
     def read(first: int, last: int) -> Tensor:
         raise ValueError(f"{name!r} {why}")
 
-    return Stored(name, shape, torch.bool, read, nbytes)
+    return StoredWeight(name, shape, torch.bool, read, nbytes)
 
 
-def _check_finite(stored: Stored, values: Tensor) -> None:
+def _check_finite(stored: StoredWeight, values: Tensor) -> None:
     if not (values.is_floating_point() and values.numel()):
         return
     low, high = torch.aminmax(values)

@@ -17,7 +17,7 @@ from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
 from palmette.pruning.budgets import Budget, FixedRatio, Sap
 from palmette.pruning.pruner import prune
 from palmette.pruning.scopes import Scope, check_scope
-from palmette.pruning.sources.file import CHUNK, Part, Stored
+from palmette.pruning.sources.file import CHUNK, FilePart, StoredWeight
 from palmette.pruning.sources.file_survey import in_order, survey
 
 
@@ -30,7 +30,7 @@ class Threshold:
 
 
 def find_thresholds(
-    weights: Sequence[Stored],
+    weights: Sequence[StoredWeight],
     spectrum: Spectrum,
     cut: int,
     chunk: int = CHUNK,
@@ -72,13 +72,13 @@ def _between(points: Points, low: float, high: float) -> tuple[int, Points]:
     return int(counts[:first].sum()), (values[first:last], counts[first:last])
 
 
-def _inside(stored: Stored, low: float, high: float, chunk: int) -> tuple[int, Points]:
+def _inside(stored: StoredWeight, low: float, high: float, chunk: int) -> tuple[int, Points]:
     """The same of a weight, which is read: the entries of one bucket are no more than 2,048 values of float32."""
     looked_at = list(in_order(partial(_inside_part, low, high), stored.parts(chunk)))
     return sum(below for below, _ in looked_at), joined([points for _, points in looked_at])
 
 
-def _inside_part(low: float, high: float, part: Part) -> tuple[int, Points]:
+def _inside_part(low: float, high: float, part: FilePart) -> tuple[int, Points]:
     values = part.values if part.kept is None else part.values[part.kept]
     below, found = 0, []
     for block in values.detach().cpu().reshape(-1).split(TILE):
@@ -90,7 +90,7 @@ def _inside_part(low: float, high: float, part: Part) -> tuple[int, Points]:
 
 
 @dataclass(frozen=True)
-class Cut:
+class FileCut:
     """A cut that was decided and is yet to be made.
 
     Args:
@@ -101,7 +101,7 @@ class Cut:
     budget: Budget
     thresholds: Mapping[str, Threshold]
 
-    def masks(self, stored: Stored, chunk: int = CHUNK) -> Iterator[tuple[Part, Tensor]]:
+    def masks(self, stored: StoredWeight, chunk: int = CHUNK) -> Iterator[tuple[FilePart, Tensor]]:
         """The parts of a weight, in order, and which of their entries remain."""
         if stored.name not in self.thresholds:
             # The neurons of a transposed weight run through all of its parts.
@@ -132,7 +132,7 @@ def check_streamable(scope: str, budget: Budget) -> None:
         raise TypeError(f"weights that are read in parts need a budget of sums, Sap or FixedRatio, got {budget!r}")
 
 
-def decide(weights: Sequence[Stored], *, scope: Scope, budget: Budget, chunk: int = CHUNK) -> Cut:
+def decide(weights: Sequence[StoredWeight], *, scope: Scope, budget: Budget, chunk: int = CHUNK) -> FileCut:
     """Read the weights as often as it takes to know where to cut them: never, once, or twice.
 
     The cut is that of `palmette.prune`, but that the weights are never in memory as a whole. Ties between weights
@@ -142,9 +142,9 @@ def decide(weights: Sequence[Stored], *, scope: Scope, budget: Budget, chunk: in
     if not weights:
         raise NothingToPrune("weights must hold at least one, got none")
     if scope == "neuron":
-        return Cut(budget, _by_layer([w for w in weights if len(w.shape) < 2], budget, chunk))
+        return FileCut(budget, _by_layer([w for w in weights if len(w.shape) < 2], budget, chunk))
     if scope == "layer":
-        return Cut(budget, _by_layer(weights, budget, chunk))
+        return FileCut(budget, _by_layer(weights, budget, chunk))
     layers, spectrum = [], Spectrum()
     known: dict[int, Points] = {}
     for i, found in enumerate(survey(weights, budget=budget, chunk=chunk)):
@@ -154,10 +154,10 @@ def decide(weights: Sequence[Stored], *, scope: Scope, budget: Budget, chunk: in
             known[i] = found.spectrum.points()
     cut = int(budget.plan_of_sums(reduce(add, layers)).cut)
     shares = find_thresholds(weights, spectrum, cut, chunk, known)
-    return Cut(budget, {w.name: own for w, (_, own) in zip(weights, shares, strict=True)})
+    return FileCut(budget, {w.name: own for w, (_, own) in zip(weights, shares, strict=True)})
 
 
-def _by_layer(weights: Sequence[Stored], budget: Budget, chunk: int) -> dict[str, Threshold]:
+def _by_layer(weights: Sequence[StoredWeight], budget: Budget, chunk: int) -> dict[str, Threshold]:
     thresholds = {}
     for found in survey(weights, budget=budget, chunk=chunk):
         cut = int(budget.plan_of_sums(found.layer).cut)

@@ -19,7 +19,7 @@ from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.measures.spectrum import NARROW, Spectrum
 from palmette.pruning.budgets import Budget
-from palmette.pruning.sources.file import CHUNK, Part, Stored
+from palmette.pruning.sources.file import CHUNK, FilePart, StoredWeight
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -37,14 +37,14 @@ class Survey:
         dead: neurons that have no weight but zeros.
     """
 
-    stored: Stored
+    stored: StoredWeight
     layer: PowerSums
     spectrum: Spectrum
     neuron_cut: int
     dead: int
 
 
-def survey(weights: Sequence[Stored], *, budget: Budget, chunk: int = CHUNK) -> Iterator[Survey]:
+def survey(weights: Sequence[StoredWeight], *, budget: Budget, chunk: int = CHUNK) -> Iterator[Survey]:
     """Read each weight once, in order; torch's threads measure parts while the next one is read."""
     parts = (part for stored in weights for part in stored.parts(chunk))
     looked_at = in_order(partial(_look, budget), parts)
@@ -77,14 +77,14 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
 class _Seen:
     """What is known of a part: its magnitudes, and either the sums of its neurons, or what these lead to."""
 
-    stored: Stored
+    stored: StoredWeight
     spectrum: Spectrum
     neurons: PowerSums | None
     neuron_cut: int = 0
     dead: int = 0
 
 
-def _look(budget: Budget, part: Part) -> _Seen:
+def _look(budget: Budget, part: FilePart) -> _Seen:
     spectrum = Spectrum()
     spectrum.add(part.values, part.kept)
     p, q = float(budget.p), float(budget.q)
@@ -95,7 +95,7 @@ def _look(budget: Budget, part: Part) -> _Seen:
     return _Seen(part.of, spectrum, power_sums(Rows.of(values, kept), p=p, q=q))
 
 
-def _in_parts(stored: Stored) -> bool:
+def _in_parts(stored: StoredWeight) -> bool:
     """Whether parts are further inputs of the same neurons, in place of further neurons."""
     return stored.transposed or len(stored.shape) < 2
 
