@@ -21,11 +21,12 @@ from marks import renewed
 from matplotlib.figure import Figure
 from simulation import GPUS, KINDS, SEED, SHAPES, Kind, Result, simulated
 
+from palmette.files import write_whole
 from palmette.integrations.ray.worker import SECONDS_BETWEEN_SAVES
 from palmette.reports.figures import LINES, STYLE, as_file
 from palmette.studies import in_step
 from palmette.studies.experiment import Experiment
-from palmette.studies.folder import RunDir, find_runs, write_whole
+from palmette.studies.folder import RunDir, find_runs
 from palmette.studies.in_step import Observer, Progress
 from palmette.studies.rounds import run_together
 from palmette.training.data import load

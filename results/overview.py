@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from palmette.studies.folder import write_whole
+from palmette.files import write_whole
 from palmette.studies.paper import FIGURES, MODEL_NAMES
 from results import ablation_runs, precision, questions
 from results.answers import (

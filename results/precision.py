@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from palmette.studies.folder import write_whole
+from palmette.files import write_whole
 from results.answers import LEVEL, Difference, Spread, holm
 from results.four_methods import MLP
 from results.pictures import by_round

@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palmette.files import write_whole
 from palmette.reports.comparison import name_of, named, read
 from palmette.reports.figures import as_file
 from palmette.reports.paper.runs import Shelf
 from palmette.reports.tables import Run
 from palmette.reports.words import in_percent
-from palmette.studies.folder import find_runs, write_whole
+from palmette.studies.folder import find_runs
 from palmette.studies.record import experiment_of
 from palmette.studies.sweep import read as read_grid
 from results.answers import Difference, Spread

@@ -1,10 +1,13 @@
-"""A safetensors file, written whole or not at all."""
+"""Files written atomically: each is complete or absent, and a failed write leaves the old file in place."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
-from contextlib import suppress
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -13,31 +16,95 @@ from torch import Tensor
 
 from palmette.errors import NotWritten
 
+_NO_ENTRY = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)  # errors that free space does not cure
+
+
+def write_whole(target: Path, content: bytes | memoryview) -> Path:
+    """Write `content` to `target`, creating its folder if needed; return `target`."""
+    with explained(target, len(content), target.parent, "folder"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replaced(target) as partial:
+            partial.write_bytes(content)
+        sync(target.parent)
+    return target
+
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """Write a safetensors file, whole or not at all."""
+    """Write a safetensors file into an existing folder."""
     if not path.name or os.path.isdir(path):
         raise NotWritten(f"cannot write {str(path)!r}: that is a folder, and not the name of a file")
     if not os.path.isdir(path.parent):
         raise NotWritten(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
-    partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:
-        partial.touch()
-        mode = partial.stat().st_mode
-        save_file(tensors, partial, metadata)
-        partial.chmod(mode)  # save_file makes files that nobody else may read
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
+        with replaced(path) as partial:
+            partial.touch()
+            mode = partial.stat().st_mode
+            save_file(tensors, partial, metadata)
+            partial.chmod(mode)  # save_file creates files that only their owner may read
     except (OSError, SafetensorError) as error:
         raise NotWritten(f"cannot write {str(path)!r}: {said(error)}") from error
-    finally:
+
+
+@contextmanager
+def replaced(target: Path) -> Iterator[Path]:
+    """Name of a file next to `target` to write to; on success, it is synced and replaces `target`."""
+    # The process id in the name keeps two processes apart that write the same file.
+    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        sync(partial)
+        partial.replace(target)
+    except BaseException:
         with suppress(OSError):
             partial.unlink()
+        raise
+
+
+def sync(*paths: Path) -> None:
+    """Wait until the content of files, and the names in folders, have reached the disk."""
+    for path in paths:
+        folder = path.is_dir()
+        if folder and os.name == "nt":  # Windows cannot open a folder, and needs no sync for names
+            continue
+        handle = os.open(path, os.O_RDONLY if folder else os.O_RDWR)  # Windows flushes writable handles only
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+@contextmanager
+def explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[None]:
+    """Raise `NotWritten` in place of an OSError: the cause, and a way out.
+
+    Args:
+        target: the file to be written, somewhere in `folder`.
+        size: bytes to be written.
+        folder: the folder that the message names, as a `kind` of folder such as "run folder".
+    """
+    try:
+        yield
+    except OSError as error:
+        if folder.exists() and not folder.is_dir():
+            raise NotWritten(f"{str(folder)!r} is a file, where a {kind} should be; name another place") from error
+        cause = error.__cause__ or error
+        if getattr(cause, "errno", None) in _NO_ENTRY:
+            raise NotWritten(
+                f"cannot write into the {kind} {str(folder)!r}: {said(cause)}. Choose another folder, or make it "
+                "writable."
+            ) from error
+        free = "unknown"
+        with suppress(OSError):
+            free = f"{shutil.disk_usage(folder).free:,} bytes"
+        raise NotWritten(
+            f"cannot write {os.path.relpath(target, folder)!r} ({size:,} bytes) into the {kind} "
+            f"{str(folder)!r}: {said(cause)}; free there: {free}. What was written before is "
+            "whole: make room, and start the same command again."
+        ) from error
 
 
 def said(error: BaseException) -> str:
-    """What a library raised, as part of a sentence."""
+    """Message of a library's error, as part of a sentence."""
     if isinstance(error, KeyError):
         return f"there is no {error}"
     line = str(getattr(error, "strerror", None) or error).split("\n")[0].rstrip(".")

@@ -17,7 +17,8 @@ import torch
 
 import palmette as pm
 from palmette.errors import NotWritten, PalmetteError, RunBusy, RunDamaged
-from palmette.studies.folder import RunDir, find_runs, write_whole
+from palmette.files import write_whole
+from palmette.studies.folder import RunDir, find_runs
 
 # Imports torch once, then starts a writer for every line it is sent; a writer goes on until it is killed.
 WRITERS = """

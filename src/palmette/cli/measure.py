@@ -107,8 +107,8 @@ def measure(
     """
     from palmette.checkpoints.parts import measure_part, merge_parts
     from palmette.checkpoints.report import how_compressible
+    from palmette.files import write_whole
     from palmette.pruning.budgets import OF_SAP, Sap
-    from palmette.studies.folder import write_whole
 
     if as_json and as_csv:
         raise ValueError("--json and --csv both print; give one of them")

@@ -270,8 +270,8 @@ def _draw_from(
 
 def write_table(name: str, out: Path) -> Path:
     """One of the paper's tables as files; the one for eyes is named."""
+    from palmette.files import write_whole
     from palmette.reports.paper.tables import table
-    from palmette.studies.folder import write_whole
 
     for end, text in table(name).files().items():
         write_whole(out / f"{name}{end}", text.encode())
@@ -280,11 +280,11 @@ def write_table(name: str, out: Path) -> Path:
 
 def _write(picture: Picture, looks: Looks, out: Path) -> Path:
     """The picture as files; the PNG is named."""
+    from palmette.files import write_whole
     from palmette.reports.figures import as_file
     from palmette.reports.paper.drawing import draw
     from palmette.reports.paper.published import published
     from palmette.studies.experiment import slug
-    from palmette.studies.folder import write_whole
 
     beside, log = looks
     own = beside if beside is not None and beside.in_part(picture) else None

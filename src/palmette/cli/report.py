@@ -34,9 +34,9 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     and needs no network. A run that is damaged, or has no finished round, is named on the page and left out. One
     run in two of the folders is refused, since it would count twice.
     """
+    from palmette.files import write_whole
     from palmette.reports.html.page import page
     from palmette.reports.reading import whole_runs
-    from palmette.studies.folder import write_whole
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"-o must be an HTML file, such as report.html, got {str(out)!r}")

@@ -319,8 +319,8 @@ class Command:
         return {"table": self._write_table(rows, runs), "figure": self._draw(runs)}
 
     def _write_table(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> Path | None:
+        from palmette.files import write_whole
         from palmette.reports.tables import as_text
-        from palmette.studies.folder import write_whole
 
         return write_whole(self._name(".txt"), as_text(rows, runs).encode()) if runs else None
 
@@ -333,8 +333,8 @@ class Command:
         return self.out / f"{slug(first.data)}-{slug(first.model)}-{digest}{suffix}"
 
     def _draw(self, runs: Sequence[Run]) -> Path | None:
+        from palmette.files import write_whole
         from palmette.reports.figures import as_file, draw
-        from palmette.studies.folder import write_whole
 
         if not runs:
             return None

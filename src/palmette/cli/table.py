@@ -46,8 +46,8 @@ def table(
     METHOD is sap, lottery-ticket or one-shot, or a name as the table has it. Markdown and LaTeX are in percent;
     CSV and Parquet have fractions in full precision.
     """
+    from palmette.files import write_whole
     from palmette.reports.comparison import compare, read
-    from palmette.studies.folder import write_whole
 
     if kind is None and output is not None and output.suffix not in FORMATS.values():
         ends = ", ".join(FORMATS.values())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import errno
-import fcntl
 import functools
 import hashlib
 import io
@@ -12,25 +10,22 @@ import json
 import lzma
 import os
 import pickle
-import shutil
-import socket
 import tarfile
 import tempfile
-import time
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 
-from palmette.errors import NotWritten, RunBusy, RunDamaged
-from palmette.files import said
+from palmette.errors import NotWritten, RunDamaged
+from palmette.files import explained, replaced, sync
 from palmette.pruning.masks import Masks
+from palmette.studies.locking import FolderLock
 
 _SEAL_BYTES = 73  # of `_seal`
-_NO_ENTRY = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)  # more room would not help
 _OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either may be a run, so that damage is seen
 
 
@@ -65,51 +60,26 @@ class RunDir:
 
     @contextmanager
     def lock(self) -> Iterator[RunDir]:
-        """Own the folder, until the process ends in whatever way; clear what the last owner left half-written."""
-        with self._writing(self.lock_file, 0):
-            self.path.mkdir(parents=True, exist_ok=True)
-            file = self.lock_file.open("a+", encoding="utf-8")
-        with file:
-            if not _locked(file, fcntl.LOCK_EX):
-                file.seek(0)
-                raise RunBusy(
-                    f"the run folder {str(self.path)!r} is in use by {file.read().strip() or 'another process'}. "
-                    "Wait until it ends, or end it, and start the same command again; or choose another folder."
-                )
+        """Own the folder until the process ends in any way; remove files that the last owner left half-written."""
+        with ExitStack() as stack:
             with self._writing(self.lock_file, 0):
-                file.truncate(0)
-                file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-                file.flush()
+                self.path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(FolderLock(self.lock_file).held())
                 for folder in (self.path, self.mask(0).parent, self.checkpoints):
                     for partial in folder.glob("*.partial"):
                         partial.unlink()
             self._cut_torn_line(self.records_file)
             self._cut_torn_line(self.timings_file)
-            try:
-                yield self
-            finally:
-                file.truncate(0)  # not removed: another process may have opened it, and would lock nothing
+            yield self
 
     def owner(self) -> str | None:
-        """Who runs it at this moment, such as "process 7 on host"; None when nobody does."""
-        with suppress(OSError), self.lock_file.open(encoding="utf-8") as file:
-            name = file.read().strip()
-            # What a killed owner left still names it: only the lock itself tells.
-            if name and not _locked(file, fcntl.LOCK_SH):
-                return name
-        return None
+        """Name of the process that runs it now, such as "process 7 on host"; None when nobody does."""
+        return FolderLock(self.lock_file).owner()
 
     def free_from(self, hosts: Collection[str]) -> bool:
-        """Take the folder from an owner on one of `hosts`, which are known to be lost; whether that was needed.
-
-        A network file system may keep a lock of a lost machine. It stays on its file; the name goes to another.
-        """
-        owner = self.owner()
-        if owner is None or owner.rpartition(" on ")[2] not in hosts:
-            return False
+        """Take the folder from an owner on one of `hosts`, which are known to be lost; whether that was needed."""
         with self._writing(self.lock_file, 0):
-            _write(self.lock_file, b"")
-        return True
+            return FolderLock(self.lock_file).take_from(hosts)
 
     def write_text(self, name: str | Path, text: str) -> None:
         """Write a text file of the run, whole or not at all; see `write_bytes`."""
@@ -122,8 +92,9 @@ class RunDir:
             raise ValueError(f"a file of the run must lie in {str(self.path)!r}, got {str(name)!r}")
         with self._writing(target, len(content)):
             target.parent.mkdir(exist_ok=True)
-            _write(target, content)
-            _sync(self.path)
+            with replaced(target) as partial:
+                partial.write_bytes(content)
+            sync(target.parent, self.path)
 
     def note_failure(self, why: object) -> None:
         """Write down why the run could not go on, for whoever looks at it later, if there is room for that."""
@@ -136,7 +107,7 @@ class RunDir:
         with self._writing(target, sum((m.numel() + 7) // 8 for m in masks.values())):
             target.parent.mkdir(exist_ok=True)
             masks.save(target)
-            _sync(target.parent, self.path)
+            sync(target.parent, self.path)
 
     def append_record(self, record: Mapping[str, Any]) -> bool:
         """Add the record of a round as one line, keys in the order given; False when that very line is there."""
@@ -237,7 +208,7 @@ class RunDir:
             try:
                 while written < len(line):  # a disk that runs full takes a part, and then refuses
                     written += file.write(line[written:])
-                _sync(target, self.path)
+                sync(target, self.path)
             except BaseException:
                 file.truncate(size)
                 raise
@@ -248,11 +219,11 @@ class RunDir:
         if torn:
             with self._writing(target, 0):
                 os.truncate(target, len(content) - torn)
-                _sync(target)
+                sync(target)
             self._say(f"the last line of {str(target)!r} was half-written ({torn} bytes), and is removed")
 
     def _writing(self, target: Path, size: int) -> AbstractContextManager[None]:
-        return _explained(target, size, self.path, "run folder")
+        return explained(target, size, self.path, "run folder")
 
 
 def find_runs(*folders: str | Path) -> list[RunDir]:
@@ -301,63 +272,6 @@ def _unpacked(archive: Path, changed: int) -> Path:
     return Path(place.name)
 
 
-def write_whole(target: Path, content: bytes) -> Path:
-    """Write a file that belongs to no single run, such as a figure of many: whole or not at all."""
-    with _explained(target, len(content), target.parent, "folder"):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        _write(target, content)
-    return target
-
-
-def _write(target: Path, content: bytes | memoryview) -> None:
-    # Named by the process, since nobody owns a folder of many runs.
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-        _sync(partial)
-        partial.replace(target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _sync(target.parent)
-
-
-@contextmanager
-def _explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if folder.exists() and not folder.is_dir():
-            raise NotWritten(f"{str(folder)!r} is a file, where a {kind} should be; name another place") from error
-        cause = error.__cause__ or error
-        if getattr(cause, "errno", None) in _NO_ENTRY:
-            raise NotWritten(
-                f"cannot write into the {kind} {str(folder)!r}: {said(cause)}. Choose another folder, or make it "
-                "writable."
-            ) from error
-        free = "unknown"
-        with suppress(OSError):
-            free = f"{shutil.disk_usage(folder).free:,} bytes"
-        raise NotWritten(
-            f"cannot write {os.path.relpath(target, folder)!r} ({size:,} bytes) into the {kind} "
-            f"{str(folder)!r}: {said(cause)}; free there: {free}. What was written before is "
-            "whole: make room, and start the same command again."
-        ) from error
-
-
-def _locked(file: IO[str], kind: int) -> bool:
-    """Whether the lock was had. It is tried twice: whoever asks for the owner holds it for an instant."""
-    for pause in (0.05, 0):
-        try:
-            # Not `lockf`, which lets go as soon as anything in this process has read the file and closed it.
-            fcntl.flock(file, kind | fcntl.LOCK_NB)
-            return True
-        except BlockingIOError:
-            time.sleep(pause)
-    return False
-
-
 def _lines(file: Path) -> list[dict[str, Any]]:
     lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
     found = []
@@ -385,13 +299,3 @@ def _line(record: Mapping[str, Any]) -> bytes:
 def _seal(content: memoryview) -> bytes:
     # Behind the archive, where `torch.load` of the file does not mind it.
     return b"\nsha256 " + hashlib.sha256(content).hexdigest().encode() + b"\n"
-
-
-def _sync(*paths: Path) -> None:
-    """Wait until files, and the names in folders, are on the disk."""
-    for path in paths:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

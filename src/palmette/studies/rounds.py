@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import resource
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from palmette.errors import RunBusy, RunDamaged
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.in_step import SECONDS_BETWEEN_SAVES, InStep, Observer
+from palmette.studies.locking import allow_open_files
 from palmette.studies.record import experiment_of, records_of
 from palmette.training.data import Images, load, validation_split
 from palmette.training.data_parallel import Team
@@ -120,7 +120,7 @@ def run_together(
         if folders > 1:  # states of a fleet are told apart by what is run
             raise ValueError(f"{experiment.id} is to be run in {folders} folders; at one time it has one")
     everyone = list(experiments.items())
-    _make_room_for(len(everyone))
+    allow_open_files(len(everyone) + 256)
     size = size or len(everyone)
     with ExitStack() as locks:
         pending = {
@@ -152,15 +152,6 @@ def run_together(
         for start in range(0, len(everyone), size):
             together.run([pending[folder] for folder, _ in everyone[start : start + size] if folder in pending])
     return outcomes
-
-
-def _make_room_for(files: int) -> None:
-    """Each run of a fleet keeps its lock open; where few open files are allowed, more are asked for."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = files + 256
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _taken(

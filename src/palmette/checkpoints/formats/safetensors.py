@@ -146,7 +146,8 @@ def _bytes(file: Path, start: int, count: int) -> np.ndarray[Any, Any]:
     """Some bytes of a file; one that memory cannot hold is read past the page cache, which takes time to fill."""
     if file.stat().st_size > PAST_CACHE:
         data, done = np.empty(count, np.uint8), 0
-        with suppress(OSError), file.open("rb", buffering=0) as handle:  # not every file system can
+        unsupported = (OSError, AttributeError, NotImplementedError)  # by file system, Windows or macOS
+        with suppress(*unsupported), file.open("rb", buffering=0) as handle:
             while more := os.preadv(handle.fileno(), [data.data[done:]], start + done, DONTCACHE):
                 done += more
             return data[:done]

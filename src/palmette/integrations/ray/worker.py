@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import os
-import resource
 import socket
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from palmette.errors import NotWritten, PalmetteError, RunBusy, RunFailed, RunIn
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.in_step import Observer, Progress
+from palmette.studies.locking import allow_open_files
 from palmette.studies.rounds import run_together
 from palmette.studies.sweep import why_over
 from palmette.training.data import Images, load
@@ -74,8 +74,7 @@ class Desk:
         self._words: dict[int, Word] = {}
         self._everybody: Word = "go on"
         self._lent: dict[int, ExitStack] = {}
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # each run that is lent keeps its lock open
+        allow_open_files()  # for the locks of the runs that are lent
 
     def tell(self, crew: int, news: list[News], files: Mapping[Path, tuple[Files, list[str]]]) -> Word:
         """News of a crew, and files of runs that it trains elsewhere; what the crew is to do."""
@@ -285,7 +284,7 @@ def _names(folder: Path) -> list[str]:
     return sorted(
         str(file.relative_to(folder))
         for file in folder.rglob("*")
-        if file.is_file() and file.name != "lock" and file.suffix != ".partial"
+        if file.is_file() and file.stem != "lock" and file.suffix != ".partial"
     )
 
 
