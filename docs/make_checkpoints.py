@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 import palmette as pm
 from palmette.checkpoints.prune import prune_checkpoint
-from palmette.pruning.scopes import SCOPES
+from palmette.pruning.methods import SCOPES
 from palmette.training.models.cifar_resnet import CifarResNet
 
 PAGE = Path(__file__).with_name("checkpoints.md")

@@ -4,7 +4,7 @@ import transformers
 from torch import nn
 
 import palmette as pm
-from palmette.checkpoints.calibration import input_norms, weighted_by_inputs
+from palmette.pruning.saliency import input_norms, weighted_by_inputs
 
 
 class Network(nn.Module):

@@ -12,7 +12,7 @@ from torch import nn
 import palmette as pm
 from palmette.checkpoints.measuring import measure, packed_bytes
 from palmette.checkpoints.verdict import gaussian_index
-from palmette.pruning.scopes import SCOPES
+from palmette.pruning.methods import SCOPES
 from palmette.pruning.sources import file_cut as streaming
 from palmette.pruning.sources.file import StoredWeight, stored_weights
 

@@ -12,7 +12,7 @@ import torch
 
 import palmette as pm
 from palmette.measures.rows import Rows
-from palmette.pruning.budgets import _share
+from palmette.pruning.counting import share
 
 BUDGETS = [
     pm.Sap(),
@@ -92,7 +92,7 @@ def test_shares_of_any_number_of_weights_are_exact(digits):
     for _ in range(50):
         decimal = Fraction(chooser.randrange(10**digits + 1), 10**digits)
         sizes = [chooser.randrange(10**k) for k in range(1, 16)]
-        assert _share(torch.tensor(sizes), float(decimal)).tolist() == [math.floor(d * decimal) for d in sizes]
+        assert share(torch.tensor(sizes), float(decimal)).tolist() == [math.floor(d * decimal) for d in sizes]
 
 
 @pytest.mark.parametrize(("part", "whole"), [(1, 3), (2, 3), (1, 7), (5, 6), (1, 49), (355, 1130)])

@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 import palmette as pm
 from palmette.errors import MaskMismatch, NotFinite, NothingToPrune, ParameterGone
 from palmette.pruning.budgets import Budget
-from palmette.pruning.scopes import SCOPES
+from palmette.pruning.methods import SCOPES
 from palmette.pruning.weights import Weight
 
 

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import palmette as pm
-from palmette.pruning.scopes import SCOPES, groups_of
+from palmette.pruning.methods import SCOPES
+from palmette.pruning.scopes import groups_of
 from palmette.pruning.weights import Weight, tensors_of
 
 

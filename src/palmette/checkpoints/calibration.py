@@ -6,14 +6,11 @@ Models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from palmette.checkpoints.formats.safetensors import masks_file, read
 from palmette.checkpoints.open import readable
@@ -24,67 +21,15 @@ from palmette.measures.pq import index_of_rows
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
 from palmette.pruning.masks import Masks
+from palmette.pruning.methods import Scope
 from palmette.pruning.pruner import Pruner
-from palmette.pruning.saliency import Saliency
-from palmette.pruning.scopes import Scope
+from palmette.pruning.saliency import input_norms, weighted_by_inputs
 from palmette.pruning.weights import (
-    LAYERS,
     as_patterns,
-    evaluating,
-    is_transformers_conv1d,
     prunable,
-    uncompiled,
 )
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
-
-
-def input_norms(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    r"""For each Linear, convolution and Conv1D of `model`, by the name of its weight: the norm of every input.
-
-    .. math:: \|X_j\|_2 = \sqrt{\textstyle\sum_t x_{tj}^2}
-
-    over all tokens (of a convolution: over all pixels) of all `batches`, which are keyword arguments of the model.
-    A layer that no batch reaches is not among them.
-
-    >>> input_norms(nn.Linear(2, 1), [{"input": torch.tensor([[3.0, 0.0], [4.0, 1.0]])}])
-    {'weight': tensor([5., 1.], dtype=torch.float64)}
-
-    Sun et al. 2024, Section 3.
-    """
-    squares: dict[str, Tensor] = {}
-    model = uncompiled(model)
-    with ExitStack() as hooks, evaluating(model), torch.no_grad():
-        for name, layer, _ in _layers(model):
-            add = partial(_add_squares, squares, name)
-            hooks.enter_context(layer.register_forward_pre_hook(add, with_kwargs=True))
-        for batch in batches:
-            model(**batch)
-    return {name: total.sqrt() for name, total in squares.items()}
-
-
-def weighted_by_inputs(norms: Mapping[str, Tensor], model: nn.Module) -> Saliency:
-    r"""Scores for `Pruner(model, saliency=…)`: :math:`|W_{ij}| \cdot \|X_j\|_2` where the norm is known, else W.
-
-    Args:
-        norms: as `input_norms` gives them.
-        model: the one that is pruned.
-
-    >>> saliency = weighted_by_inputs({"weight": torch.tensor([5.0, 1.0])}, nn.Linear(2, 1))
-    >>> saliency("weight", torch.tensor([[1.0, -2.0]]))
-    tensor([[ 5., -2.]])
-    """
-    axes = {name: axis for name, _, axis in _layers(uncompiled(model))}
-
-    def saliency(name: str, weight: Tensor) -> Tensor:
-        norm, axis = norms.get(name), axes.get(name)
-        if norm is None or axis is None or norm.numel() != weight.shape[axis]:
-            return weight  # a layer that was not reached, or in groups, whose inputs are not all its own
-        shape = [1] * weight.dim()
-        shape[axis] = -1
-        return weight.detach().float() * norm.reshape(shape).float()
-
-    return saliency
 
 
 def prune_calibrated(
@@ -214,21 +159,3 @@ def _batches(model: Any, tokenizer: Any, sentences: Iterable[str]) -> Iterator[d
         found = tokenizer(sentence, return_tensors="pt", truncation=True, max_length=min(limit, MOST_TOKENS))
         if found["input_ids"].numel():
             yield {name: values for name, values in found.items() if name in ("input_ids", "attention_mask")}
-
-
-def _add_squares(
-    squares: dict[str, Tensor], key: str, module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
-) -> None:
-    x = next(iter((*args, *kwargs.values()))).detach().double()
-    # Of a Linear layer the last axis, of a convolution that before the pixels, with or without a batch in front.
-    feature = x.dim() + 1 - module.weight.dim()
-    total = x.square().sum([d for d in range(x.dim()) if d != feature])
-    squares[key] = squares[key] + total if key in squares else total
-
-
-def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
-    """Each layer by the name of its weight, and the axis of that which counts the layer's inputs."""
-    for name, module in model.named_modules():
-        usual = isinstance(module, LAYERS)
-        if usual or is_transformers_conv1d(module):
-            yield f"{name}.weight" if name else "weight", module, int(usual)

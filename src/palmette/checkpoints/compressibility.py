@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from palmette.pruning.budgets import OF_SAP, Sap
-from palmette.pruning.scopes import SCOPES
+from palmette.pruning.methods import SCOPES
 from palmette.pruning.text_table import aligned
 
 

@@ -15,7 +15,7 @@ from palmette.errors import NothingToPrune
 from palmette.measures.pq import PowerSums
 from palmette.measures.spectrum import Counts, Spectrum, joined, points_of
 from palmette.pruning.budgets import Sap
-from palmette.pruning.scopes import SCOPES
+from palmette.pruning.methods import SCOPES
 from palmette.pruning.sources.file import CHUNK, StoredWeight
 from palmette.pruning.sources.file_cut import find_thresholds
 from palmette.pruning.sources.file_survey import Survey, survey

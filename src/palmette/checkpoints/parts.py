@@ -21,8 +21,8 @@ from palmette.checkpoints.compressibility import Compressibility, LeftOut
 from palmette.checkpoints.measuring import Findings, Layer, conclude, look
 from palmette.checkpoints.open import open_checkpoint, readable
 from palmette.checkpoints.report import as_sap
+from palmette.measures.parameters import is_number
 from palmette.measures.pq import PowerSums
-from palmette.measures.rows import is_number
 from palmette.measures.spectrum import Counts, Spectrum
 from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.sources.file import MEMORY, StoredWeight, unreadable, within

@@ -27,7 +27,7 @@ from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
 from palmette.pruning.masks import MASKS_FORMAT
-from palmette.pruning.scopes import Scope
+from palmette.pruning.methods import Scope
 from palmette.pruning.sources.file import CHUNK, FilePart, StoredWeight
 from palmette.pruning.sources.file_cut import FileCut, check_streamable, decide
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from palmette.checkpoints.compressibility import NO_FLOATS, LeftOut, Measurement
-from palmette.pruning.scopes import SCOPES, Scope
+from palmette.pruning.methods import SCOPES, Scope
 
 if TYPE_CHECKING:
     from palmette.pruning.budgets import Sap

@@ -15,7 +15,7 @@ from palmette.reports.words import size
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
     from palmette.pruning.budgets import Budget
-    from palmette.pruning.scopes import Scope
+    from palmette.pruning.methods import Scope
 
 
 @click.command()

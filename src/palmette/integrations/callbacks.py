@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import MaskMismatch
-from palmette.measures.rows import is_number
+from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget
 from palmette.pruning.masks import Masks
+from palmette.pruning.methods import Scope
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
-from palmette.pruning.scopes import Scope
 from palmette.pruning.stopping import StopRule
 from palmette.pruning.weights import as_patterns
 

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from palmette.measures import trials as tried
 from palmette.measures.classic import MEASURES
-from palmette.measures.rows import is_number
+from palmette.measures.parameters import is_number
 from palmette.measures.trials import Trial, Vector, number, vector
 
 TOLERANCE = 1e-12

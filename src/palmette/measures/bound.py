@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from palmette.measures.exact import powers
-from palmette.measures.pq import check_pq
-from palmette.measures.rows import as_number, as_tensor, in_the_kind_of, is_number
+from palmette.measures.parameters import check_eta, check_mass_power, check_pq, is_number
+from palmette.measures.rows import as_tensor, in_the_kind_of
 
 
 def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float = 0.0) -> Any:
@@ -121,18 +121,6 @@ def droppable(tails: Tensor, mass: Tensor, eta: float) -> int:
     perhaps = int(((shares <= eta * (1 + slack)) | (tails == 0)).sum())
     open_cuts = range(surely + 1, perhaps + 1)
     return surely + bisect_left(open_cuts, True, key=lambda cut: _tail_share(mass, cut) > eta)
-
-
-def check_eta(eta: float) -> None:
-    """Raise unless `eta` is a finite number of at least 0."""
-    if not 0 <= as_number(eta) < float("inf"):
-        raise ValueError(f"eta must be at least 0 and finite, got eta={eta!r}")
-
-
-def check_mass_power(p: float) -> None:
-    """Raise unless ``0 < p <= 1``, the powers whose sum is a mass in Theorem 2."""
-    if not 0 < as_number(p) <= 1:
-        raise ValueError(f"p must be above 0 and at most 1 (Theorem 2), got p={p!r}")
 
 
 def _fit_together(*shapes: torch.Size) -> bool:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from palmette.measures import cuda_sums as fused
-from palmette.measures.rows import Rows, as_number, as_rows
+from palmette.measures.parameters import check_pq
+from palmette.measures.rows import Rows, as_rows
 
 # Below this index, 1 - ratio has lost two digits, and at p = 0.1 three; `_index_near_zero` has lost none.
 _NEAR_ZERO = 0.02
@@ -55,13 +56,6 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
     check_pq(p, q)
     rows, give_back = as_rows(w, dim=dim, kept=kept)
     return give_back(index_of_rows(rows, p=float(p), q=float(q)))
-
-
-def check_pq(p: float, q: float) -> None:
-    """Raise unless ``0 < p <= 1 <= q`` and ``p != q``, the range that the proof of Theorem 1 covers."""
-    small, large = as_number(p), as_number(q)
-    if not (0 < small <= 1 <= large < float("inf") and small != large):
-        raise ValueError(f"the PQ Index needs 0 < p <= 1 <= q < inf and p != q (Theorem 1), got p={p!r}, q={q!r}")
 
 
 @dataclass(frozen=True)

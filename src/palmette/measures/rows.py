@@ -13,12 +13,13 @@ import reprlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from palmette.measures.parameters import is_number
 
 TILE = 1 << 18  # entries widened to float64 at a time: 2 MB, which stays in a core's cache
 CUDA_TILE = 1 << 24
@@ -143,25 +144,6 @@ def as_rows(
         return in_the_kind_of(w, result.reshape(left))
 
     return rows, give_back
-
-
-def is_number(value: object, *, whole: bool = False) -> bool:
-    """Whether an argument is a real number, numpy's included: what else it may be has no order."""
-    return isinstance(value, Integral if whole else Real)
-
-
-def as_number(value: object) -> float:
-    """A real number as the nearest float; NaN, which is in no range, for what is none or beyond all floats.
-
-    >>> as_number(np.float32(0.5)), as_number("0.5"), as_number(10**400)
-    (0.5, nan, nan)
-    """
-    if not isinstance(value, Real):
-        return math.nan
-    try:
-        return float(value)
-    except OverflowError:
-        return math.nan
 
 
 def as_tensor(values: Any, name: str) -> Tensor:

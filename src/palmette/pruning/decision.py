@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.pruning.budgets import Budget, CutPlan
+from palmette.pruning.budgets import Budget
+from palmette.pruning.counting import CutPlan
 from palmette.pruning.text_table import aligned
 
 

@@ -16,8 +16,9 @@ from palmette.pruning.budgets import Budget, Sap, check_budget
 from palmette.pruning.decision import Decision
 from palmette.pruning.holding import Holder
 from palmette.pruning.masks import Masks, check_match
+from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
-from palmette.pruning.scopes import Scope, check_scope, groups_of
+from palmette.pruning.scopes import groups_of
 from palmette.pruning.selection import select
 from palmette.pruning.sources.dtensor import added, beside, is_sharded, local
 from palmette.pruning.sources.dtensor_cut import prune_sharded

@@ -7,15 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 from torch import Tensor
 
 from palmette.measures.rows import Rows
+from palmette.pruning.methods import Scope
 from palmette.pruning.weights import Weight
-
-Scope = Literal["neuron", "layer", "global"]
-SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 
 @dataclass(frozen=True)
@@ -33,12 +30,6 @@ class Group:
     weights: Rows
     scores: Rows
     masks: Callable[[Sequence[Tensor]], dict[str, Tensor]]
-
-
-def check_scope(scope: str) -> None:
-    """Raise unless `scope` is one of the three."""
-    if scope not in SCOPES:
-        raise ValueError(f"scope must be one of {', '.join(map(repr, SCOPES))}, got {scope!r}")
 
 
 def groups_of(

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from palmette.measures.rows import as_number, is_number
+from palmette.measures.parameters import as_number, is_number
 from palmette.pruning.decision import Decision
 
 StopRule = Callable[[Sequence[Decision]], str | None]

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
-from palmette.pruning.scopes import Scope
+from palmette.pruning.methods import Scope
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
 from palmette.reports.words import counted, in_percent
 from palmette.studies.experiment import Experiment, Method

@@ -15,9 +15,9 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast, get_args
 
-from palmette.measures.rows import as_number, is_number
+from palmette.measures.parameters import as_number, is_number
 from palmette.pruning.budgets import OF_SAP, Budget, FixedRatio, Sap
-from palmette.pruning.scopes import Scope, check_scope
+from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.stopping import AccuracyDrops, AtDensity, IndexTurnsUp, SmallCut, StopRule
 from palmette.training.data import canonical
 from palmette.training.data.split import usual_size

@@ -10,11 +10,11 @@ from typing import TypeVar
 
 from torch import Tensor, nn
 
-from palmette.measures.rows import is_number
+from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget
+from palmette.pruning.methods import Scope
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
-from palmette.pruning.scopes import Scope
 from palmette.pruning.stopping import DEFAULT_RULES, AfterSteps, AtDensity, SmallCut, StopRule
 from palmette.studies.folder import RunDir
 from palmette.studies.own_folder import Wanted

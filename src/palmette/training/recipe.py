@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
-import torch
-from torch import Tensor, nn
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
 
 OptimizerName = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["cosine", "step", "constant"]
@@ -86,6 +87,8 @@ class Recipe:
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """A new optimizer, as each round has one."""
+        import torch
+
         parameters = list(parameters)
         cuda = all(p.is_cuda for p in parameters)
         # On a GPU the learning rate lies there, so that a recorded step can read it.
@@ -106,7 +109,7 @@ class Recipe:
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """In place, where the learning rate is a tensor."""
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(rate)
-        else:
+        if isinstance(group["lr"], float | int):
             group["lr"] = rate
+        else:
+            group["lr"].fill_(rate)

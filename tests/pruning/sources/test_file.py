@@ -11,7 +11,7 @@ import palmette as pm
 from palmette.checkpoints.measuring import measure
 from palmette.measures import spectrum
 from palmette.measures.rows import Rows
-from palmette.pruning.scopes import SCOPES
+from palmette.pruning.methods import SCOPES
 from palmette.pruning.sources.file import stored_weights
 from palmette.pruning.sources.file_cut import decide
 from palmette.pruning.sources.file_survey import survey

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import Rows
-from palmette.pruning.budgets import Budget, CutPlan, TailMass
+from palmette.pruning.budgets import Budget, TailMass
+from palmette.pruning.counting import CutPlan
 from palmette.pruning.decision import Decision
 from palmette.pruning.masks import Masks
 from palmette.pruning.saliency import Saliency

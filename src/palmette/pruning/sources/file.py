@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from palmette.errors import NotFinite
-from palmette.measures.rows import is_number
+from palmette.measures.parameters import is_number
 from palmette.pruning.weights import Weight
 
 CHUNK = 1 << 23  # entries that are read at a time: 32 MB of float32

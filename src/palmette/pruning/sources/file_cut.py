@@ -15,8 +15,8 @@ from palmette.errors import NothingToPrune
 from palmette.measures.rows import TILE
 from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
 from palmette.pruning.budgets import Budget, FixedRatio, Sap
+from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.pruner import prune
-from palmette.pruning.scopes import Scope, check_scope
 from palmette.pruning.sources.file import CHUNK, FilePart, StoredWeight
 from palmette.pruning.sources.file_survey import in_order, survey
 

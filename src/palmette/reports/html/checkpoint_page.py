@@ -9,7 +9,7 @@ from importlib.resources import files
 from palmette import __version__
 from palmette.checkpoints.compressibility import Compressibility, LeftOut, Measurement
 from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
-from palmette.pruning.scopes import SCOPES, Scope
+from palmette.pruning.methods import SCOPES, Scope
 from palmette.reports.html.theme import LAYER_COLOURS
 from palmette.reports.words import counted, measured, size
 

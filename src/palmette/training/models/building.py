@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 
 from torch import nn
 
-from palmette.measures.rows import is_number
+from palmette.measures.parameters import is_number
 
 Shape: TypeAlias = tuple[int, int, int]
 """Channels, height and width of an image."""

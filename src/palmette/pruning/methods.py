@@ -1,0 +1,137 @@
+"""Pruning methods as values: how many weights go (budget) and which (saliency), and the names for them.
+
+This module imports no torch: settings, ids, labels and flags are made of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from palmette.errors import in_full
+from palmette.pruning.budgets import Budget, FixedRatio, Sap, TailMass, check_budget
+
+if TYPE_CHECKING:
+    from palmette.pruning.saliency import Saliency, Subject
+
+Scope = Literal["neuron", "layer", "global"]
+SCOPES: tuple[Scope, ...] = get_args(Scope)
+
+
+def check_scope(scope: str) -> None:
+    """Raise unless `scope` is one of `SCOPES`."""
+    if scope not in SCOPES:
+        raise ValueError(f"scope must be one of {', '.join(map(repr, SCOPES))}, got {scope!r}")
+
+
+@dataclass(frozen=True)
+class SaliencySpec:
+    """A saliency by name; `palmette.pruning.saliency.BUILDERS` makes it when a cut is due.
+
+    Args:
+        help: what is compared, in a few words.
+        of_dense: whether it ranks weights by the trained dense network, in every round.
+    """
+
+    help: str
+    of_dense: bool = False
+
+
+SALIENCIES: Mapping[str, SaliencySpec] = MappingProxyType(
+    {
+        "magnitude": SaliencySpec("magnitude after the round's training"),
+        "dense-magnitude": SaliencySpec("magnitude in the trained dense network", of_dense=True),
+        "input-weighted": SaliencySpec("magnitude times the norm of the input it multiplies (Wanda)"),
+    }
+)
+
+
+def check_saliency(name: str) -> None:
+    """Raise unless `name` is one of `SALIENCIES` or has the form ``module:function``."""
+    if not isinstance(name, str) or not (name in SALIENCIES or ":" in name.strip(":")):
+        raise ValueError(
+            f"saliency must be one of {', '.join(SALIENCIES)}, or module:function of your own, got {name!r}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A pruning method: how many weights go in a round, and which.
+
+    Args:
+        budget: how many go, such as `Sap(p=1, q=2)`, or your own `Budget`.
+        saliency: which go first: a name of `SALIENCIES`, or ``"module:function"`` of a `Saliency`.
+        label: the name in tables and figures.
+
+    >>> METHODS["one-shot"].budget, METHODS["one-shot"].saliency
+    (FixedRatio(ratio=0.2), 'dense-magnitude')
+    """
+
+    budget: Budget
+    saliency: str = "magnitude"
+    label: str = ""
+
+    def __post_init__(self) -> None:
+        check_budget(self.budget)
+        check_saliency(self.saliency)
+
+    @property
+    def of_dense(self) -> bool:
+        """Whether weights are ranked by the trained dense network, in every round."""
+        return self.saliency in SALIENCIES and SALIENCIES[self.saliency].of_dense
+
+    def build_saliency(self, subject: Subject) -> Saliency:
+        """The scores to cut `subject` by."""
+        from palmette.pruning.saliency import BUILDERS
+
+        if self.saliency in BUILDERS:
+            return BUILDERS[self.saliency](subject)
+        found: Saliency = imported(self.saliency, "saliency")
+        return found
+
+
+METHODS: Mapping[str, Method] = MappingProxyType(
+    {
+        "sap": Method(label="SAP", budget=Sap()),
+        "lottery-ticket": Method(label="Lottery Ticket", budget=FixedRatio()),
+        "one-shot": Method(label="One Shot", budget=FixedRatio(), saliency="dense-magnitude"),
+        "tail-mass": Method(label="Tail Mass", budget=TailMass()),
+    }
+)
+"""Methods by name. The first three are the paper's."""
+
+
+def method_named(name: str) -> Method:
+    """The method called `name` in `METHODS`, or the `Method` that ``"module:name"`` names.
+
+    >>> method_named("sap").label
+    'SAP'
+    """
+    if name in METHODS:
+        return METHODS[name]
+    if ":" not in name:
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, or module:name of your own, got {name!r}")
+    found = imported(name, "method")
+    if not isinstance(found, Method):
+        raise TypeError(f"method {name!r} must be a palmette.Method, got {found!r}")
+    return found
+
+
+def imported(path: str, what: str) -> Any:
+    """The object that ``"module:name"`` names; `what` it is for stands in the error."""
+    module, _, name = path.partition(":")
+    if not module or not name:
+        raise ValueError(f"a {what} of your own is given as 'module:name', got {path!r}")
+    try:
+        return attrgetter(name)(importlib.import_module(module))
+    except AttributeError as error:
+        raise ValueError(f"{what} {path!r}: module {module!r} was imported, but has no {name!r}") from error
+    except Exception as error:  # whatever a module may raise when it is imported
+        raise ValueError(
+            f"{what} {path!r}: module {module!r} cannot be imported ({in_full(error)}); "
+            "a file of yours must lie in a folder that is on PYTHONPATH"
+        ) from error
