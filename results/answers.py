@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 from scipy import stats
 
-from palmette.reports.comparison import at_densities, compare, differences, interval
+from palmette.reports.comparison import at_densities, compare, differences
 from palmette.reports.phases import phases, turns
+from palmette.reports.statistics import Difference as Difference
+from palmette.reports.statistics import Spread as Spread
+from palmette.reports.statistics import holm as holm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,22 +28,6 @@ SAP, SAP2, LT, ONE_SHOT = "SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "Lottery Ticket"
 METHODS = (SAP, SAP2, LT, ONE_SHOT)
 SHORT = {SAP: "SAP (0.5, 1)", SAP2: "SAP (1, 2)"}
 """Where there is little place."""
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number, so that any error among all of them is as rare as the level says.
-
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
-
-    Holm 1979.
-    """
-    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(order):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
 
 
 def adjusted(pairs: Mapping[Key, Sequence[float]]) -> dict[Key, float]:
@@ -65,27 +52,6 @@ def equal_density(frame: pd.DataFrame, at: Sequence[float] = DENSITIES) -> pd.Da
     tests = adjusted({key: group["difference"].dropna().tolist() for key, group in groups})
     keys = list(zip(found["scope"], found["density"], found["method"], strict=True))
     return found.assign(adjusted=[tests.get(key, math.nan) for key in keys])
-
-
-@dataclass(frozen=True)
-class Difference:
-    """Mean of paired differences, its 95 % interval and the number of pairs."""
-
-    mean: float
-    low: float
-    high: float
-    pairs: int
-
-    @staticmethod
-    def of(values: Sequence[float]) -> Difference:
-        """Of the differences themselves, with the interval of `palmette table`."""
-        mean = float(np.mean(values)) if values else math.nan
-        return Difference(mean, *interval(values), len(values))
-
-    @property
-    def sign(self) -> int:
-        """1 or -1 where the interval leaves 0 out, else 0."""
-        return int(self.low > 0) - int(self.high < 0)
 
 
 def falling(values: Sequence[float]) -> bool:
@@ -177,22 +143,6 @@ def _turns(runs: pd.DataFrame) -> tuple[int, int]:
     standing = len(found) - found.count("collapsed")
     lowest = int(means["pq_index"].iloc[:standing].idxmin())
     return lowest, int(means["pq_index"].loc[lowest:].idxmax())
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean, standard deviation and number."""
-
-    mean: float
-    sd: float
-    n: int
-
-    @staticmethod
-    def of(values: pd.Series | Sequence[float]) -> Spread:
-        """Of the values that exist."""
-        known = np.asarray([v for v in values if not math.isnan(v)], dtype=float)
-        sd = float(known.std(ddof=1)) if len(known) > 1 else math.nan
-        return Spread(float(known.mean()) if len(known) else math.nan, sd, len(known))
 
 
 def turned(frame: pd.DataFrame, name: str) -> dict[str, dict[str, Spread]]:

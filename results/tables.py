@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.comparison import ENOUGH, WIDE
 from palmette.reports.phases import RULE
+from palmette.reports.statistics import ENOUGH, WIDE
 from results.answers import (
     DENSITIES,
     LEVEL,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import random
 import re
 import shutil
 from copy import deepcopy
@@ -16,7 +15,7 @@ import torch
 
 import palmette as pm
 from palmette.reports import comparison
-from palmette.reports.comparison import accuracy_at, as_latex, as_markdown, chosen, compare, interval, name_of
+from palmette.reports.comparison import as_latex, as_markdown, chosen, compare, name_of
 from palmette.studies.experiment import Experiment
 
 SAP, TICKET = {"method": "sap"}, {"method": "lottery-ticket"}
@@ -33,96 +32,6 @@ def table(*runs):
 
 
 HALVING = [1.0, 0.5, 0.25]
-
-
-# Accuracy at equal density
-
-
-def test_half_way_in_the_logarithm_is_the_geometric_mean_of_the_densities():
-    assert accuracy_at(0.5, [1.0, 0.25], [1.0, 0.5]) == 0.75
-    assert accuracy_at(0.1, [1.0, 0.1, 0.01], [1.0, 0.75, 0.5]) == 0.75
-
-
-def test_nothing_is_interpolated_across_a_cut_that_leaves_less_than_a_quarter():
-    assert accuracy_at(0.5, [1.0, 0.251], [1.0, 0.5]) == pytest.approx(0.75, abs=0.01)
-    assert math.isnan(accuracy_at(0.5, [1.0, 0.249], [1.0, 0.5]))
-    assert accuracy_at(0.1, [1.0, 0.1004, 0.01], [1.0, 0.75, 0.5]) == pytest.approx(0.75, abs=0.001)
-    assert accuracy_at(0.99, [1.0, 0.1], [1.0, 0.5]) == pytest.approx(1, abs=0.01)
-
-
-def test_at_the_density_of_a_round_it_is_the_accuracy_of_that_round():
-    randomly = random.Random(0)
-    densities = [0.8**t for t in range(31)]
-    accuracies = [randomly.random() for _ in densities]
-    assert [accuracy_at(d, densities, accuracies) for d in densities] == accuracies
-
-
-def test_between_two_rounds_it_lies_between_their_accuracies_and_never_outside_of_the_run():
-    randomly = random.Random(1)
-    for _ in range(200):
-        densities = sorted((randomly.uniform(0.25, 0.9) for _ in range(5)), reverse=True)
-        accuracies = [randomly.random() for _ in densities]
-        density = randomly.uniform(0.1, 1)
-        found = accuracy_at(density, densities, accuracies)
-        beside = [i for i in range(4) if densities[i] >= density >= densities[i + 1]]
-        if not beside:
-            assert math.isnan(found)
-        else:
-            ends = sorted(accuracies[beside[0] : beside[0] + 2])
-            assert ends[0] - 1e-12 <= found <= ends[1] + 1e-12
-
-
-def test_a_density_that_comes_twice_counts_as_it_was_last():
-    assert accuracy_at(0.5, [1.0, 0.5, 0.5], [0.9, 0.8, 0.7]) == 0.7
-
-
-def test_a_network_without_weights_is_left_out_and_one_round_is_a_point():
-    assert accuracy_at(0.5, [1.0, 0.25, 0.0], [1.0, 0.5, 0.1]) == 0.75
-    assert math.isnan(accuracy_at(0.01, [1.0, 0.25, 0.0], [1.0, 0.5, 0.1]))
-    assert accuracy_at(1.0, [1.0], [0.9]) == 0.9
-    assert math.isnan(accuracy_at(0.5, [], []))
-
-
-@pytest.mark.parametrize("density", [0.0, -0.1, 1.5, math.nan])
-def test_a_density_is_a_fraction_above_zero(density):
-    with pytest.raises(ValueError, match="above 0 and at most 1, got"):
-        accuracy_at(density, [1.0], [0.9])
-
-
-# The interval
-
-
-def test_few_values_have_students_interval():
-    assert interval([0.0, 2.0]) == pytest.approx((1 - 12.7062, 1 + 12.7062), rel=1e-5)
-    half = 4.30265 * 2 / 3**0.5
-    assert interval([1.0, 5.0, 3.0]) == pytest.approx((3 - half, 3 + half), rel=1e-5)
-
-
-def test_the_interval_of_four_seeds_holds_the_mean_in_95_of_100_cases():
-    randomly = random.Random(0)
-    ends = (interval([randomly.gauss(0, 1) for _ in range(4)]) for _ in range(2_000))
-    assert sum(low <= 0 <= high for low, high in ends) / 2_000 == pytest.approx(0.95, abs=0.015)
-
-
-def test_equal_values_have_an_interval_without_length_and_one_has_none():
-    assert interval([0.5] * 4) == (0.5, 0.5)
-    assert all(math.isnan(end) for end in (*interval([0.5]), *interval([])))
-
-
-def test_it_is_the_same_each_time_holds_the_mean_and_moves_with_the_values():
-    randomly = random.Random(2)
-    for n in (2, 4, 16):
-        values = [randomly.gauss(0, 1) for _ in range(n)]
-        low, high = interval(values)
-        assert (low, high) == interval(values)
-        assert low <= sum(values) / n <= high
-        moved = interval([value + 10 for value in values])
-        assert moved == pytest.approx((low + 10, high + 10), abs=1e-12)
-
-
-def test_of_many_values_it_is_near_to_that_of_the_normal_distribution():
-    low, high = interval([-1.0, 1.0] * 200)
-    assert (low, high) == pytest.approx((-0.098, 0.098), abs=0.01)  # 1.96 / sqrt(400)
 
 
 # Means, and differences in pairs

@@ -9,10 +9,18 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from palmette.reports.markup import latex, markdown
 from palmette.reports.reading import whole_runs
+from palmette.reports.statistics import (
+    CONFIDENCE,
+    ENOUGH,
+    RESAMPLES,
+    SEED,
+    WIDE,
+    Difference,
+    Spread,
+    accuracy_at,
+)
 from palmette.reports.tables import in_usual_order, label
 from palmette.reports.words import setting
 from palmette.studies.experiment import BELONGS_TO, Experiment
@@ -21,15 +29,6 @@ from palmette.studies.record import framed, rows_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
-CONFIDENCE = 0.95
-RESAMPLES = 9_999
-SEED = 0
-"""Of the bootstrap, so that a table is the same each time it is made."""
-ENOUGH = 16
-"""Pairs for a bootstrap, which is too narrow for fewer: they have Student's interval."""
-WIDE, CLOSE = 4, 1.05
-"""Ratios of densities: of two rounds too far apart to interpolate, and to one of them that is near enough."""
 
 _OF_METHOD = tuple(name for name, (other, _) in BELONGS_TO.items() if other == "method")
 _OF_LABEL = ("p", "q")  # which `label` says
@@ -95,38 +94,6 @@ def named(table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def accuracy_at(density: float, densities: Sequence[float], accuracies: Sequence[float]) -> float:
-    r"""The accuracy of a run at a density, between the rounds on either side of it.
-
-    .. math:: a = a_t + (a_{t+1} - a_t) \frac{\log d_t - \log d}{\log d_t - \log d_{t+1}}
-
-    for :math:`d_t \ge d \ge d_{t+1}`: linear in the logarithm, since a round takes a share of what is left.
-    NaN outside of what the run has reached: nothing is extrapolated. NaN, too, between two rounds of which one has
-    more than four times the weights of the other: no network was near, unless :math:`d` is within 5 % of one of
-    them. Where a density comes twice, its last round counts; a network without weights, at density 0, has no
-    logarithm and is left out.
-
-    Args:
-        density: :math:`d`, above 0.
-        densities, accuracies: :math:`d_t` and :math:`a_t`, round by round.
-
-    >>> accuracy_at(0.5, [1.0, 0.25], [0.75, 0.25])  # 1/2 is half-way from 1 to 1/4
-    0.5
-    >>> accuracy_at(0.2, [1.0, 0.25], [0.75, 0.25]), accuracy_at(0.5, [1.0, 0.1], [0.75, 0.25])
-    (nan, nan)
-    """
-    if not 0 < density <= 1:
-        raise ValueError(f"density must be above 0 and at most 1, got {density}")
-    last = {d: a for d, a in zip(densities, accuracies, strict=True) if d > 0 and not math.isnan(a)}
-    if not last or not min(last) <= density <= max(last):
-        return math.nan
-    rising = sorted(last)
-    below, above = max(d for d in rising if d <= density), min(d for d in rising if d >= density)
-    if above > WIDE * below and min(density / below, above / density) > CLOSE:
-        return math.nan
-    return float(np.interp(math.log(density), np.log(rising), [last[d] for d in rising]))
-
-
 def at_densities(table: pd.DataFrame, densities: Sequence[float]) -> pd.DataFrame:
     """A row for each run and each of `densities`, with the `test_accuracy` there: NaN where it was not reached."""
     import pandas as pd
@@ -157,41 +124,6 @@ def differences(points: pd.DataFrame, baseline: str) -> pd.Series:
     beside = points[keys].merge(partners, on=keys, how="left", validate="many_to_one")
     found = points["test_accuracy"] - beside["test_accuracy"].set_axis(points.index)
     return found.where(points["name"] != baseline)
-
-
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    r"""A 95 % confidence interval of the mean: Student's of fewer than 16 values, else the percentile bootstrap.
-
-    .. math:: \bar x \pm t_{0.975,\, n - 1} \, s / \sqrt n
-
-    is right for few values of a normal distribution. There the bootstrap (9,999 resamples, seed 0) holds the mean
-    in 51 % of all cases for two, 79 % for four and 92 % for sixteen. Fewer than two values have none: NaN.
-
-    >>> low, high = interval([0.0, 2.0])
-    >>> round(low, 3), round(high, 3)  # 1 -+ 12.706
-    (-11.706, 13.706)
-    >>> interval([3.0])
-    (nan, nan)
-
-    Student 1908; Efron and Tibshirani 1993, Section 13.3.
-    """
-    if len(values) < 2:
-        return math.nan, math.nan
-    from scipy import stats
-
-    known = np.asarray(values, dtype=float)
-    if len(known) < ENOUGH:
-        half = stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known))
-        return float(known.mean() - half), float(known.mean() + half)
-    found = stats.bootstrap(
-        (known,),
-        np.mean,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return float(found.low), float(found.high)
 
 
 def chosen(baseline: str, names: Iterable[str], methods: Iterable[str]) -> str:
@@ -262,18 +194,12 @@ def compare(
         row = dict(zip(conditions, values, strict=True)) | {"method": name, point: where}
         if point == "round":
             row |= {"density": group["density"].mean()}
-        accuracy = group["test_accuracy"].dropna()
-        row |= {"n": len(accuracy), "accuracy": accuracy.mean(), "sd": accuracy.std(ddof=1)}
+        accuracy = Spread.of(group["test_accuracy"])
+        row |= {"n": accuracy.n, "accuracy": accuracy.mean, "sd": accuracy.sd}
         if baseline is not None:
-            pairs = group["difference"].dropna()
-            low, high = interval(pairs.tolist())
-            row |= {
-                "baseline": baseline,
-                "pairs": len(pairs),
-                "difference": pairs.mean(),
-                "low": low,
-                "high": high,
-            }
+            found = Difference.of(group["difference"].dropna().tolist())
+            row |= {"baseline": baseline, "pairs": found.pairs, "difference": found.mean}
+            row |= {"low": found.low, "high": found.high}
         rows.append(row)
     return pd.DataFrame(rows)
 

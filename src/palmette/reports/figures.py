@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from palmette.reports.phases import by_round
+from palmette.reports.statistics import Spread
 from palmette.reports.tables import Record, Run, by_method
 
 if TYPE_CHECKING:
@@ -139,13 +139,10 @@ def points(panel: Panel, many: Sequence[Sequence[Record]]) -> list[tuple[float, 
     """Place, mean and standard deviation, round by round, over the runs that reached the round."""
     found = []
     for at in by_round(many):
-        values = [v for record in at if (v := panel.y(record)) is not None]
-        if not values:
-            continue
-        x, mean = statistics.fmean(map(panel.x, at)), statistics.fmean(values)
+        x, y = Spread.of(map(panel.x, at)).mean, Spread.of(map(panel.y, at))
         # A logarithmic axis has no place for 0, such as the density of a network without weights.
-        if (x > 0 or not panel.log_x) and (mean > 0 or not panel.log_y):
-            found.append((x, mean, statistics.stdev(values) if len(values) > 1 else 0.0))
+        if y.n and (x > 0 or not panel.log_x) and (y.mean > 0 or not panel.log_y):
+            found.append((x, y.mean, y.sd if y.n > 1 else 0.0))
     return found
 
 

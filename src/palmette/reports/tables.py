@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import io
-import itertools
-import statistics
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 from palmette.pruning.methods import Scope
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
+from palmette.reports.statistics import WITHIN, Spread, last_within
 from palmette.reports.words import counted, in_percent
 from palmette.studies.experiment import Experiment, Method
 
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 Run = tuple[Experiment, Sequence[Record]]
 """What was run, and what its rounds left behind."""
-
-WITHIN = 0.01
-"""How far below the dense network's an accuracy may be and still count as kept."""
 
 NOTES = (
     f"kept: the last round up to which every accuracy is within {100 * WITHIN:g} point of the dense network's "
@@ -85,13 +82,8 @@ def summary(runs: Iterable[Run], names: Iterable[str] | None = None) -> list[dic
 
 
 def last_kept(records: Sequence[Record]) -> int:
-    """The last round up to which no accuracy fell more than `WITHIN` below that of the dense network.
-
-    The first fall counts, although a later round may be better again: the best of many rounds would be chosen
-    by looking at the data it is judged on.
-    """
-    accuracies = judged(records)
-    return len(list(itertools.takewhile(lambda a: a >= accuracies[0] - WITHIN - 1e-9, accuracies))) - 1
+    """Last round up to which a run is within a point of its dense network, see `last_within`."""
+    return last_within(judged(records))
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -154,6 +146,5 @@ def _at(moments: Sequence[tuple[Sequence[Record], int]]) -> dict[str, Any]:
 
 
 def _spread(values: Sequence[float]) -> list[float | None] | None:
-    if not values:
-        return None
-    return [statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None]
+    found = Spread.of(values)
+    return [found.mean, None if math.isnan(found.sd) else found.sd] if found.n else None

@@ -231,7 +231,7 @@ def test_the_verdict_says_how_far_each_went_and_with_how_much_noise():
     first, second = verdict(study)
     assert first == (
         "Lottery Ticket goes furthest in these rounds and within one point of dense: 25.0 ± 0.0 % of the weights; "
-        "One Shot comes next with 50.0 ± 0.0 %. They differ by more than their two standard deviations together."
+        "One Shot comes next with 50.0 ± 0.0 %. The difference is beyond the noise of 2 seeds."
     )
     assert second == (
         "The lowest PQ Index was not followed by 2 rounds more in any of 4 runs: they ended, or collapsed, before "
@@ -266,12 +266,13 @@ def test_none_is_first_of_two_series_that_differ_by_no_more_than_their_noise():
     sap = several([0.2, 0.3])
     assert verdict(studies(sap + several([0.3, 0.31], method="one-shot"))[0])[0] == (
         "SAP (p=0.5, q=1) and One Shot go furthest in these rounds and within one point of dense: 25.0 to 30.5 % "
-        "of the weights. They differ by no more than their two standard deviations together."
+        "of the weights. The difference is within the noise: the 95 % interval of the difference between equal "
+        "seeds includes 0."
     )
     many = [run for gamma in range(2, 8) for run in several([0.2, 0.2 + gamma / 100], gamma=gamma)]
     text = verdict(studies(many)[0])[0]
     assert re.search(r", gamma=2, .*, gamma=3, .*, gamma=4 and 3 others go furthest .*: 21.0 to 23.5 % of", text)
-    assert text.endswith("None differs from the first by more than their two standard deviations together.")
+    assert "All differences from the first are within the noise" in text
 
 
 def test_a_single_run_does_not_lead_where_others_have_several():
@@ -279,8 +280,8 @@ def test_a_single_run_does_not_lead_where_others_have_several():
     single = several([0.1], method="one-shot") + several([0.4], gamma=3)
     assert verdict(studies(runs + single)[0])[0] == (
         "SAP (p=0.5, q=1) goes furthest of those with several runs in these rounds and within one point of dense: "
-        "20.0 ± 0.0 % of the weights; Lottery Ticket comes next with 30.0 ± 0.0 %. They differ by more than their "
-        "two standard deviations together. Of single runs that of One Shot goes furthest: 10.0 %."
+        "20.0 ± 0.0 % of the weights; Lottery Ticket comes next with 30.0 ± 0.0 %. The difference is beyond the "
+        "noise of 2 seeds. Of single runs that of One Shot goes furthest: 10.0 %."
     )
     assert "SAP (p=0.5, q=1) goes furthest" in verdict(studies(runs[:2] + single)[0])[0]
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_args
 
 from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, turns
+from palmette.reports.statistics import Spread
 from palmette.reports.tables import Record, Run, label
 from palmette.reports.words import setting
 from palmette.studies.experiment import BELONGS_TO, OWN_DATA, Experiment, Method
@@ -89,9 +89,9 @@ def curves(study: Study) -> Table:
         for t, at in enumerate(by_round(series.many)):
             row: dict[str, Any] = {"series": series.name, "round": t, "n": len(at)}
             for name, of in MEASURES.items():
-                values = [value for record in at if (value := of(record)) is not None]
-                row[name] = mean(values)
-                row[f"{name}_sd"] = statistics.stdev(values) if len(values) > 1 else None
+                found_at = Spread.of(map(of, at))
+                row[name] = found_at.mean if found_at.n else None
+                row[f"{name}_sd"] = found_at.sd if found_at.n > 1 else None
             rows.append(row | {"phase": found[t], "mark": marks.get(t)})
     return rows
 

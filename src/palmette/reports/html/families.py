@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palmette.reports.html.data import IN_LABEL, Series, Study, meant, said, settings
 from palmette.reports.html.summary import outcome
 from palmette.reports.html.theme import LOOKS
+from palmette.reports.statistics import Spread
 from palmette.reports.tables import label
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import METHODS
@@ -55,7 +55,7 @@ def families(study: Study) -> dict[str, list[int]]:
 
 def density(series: Series) -> float:
     """How much is left where accuracy is last within one point of dense: the mean over seeds."""
-    return statistics.fmean(outcome(series)["density"])
+    return Spread.of(outcome(series)["density"]).mean
 
 
 def _not_default(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
 from palmette.reports.html.data import Series, Study
 from palmette.reports.phases import FOLLOWING, has_validation, phases_of, turns
-from palmette.reports.tables import WITHIN, last_kept
+from palmette.reports.statistics import WITHIN, Difference, Spread
+from palmette.reports.tables import last_kept
 from palmette.reports.words import in_percent
 
 Row = dict[str, Any]
+_WITHIN_NOISE = "within the noise: the 95 % interval of the difference between equal seeds includes 0"
 _NAMED = 4
 """Series that go equally far and are named; the last of more is how many others there are."""
 
@@ -26,6 +27,7 @@ def outcome(series: Series) -> Row:
     return {
         "series": series.name,
         "n": len(many),
+        "seeds": [experiment.seed for experiment, _ in series.runs],
         "dense": [records[0]["test"]["accuracy"] for records in many],
         "round": kept,
         "density": [record["retrained"]["density"] for record in at],
@@ -57,7 +59,7 @@ def sentence(row: Mapping[str, Any]) -> str:
     open_ended = {0: "", row["n"]: " No run had left it at its end: it may go further."}.get(
         row["at_the_end"], f" {row['at_the_end']} of {row['n']} runs had not left it at the end."
     )
-    times = 1 / statistics.fmean(row["density"])
+    times = 1 / _mean(row)
     return (
         f"of the weights are enough to stay within one point of the dense network ({percent(row['dense'])}): "
         f"{times:.1f} times fewer, with an accuracy of {percent(row['accuracy'])} "
@@ -71,9 +73,9 @@ def percent(values: Sequence[float]) -> str:
     >>> percent([0.25, 0.26]), percent([0.0012]), percent([0.000012])
     ('25.5 ± 0.7 %', '0.12 %', '0.0012 %')
     """
-    mean = statistics.fmean(values)
-    deviation = f" ± {in_percent(statistics.stdev(values), mean)}" if len(values) > 1 else ""
-    return f"{in_percent(mean, mean)}{deviation} %"
+    found = Spread.of(values)
+    deviation = f" ± {in_percent(found.sd, found.mean)}" if found.n > 1 else ""
+    return f"{in_percent(found.mean, found.mean)}{deviation} %"
 
 
 def number(values: Sequence[float]) -> str:
@@ -82,8 +84,8 @@ def number(values: Sequence[float]) -> str:
     >>> number([3, 4]), number([7])
     ('3.5 ± 0.7', '7')
     """
-    mean = statistics.fmean(values)
-    return f"{mean:.1f} ± {statistics.stdev(values):.1f}" if len(values) > 1 else f"{mean:g}"
+    found = Spread.of(values)
+    return f"{found.mean:.1f} ± {found.sd:.1f}" if found.n > 1 else f"{found.mean:g}"
 
 
 def judged_on(study: Study) -> str:
@@ -123,7 +125,7 @@ def _compared(rows: Sequence[Row], among: str = "") -> str:
     """Which of the rows goes furthest; those that differ by no more than their noise go equally far."""
     best, *others = sorted(rows, key=_mean)
     where = f"furthest{among} in these rounds and within one point of dense"
-    equal = [best, *takewhile(lambda row: _mean(row) - _mean(best) <= _noise(row) + _noise(best), others)]
+    equal = [best, *takewhile(lambda row: _alike(row, best), others)]
     if len(equal) > 1:
         names = [row["series"] for row in equal]
         last = names.pop() if len(names) <= _NAMED else f"{len(names) - _NAMED + 1} others"
@@ -133,23 +135,32 @@ def _compared(rows: Sequence[Row], among: str = "") -> str:
         low, high = (in_percent(_mean(row), _mean(best)) for row in (best, equal[-1]))
         if low == high:
             return f"{text}, and equally far: about {low} % of the weights."
-        differ = "They differ by no more" if len(equal) == 2 else "None differs from the first by more"
-        return f"{text}: {low} to {high} % of the weights. {differ} than their two standard deviations together."
+        whose = "The difference is" if len(equal) == 2 else "All differences from the first are"
+        return f"{text}: {low} to {high} % of the weights. {whose} {_WITHIN_NOISE}."
     text = f"{best['series']} goes {where}: {percent(best['density'])} of the weights"
     if not others:
         return f"{text}."
     text += f"; {others[0]['series']} comes next with {percent(others[0]['density'])}."
-    if 1 in (best["n"], others[0]["n"]):
-        return f"{text} A single seed says nothing about noise."
-    return f"{text} They differ by more than their two standard deviations together."
+    found = _difference(others[0], best)
+    if found.pairs < 2:
+        return f"{text} {'A single seed says' if found.pairs else 'Different seeds say'} nothing about noise."
+    return f"{text} The difference is beyond the noise of {found.pairs} seeds."
 
 
-def _mean(row: Row) -> float:
-    return statistics.fmean(row["density"])
+def _mean(row: Mapping[str, Any]) -> float:
+    return Spread.of(row["density"]).mean
 
 
-def _noise(row: Row) -> float:
-    return statistics.stdev(row["density"]) if row["n"] > 1 else 0.0
+def _difference(row: Row, other: Row) -> Difference:
+    """Of the densities that two series reached within a point of dense, paired by seed."""
+    one, two = (dict(zip(r["seeds"], r["density"], strict=True)) for r in (row, other))
+    return Difference.between(one, two)
+
+
+def _alike(row: Row, other: Row) -> bool:
+    """Whether two series go equally far: without noise, or within it."""
+    found = _difference(row, other)
+    return found.mean == 0 or (found.pairs > 1 and found.sign == 0)
 
 
 def _hypothesis(rows: Sequence[Row]) -> str:
