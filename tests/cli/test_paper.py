@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from command import palmette
-from data_sets import nothing_but_what_the_test_makes, write_idx  # noqa: F401
+from data_sets import no_other_data, write_idx  # noqa: F401
 
 from palmette.cli.paper_list import Asked, Entry, print_list
 from palmette.studies.folder import RunDir

@@ -1,4 +1,4 @@
-"""Small data sets in the layouts of the real ones, and a machine without any other."""
+"""Small data sets in the layouts of the real ones, and a fixture that hides the real ones."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from palmette.training.data import decoded, places
+from palmette.training.data import data_set, picture_cache
+from palmette.training.data import idx as idx_files
 
 
 @pytest.fixture(autouse=True)
-def nothing_but_what_the_test_makes(tmp_path, monkeypatch):
-    """No data folder of this machine's owner is read or written."""
+def no_other_data(tmp_path, monkeypatch):
+    """Hide the data folders of this machine."""
     monkeypatch.delenv("PALMETTE_DATA", raising=False)
-    for module in (places, decoded):
+    for module in (data_set, picture_cache):
         monkeypatch.setattr(module, "cache_folder", lambda: tmp_path / "cache" / "palmette")
-    monkeypatch.setitem(places.PLACES, "FashionMNIST", replace(places.PLACES["FashionMNIST"], system=()))
+    monkeypatch.setattr(idx_files, "FASHION_MNIST", replace(idx_files.FASHION_MNIST, system_folders=()))
 
 
 def pixels(*shape, seed=0):

@@ -21,7 +21,7 @@ _TOGETHER = 4  # networks of a fleet
 
 
 @dataclass(frozen=True)
-class DataSet:
+class DataSize:
     """The size of a data set."""
 
     shape: tuple[int, int, int]
@@ -32,10 +32,10 @@ class DataSet:
 
 
 SETS = {
-    "FashionMNIST": DataSet((1, 28, 28), 10, 60_000, augment=False),
-    "CIFAR10": DataSet((3, 32, 32), 10, 50_000),
-    "CIFAR100": DataSet((3, 32, 32), 100, 50_000),
-    "TinyImageNet": DataSet((3, 64, 64), 200, 100_000),
+    "FashionMNIST": DataSize((1, 28, 28), 10, 60_000, augment=False),
+    "CIFAR10": DataSize((3, 32, 32), 10, 50_000),
+    "CIFAR100": DataSize((3, 32, 32), 100, 50_000),
+    "TinyImageNet": DataSize((3, 64, 64), 200, 100_000),
 }
 """The data sets of the paper."""
 
@@ -83,17 +83,17 @@ class Clock:
         more = _flops(experiment.model, size) / _flops(model, there)
         return _scaled(known, more * size.train / there.train, more * size.test / there.test)
 
-    def _size(self, data: str) -> DataSet:
+    def _size(self, data: str) -> DataSize:
         """Of one of the paper's sets, or of another, which must be here."""
         if data in SETS:
             return SETS[data]
         images = load(data, folder=self.data_folder)
-        return DataSet(
+        return DataSize(
             images.shape, images.classes, len(images.train_images), len(images.test_images), images.augment
         )
 
 
-def shape_of(model: str, size: DataSet) -> nn.Module:
+def shape_of(model: str, size: DataSize) -> nn.Module:
     """A model for sizes and FLOPs: without numbers, at once and in no memory, if it is one of `MODELS`.
 
     >>> sum(p.numel() for p in shape_of("resnet50", SETS["TinyImageNet"]).parameters())
@@ -105,11 +105,11 @@ def shape_of(model: str, size: DataSet) -> nn.Module:
         return MODELS[model](shape=size.shape, classes=size.classes)
 
 
-def _flops(model: str, size: DataSet) -> int:
+def _flops(model: str, size: DataSize) -> int:
     return flops_per_image(shape_of(model, size), shape=size.shape)
 
 
-def _black(size: DataSet) -> Images:
+def _black(size: DataSize) -> Images:
     """Black images, which take no memory however many they are."""
 
     def images(count: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ def slow(image, flip, top, left):
 
 
 @pytest.mark.parametrize("shape", [(1, 5, 5), (3, 32, 32), (3, 6, 9), (2, 9, 6)])
-def test_a_batch_equals_its_images_done_one_by_one(shape):
+def test_a_batch_equals_its_images_augmented_one_by_one(shape):
     batch = pixels(40, *shape)
     shifts = Shifts.drawn_from(random_bits([3], 40)[0])
     got = shifted(batch, shifts)
@@ -60,13 +60,13 @@ def test_reflection_does_not_repeat_the_edge():
     assert flipped[0, 0, 0].tolist() == [60, 50, 40, 30, 20, 10]
 
 
-def test_padding_as_large_as_the_image_is_refused():
+def test_images_no_larger_than_the_padding_are_refused():
     shifts = Shifts.drawn_from(random_bits([0], 2)[0])
-    with pytest.raises(ValueError, match=r"padding of 4 needs images that are larger, got 4×8"):
+    with pytest.raises(ValueError, match=r"padding of 4 needs larger images, got 4×8"):
         shifted(pixels(2, 1, 4, 8), shifts)
 
 
-def test_every_flip_and_every_corner_is_drawn_about_equally_often():
+def test_flips_and_corners_are_drawn_uniformly():
     shifts = Shifts.drawn_from(random_bits([0], 81_000)[0])
     assert 40_000 < int(shifts.flip.sum()) < 41_000
     corners = torch.bincount(shifts.top * 9 + shifts.left, minlength=81)
@@ -74,7 +74,7 @@ def test_every_flip_and_every_corner_is_drawn_about_equally_often():
     assert 850 < int(corners.min()) <= int(corners.max()) < 1150
 
 
-def test_a_batch_of_an_epoch_is_shifted_as_drawn_for_its_places():
+def test_a_batch_is_augmented_by_its_positions_in_the_epoch():
     data = images(64)
     prepare, bits = Preparation(data), random_bits([5], 64)[0]
     whole = prepare(data.train_images, Shifts.drawn_from(bits))
@@ -83,7 +83,7 @@ def test_a_batch_of_an_epoch_is_shifted_as_drawn_for_its_places():
     assert not torch.equal(whole, prepare(data.train_images))
 
 
-def test_normalising_is_divide_subtract_divide_in_float32():
+def test_normalisation_is_divide_subtract_divide_in_float32():
     data = images(20)
     got = Preparation(data)(data.test_images)
     mean, sd = (torch.tensor(x).view(3, 1, 1) for x in (data.mean, data.sd))
@@ -92,14 +92,14 @@ def test_normalising_is_divide_subtract_divide_in_float32():
         assert torch.equal(one, (image.to(torch.float32) / 255 - mean) / sd)
 
 
-def test_the_images_themselves_stay_as_they_are():
+def test_preparation_does_not_change_its_input():
     data = images(20)
     before = data.train_images.clone()
     Preparation(data)(data.train_images, Shifts.drawn_from(random_bits([0], 20)[0]))
     assert torch.equal(data.train_images, before)
 
 
-def test_digits_have_mean_0_and_sd_1_when_prepared():
+def test_prepared_digits_have_mean_0_and_sd_1():
     digits = load("digits")
     x = Preparation(digits)(digits.train_images)
     assert abs(float(x.mean())) < 1e-3
@@ -107,11 +107,11 @@ def test_digits_have_mean_0_and_sd_1_when_prepared():
 
 
 @pytest.mark.parametrize(("n", "want"), [(60_000, 5_000), (50_000, 5_000), (1_500, 150), (10, 1), (4, 1)])
-def test_a_validation_part_is_5000_images_or_a_tenth(n, want):
+def test_default_validation_part_is_5000_images_or_a_tenth(n, want):
     assert usual_size(n) == want
 
 
-def test_the_two_parts_are_the_whole_once_and_the_test_part_is_untouched():
+def test_validation_split_partitions_the_training_images():
     digits = load("digits")
     rest, x, y = validation_split(digits, seed=1, count=300)
     again = validation_split(digits, seed=1, count=300)
@@ -126,6 +126,6 @@ def test_the_two_parts_are_the_whole_once_and_the_test_part_is_untouched():
 
 
 @pytest.mark.parametrize("count", [0, -1, 1500, 2000])
-def test_a_validation_part_of_nothing_or_everything_is_refused(count):
+def test_an_empty_or_full_validation_part_is_refused(count):
     with pytest.raises(ValueError, match=rf"1 to 1499 of 1500 training images, got {count}"):
         validation_split(load("digits"), seed=0, count=count)

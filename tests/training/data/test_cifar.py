@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_sets import nothing_but_what_the_test_makes, pixels  # noqa: F401
+from data_sets import no_other_data, pixels  # noqa: F401
 
-from palmette.training.data import cifar, decoded, load
+from palmette.training.data import cifar, load, picture_cache
 from palmette.training.data.plain_pickle import load_plain
 
 
@@ -82,9 +82,7 @@ def test_both_releases_give_the_same_images(tmp_path, small_releases, name, layo
 
 
 @pytest.mark.parametrize("name", ["CIFAR10", "CIFAR100"])
-def test_pictures_by_class_are_the_images_of_the_release_in_the_order_of_classes(
-    tmp_path, small_releases, monkeypatch, name
-):
+def test_pictures_by_class_equal_the_release_sorted_by_class(tmp_path, small_releases, monkeypatch, name):
     pytest.importorskip("PIL")
     folder = write_pictures(tmp_path / "set", name)
     binary, images = load(name, folder=write_binary(tmp_path / "bin", name)), load(name, folder=folder)
@@ -93,7 +91,7 @@ def test_pictures_by_class_are_the_images_of_the_release_in_the_order_of_classes
     assert torch.equal(images.train_images, binary.train_images[order])
     assert images.sha256() == binary.sha256()
     with monkeypatch.context() as patch:
-        patch.setattr(decoded, "read_pictures", None)  # from the cache
+        patch.setattr(picture_cache, "read_pictures", None)  # from the cache
         assert load(name, folder=folder).sha256() == binary.sha256()
     next((folder / "train").rglob("*.png")).unlink()
     count = 99 if name == "CIFAR10" else 19
@@ -101,14 +99,14 @@ def test_pictures_by_class_are_the_images_of_the_release_in_the_order_of_classes
         load(name, folder=folder)
 
 
-def test_a_class_that_cifar_does_not_have_is_refused(tmp_path, small_releases):
+def test_an_unknown_class_folder_is_refused(tmp_path, small_releases):
     folder = write_pictures(tmp_path / "set", "CIFAR10")
     (folder / "train" / "cat").rename(folder / "train" / "lion")
     with pytest.raises(ValueError, match=r"train' must be one of airplane, automobile, .* got lion"):
         load("CIFAR10", folder=folder)
 
 
-def test_the_classes_of_cifar_are_in_alphabetical_order_as_published():
+def test_class_names_are_in_alphabetical_order():
     assert len(set(cifar.TEN.class_names)) == 10
     assert len(set(cifar.HUNDRED.class_names)) == 100
     assert [cifar.HUNDRED.class_names.index(name) for name in ("apple", "boy", "cattle", "worm")] == [
@@ -121,14 +119,14 @@ def test_the_classes_of_cifar_are_in_alphabetical_order_as_published():
         assert list(release.class_names) == sorted(release.class_names)
 
 
-def test_a_python_release_without_its_training_file_is_said(tmp_path, small_releases):
+def test_a_missing_training_file_is_reported(tmp_path, small_releases):
     folder = write_python(tmp_path / "set", "CIFAR100", 2)
     (folder / "train").unlink()
     with pytest.raises(FileNotFoundError, match=r"python release of CIFAR100 needs train in '.*set'"):
         load("CIFAR100", folder=folder)
 
 
-def test_a_batch_as_python_2_wrote_it_is_read(tmp_path):
+def test_a_python_2_batch_is_read(tmp_path):
     """The opcodes of the real data_batch_1, with two labels and an array of 2×3."""
     head = b"\x80\x02}q\x01(U\x0bbatch_labelq\x02U\x15training batch 1 of 5q\x03U\x06labelsq\x04]q\x05(K\x06K\te"
     array = (
@@ -142,7 +140,7 @@ def test_a_batch_as_python_2_wrote_it_is_read(tmp_path):
     assert batch[b"data"].tolist() == [[0, 1, 2], [253, 254, 255]]
 
 
-def test_a_truncated_binary_batch_is_refused_even_at_the_end_of_an_image(tmp_path, small_releases):
+def test_a_truncated_binary_batch_is_refused_at_image_boundaries_too(tmp_path, small_releases):
     folder = write_binary(tmp_path / "set", "CIFAR10")
     path = folder / "data_batch_3.bin"
     os.truncate(path, 19 * 3073)
@@ -178,7 +176,7 @@ def test_a_label_out_of_range_names_its_file(tmp_path, small_releases):
         ({"data": torch.zeros(2)}, "it asks for torch"),
     ],
 )
-def test_a_python_batch_with_something_else_in_it_is_refused(tmp_path, small_releases, batch, said):
+def test_a_malformed_python_batch_is_refused(tmp_path, small_releases, batch, said):
     folder = write_python(tmp_path / "set", "CIFAR10", 2)
     (folder / "data_batch_2").write_bytes(pickle.dumps(batch, 2))
     with pytest.raises(ValueError, match=said) as error:
@@ -186,7 +184,7 @@ def test_a_python_batch_with_something_else_in_it_is_refused(tmp_path, small_rel
     assert "data_batch_2" in str(error.value)
 
 
-def test_a_pickle_that_calls_something_does_not_get_to_call_it(tmp_path):
+def test_a_malicious_pickle_is_not_executed(tmp_path):
     class Evil:
         def __reduce__(self):
             return os.mkdir, (str(tmp_path / "made"),)
@@ -213,7 +211,7 @@ def test_a_pickle_that_calls_something_does_not_get_to_call_it(tmp_path):
         pickle.dumps({b"a": pixels(100)}, 2)[:-30],
     ],
 )
-def test_hostile_and_damaged_pickles_end_in_one_kind_of_error(tmp_path, program):
+def test_malicious_and_damaged_pickles_raise_value_error(tmp_path, program):
     (tmp_path / "p").write_bytes(program)
     with pytest.raises(ValueError, match="p' is not a pickle of plain data"):
         load_plain(tmp_path / "p")

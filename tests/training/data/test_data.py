@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 import torch
 from click.testing import CliRunner
-from data_sets import nothing_but_what_the_test_makes, write_idx  # noqa: F401
+from data_sets import no_other_data, write_idx  # noqa: F401
 
 from palmette.cli import main
 from palmette.training import data
-from palmette.training.data import DATA, SHA256, load, places
+from palmette.training.data import DATA_SETS, data_set, idx, load
 from palmette.training.data.images import mean_and_sd
 
 
-def test_digits_come_along_with_1500_and_297_images():
+def test_digits_are_bundled_with_1500_and_297_images():
     digits = load("digits")
     assert digits.train_images.shape == (1500, 1, 8, 8)
     assert digits.test_images.shape == (297, 1, 8, 8)
@@ -26,31 +26,31 @@ def test_digits_come_along_with_1500_and_297_images():
     assert sorted({*digits.train_images.unique().tolist()}) == list(range(0, 241, 15))
     assert (digits.train_images[0, 0, 0] // 15).tolist() == [0, 0, 5, 13, 9, 1, 0, 0]
     assert mean_and_sd(digits.train_images) == (digits.mean, digits.sd)
-    assert digits.sha256() == SHA256["digits"]
+    assert digits.sha256() == DATA_SETS["digits"].sha256
 
 
-def test_digits_are_small_and_have_their_licence_beside_them():
+def test_digits_are_small_and_carry_their_licence():
     folder = Path(data.__file__).parent
     assert (folder / "digits.npz").stat().st_size < 50_000
     assert "CC BY 4.0" in (folder / "digits.LICENSE.txt").read_text()
 
 
 @pytest.mark.parametrize("name", ["FashionMNIST", "fashion-mnist", "FASHION_MNIST", "fashionmnist"])
-def test_a_name_is_understood_however_it_is_written(name):
+def test_names_ignore_case_hyphens_and_underscores(name):
     assert data.canonical(name) == "FashionMNIST"
 
 
-def test_the_checksum_is_of_the_images_with_their_labels_whatever_their_order():
+def test_checksum_ignores_the_order_of_the_images():
     digits = load("digits")
     order = torch.randperm(1500)
     x, y = digits.train_images, digits.train_labels
-    assert replace(digits, train_images=x[order], train_labels=y[order]).sha256() == SHA256["digits"]
-    assert replace(digits, train_images=x[order]).sha256() != SHA256["digits"]
+    assert replace(digits, train_images=x[order], train_labels=y[order]).sha256() == DATA_SETS["digits"].sha256
+    assert replace(digits, train_images=x[order]).sha256() != DATA_SETS["digits"].sha256
     moved = replace(digits, train_images=digits.test_images, train_labels=digits.test_labels)
-    assert replace(moved, test_images=x, test_labels=y).sha256() != SHA256["digits"]
+    assert replace(moved, test_images=x, test_labels=y).sha256() != DATA_SETS["digits"].sha256
 
 
-def test_images_check_what_they_are_given():
+def test_images_of_a_wrong_type_are_refused():
     digits = load("digits")
     with pytest.raises(ValueError, match=r"must be uint8 N×C×H×W, got torch.float32"):
         replace(digits, train_images=digits.train_images.float())
@@ -60,32 +60,31 @@ def test_images_check_what_they_are_given():
         replace(digits, mean=(0.1, 0.2))
 
 
-def test_places_are_tried_in_order(tmp_path, monkeypatch):
+def test_folders_are_searched_in_order(tmp_path, monkeypatch):
     system = write_idx(tmp_path / "system")
-    place = replace(places.PLACES["FashionMNIST"], system=(str(system),))
-    monkeypatch.setitem(places.PLACES, "FashionMNIST", place)
-    assert places.find("FashionMNIST") == system
+    fashion = replace(idx.FASHION_MNIST, system_folders=(str(system),))
+    assert fashion.find() == system
     cache = write_idx(tmp_path / "cache" / "palmette" / "fashion-mnist")
-    assert places.find("FashionMNIST") == cache
+    assert fashion.find() == cache
     monkeypatch.setenv("PALMETTE_DATA", str(tmp_path / "env"))
-    assert places.find("FashionMNIST") == cache
+    assert fashion.find() == cache
     env = write_idx(tmp_path / "env" / "FashionMNIST" / "raw", packed=True)
-    assert places.find("FashionMNIST") == env
+    assert fashion.find() == env
     given = write_idx(tmp_path / "given")
-    assert places.find("FashionMNIST", given) == given
+    assert fashion.find(given) == given
     inside = write_idx(given / "fashion-mnist")
-    assert places.find("FashionMNIST", given) == inside
-    assert places.find("FashionMNIST", tmp_path / "nowhere") == env
+    assert fashion.find(given) == inside
+    assert fashion.find(tmp_path / "nowhere") == env
 
 
-def test_files_in_a_shared_folder_do_not_pass_for_a_set(tmp_path, monkeypatch):
+def test_files_in_the_data_folder_itself_are_ignored(tmp_path, monkeypatch):
     monkeypatch.setenv("PALMETTE_DATA", str(write_idx(tmp_path / "env")))
     with pytest.raises(FileNotFoundError):
-        places.find("FashionMNIST")
+        DATA_SETS["FashionMNIST"].find()
 
 
-@pytest.mark.parametrize("name", [name for name in DATA if name != "digits"])
-def test_a_set_that_is_missing_is_said_with_where_and_how(tmp_path, name, monkeypatch):
+@pytest.mark.parametrize("name", [name for name in DATA_SETS if name != "digits"])
+def test_a_missing_set_names_the_folders_searched_and_the_download(tmp_path, name, monkeypatch):
     with pytest.raises(
         FileNotFoundError, match=rf"{name} was not found; looked in .*PALMETTE_DATA is not set"
     ) as error:
@@ -109,28 +108,28 @@ def test_a_set_that_is_missing_is_said_with_where_and_how(tmp_path, name, monkey
         ("win32", None, "AppData/Local/palmette"),
     ],
 )
-def test_the_cache_folder_is_where_the_platform_has_it(monkeypatch, platform, variable, end):
+def test_cache_folder_of_each_platform(monkeypatch, platform, variable, end):
     monkeypatch.undo()
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
         monkeypatch.delenv(name, raising=False)
     if variable:
         monkeypatch.setenv(variable, "/own")
     monkeypatch.setattr(sys, "platform", platform)
-    assert places.cache_folder().as_posix().endswith(f"/{end}")
+    assert data_set.cache_folder().as_posix().endswith(f"/{end}")
 
 
-def test_the_command_lists_every_set_and_what_is_wrong(tmp_path):
+def test_command_lists_every_set_and_its_problems(tmp_path):
     write_idx(tmp_path / "mnist")
     (tmp_path / "cifar100").mkdir()
     (tmp_path / "cifar100" / "train.bin").write_bytes(b"short")
     shown = CliRunner().invoke(main, ["data", "--data-dir", str(tmp_path)])
     assert shown.exit_code == 0, shown.output
-    assert "comes with palmette" in shown.output
+    assert "bundled with palmette" in shown.output
     assert str(tmp_path / "mnist") in shown.output
     assert "train.bin' is not whole" in shown.output
     rows = {row["name"]: row for row in json.loads(CliRunner().invoke(main, ["data", "--json"]).output)}
-    assert list(rows) == list(DATA)
-    assert rows["digits"]["sha256"] == SHA256["digits"]
+    assert list(rows) == list(DATA_SETS)
+    assert rows["digits"]["sha256"] == DATA_SETS["digits"].sha256
     assert rows["digits"]["official"] is True
     assert rows["digits"]["shape"] == [1, 8, 8]
     assert rows["CIFAR10"]["found"] is None
@@ -141,7 +140,7 @@ def test_the_command_lists_every_set_and_what_is_wrong(tmp_path):
     assert by_name["CIFAR100"]["found"] == "unreadable"
 
 
-def test_help_of_the_command_waits_for_neither_torch_nor_numpy():
+def test_command_imports_neither_torch_nor_numpy():
     code = "import sys, palmette.cli.data; print([m for m in ('torch', 'numpy', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

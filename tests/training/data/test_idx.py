@@ -7,7 +7,7 @@ import struct
 
 import numpy as np
 import pytest
-from data_sets import idx, nothing_but_what_the_test_makes, pixels, write_idx  # noqa: F401
+from data_sets import idx, no_other_data, pixels, write_idx  # noqa: F401
 
 from palmette.training.data import load
 from palmette.training.data.idx import read_idx
@@ -23,7 +23,7 @@ def test_idx_files_are_read_plain_and_gzipped(tmp_path, name, packed):
     assert not images.augment
 
 
-def test_the_pixel_in_row_and_column_is_where_the_file_has_it(tmp_path):
+def test_pixels_keep_their_row_and_column(tmp_path):
     (tmp_path / "x").write_bytes(idx(np.arange(12, dtype=np.uint8).reshape(1, 3, 4)))
     assert read_idx(tmp_path / "x")[0, 1].tolist() == [4, 5, 6, 7]
 
@@ -42,14 +42,14 @@ def test_the_pixel_in_row_and_column_is_where_the_file_has_it(tmp_path):
         (b"\x1f\x8bnonsense", "is not a whole gzip file"),
     ],
 )
-def test_a_damaged_idx_file_is_named_with_what_is_wrong(tmp_path, body, said):
+def test_a_damaged_idx_file_is_reported_with_its_problem(tmp_path, body, said):
     (tmp_path / "bad-file").write_bytes(body)
     with pytest.raises(ValueError, match=said) as error:
         read_idx(tmp_path / "bad-file")
     assert "bad-file" in str(error.value)
 
 
-def test_labels_that_do_not_fit_their_images_are_refused(tmp_path):
+def test_labels_that_do_not_match_the_images_are_refused(tmp_path):
     folder = write_idx(tmp_path / "set")
     labels = folder / "train-labels-idx1-ubyte"
     labels.write_bytes(idx(np.zeros(19, np.uint8)))
@@ -67,7 +67,7 @@ def test_labels_that_do_not_fit_their_images_are_refused(tmp_path):
 
 
 def test_a_set_without_images_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"images of MNIST in .*set' must be at least one pixel, got none"):
+    with pytest.raises(ValueError, match=r"images of MNIST in .*set' must have at least one pixel, got shape"):
         load("MNIST", folder=write_idx(tmp_path / "set", train=0))
 
 
@@ -75,7 +75,7 @@ def test_a_set_without_images_is_refused(tmp_path):
     ("labels", "held", "name"),
     [("5041921314353617", "MNIST", "FashionMNIST"), ("9003027255095579", "FashionMNIST", "MNIST")],
 )
-def test_the_files_of_one_do_not_pass_for_the_other(tmp_path, labels, held, name):
+def test_mnist_and_fashion_mnist_files_are_told_apart(tmp_path, labels, held, name):
     folder = write_idx(tmp_path / "set", train=16)
     (folder / "train-labels-idx1-ubyte").write_bytes(idx(np.array([*map(int, labels)], np.uint8)))
     with pytest.raises(ValueError, match=rf"set' holds {held}, not {name}"):

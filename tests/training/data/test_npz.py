@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from data_sets import nothing_but_what_the_test_makes, pixels  # noqa: F401
+from data_sets import no_other_data, pixels  # noqa: F401
 
 from palmette.training.data import load
 
@@ -41,25 +41,28 @@ def test_an_npz_with_channels_first_last_or_none(tmp_path, x, shape):
         ({"x_test": pixels(0, 5, 4)}, "x_test .* got uint8"),
         ({"y_train": np.array([0, 1])}, r"training images of own in .*own\.npz' .* got 6 images and 2 labels"),
         ({"y_train": np.array([0.0] * 6)}, r"y_train in .* whole numbers N or N×1, got float64 \(6,\)"),
-        ({"y_train": np.array([-1] * 6)}, "each at least once, got -1 where 0 is due"),
+        ({"y_train": np.array([-1] * 6)}, "each at least once, got -1 where 0 is expected"),
         (
             {"y_train": np.array([1, 2, 3] * 2)},
-            "must be 0, 1, 2 and so on, each at least once, got 1 where 0 is due",
+            "must be 0, 1, 2 and so on, each at least once, got 1 where 0 is expected",
         ),
-        ({"y_train": np.array([0, 1, 10**9] * 2)}, r"y_train in .*own\.npz' .* got 1000000000 where 2 is due"),
+        (
+            {"y_train": np.array([0, 1, 10**9] * 2)},
+            r"y_train in .*own\.npz' .* got 1000000000 where 2",
+        ),
         ({"y_train": np.array([True] * 6)}, r"whole numbers N or N×1, got bool \(6,\)"),
         ({"y_train": np.zeros(6, int), "y_test": np.zeros(2, int)}, r"two or more classes, got 1 in .*own\.npz"),
         ({"y_test": np.array([0, 3])}, "labels of the test images of own .* must be from 0 to 2, got 3"),
         ({"y_test": np.array([{}, {}])}, "could not be read as .npz"),
     ],
 )
-def test_what_is_wrong_with_an_npz_is_said(tmp_path, change, said):
+def test_a_malformed_npz_is_reported_with_its_problem(tmp_path, change, said):
     with pytest.raises(ValueError, match=said):
         load(save_npz(tmp_path / "own.npz", **change))
 
 
 @pytest.mark.parametrize("shape", [(6, 4, 5), (6, 1, 4, 5), (6, 4, 5, 1)])
-def test_images_lie_row_by_row_in_memory_whatever_the_order_in_the_file(tmp_path, shape):
+def test_images_are_contiguous_for_any_order_in_the_file(tmp_path, shape):
     x = np.arange(120, dtype=np.uint8).reshape(shape)
     labels = np.arange(6) % 2
     data = load(
@@ -69,7 +72,7 @@ def test_images_lie_row_by_row_in_memory_whatever_the_order_in_the_file(tmp_path
     assert np.array_equal(data.train_images.numpy(), data.test_images.numpy())
 
 
-def test_damage_anywhere_in_an_npz_is_one_kind_of_error(tmp_path):
+def test_a_damaged_npz_raises_value_error(tmp_path):
     body = save_npz(tmp_path / "own.npz").read_bytes()
     for length in range(0, len(body), 97):
         (tmp_path / "own.npz").write_bytes(body[:length])
@@ -77,7 +80,7 @@ def test_damage_anywhere_in_an_npz_is_one_kind_of_error(tmp_path):
             load(tmp_path / "own.npz")
 
 
-def test_a_file_that_is_no_npz_and_a_path_that_is_not_there(tmp_path):
+def test_other_files_and_missing_paths_are_refused(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"PK\x03\x04 broken")
     (tmp_path / "b.npz").write_bytes(b"")
     (tmp_path / "c.txt").write_text("")

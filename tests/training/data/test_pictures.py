@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 import pytest
-from data_sets import nothing_but_what_the_test_makes  # noqa: F401
+from data_sets import no_other_data  # noqa: F401
 from killing import die, killed_in
 
-from palmette.training.data import decoded, load, tiny_imagenet
+from palmette.training.data import load, picture_cache, tiny_imagenet
 from palmette.training.data.images import mean_and_sd
 from palmette.training.data.pictures import read_pictures
 
@@ -19,8 +19,8 @@ from palmette.training.data.pictures import read_pictures
 def tiny(tmp_path, monkeypatch):
     """TinyImageNet of two classes, with three pictures each to train and one to test."""
     image = pytest.importorskip("PIL.Image")
-    monkeypatch.setitem(tiny_imagenet.__globals__, "_TRAIN", 6)
-    monkeypatch.setitem(tiny_imagenet.__globals__, "_TEST", 2)
+    monkeypatch.setattr(tiny_imagenet, "_TRAIN", 6)
+    monkeypatch.setattr(tiny_imagenet, "_TEST", 2)
     root = tmp_path / "tiny-imagenet-200"
     (root / "val" / "images").mkdir(parents=True)
     (root / "wnids.txt").write_text("n03\nn01\n")
@@ -35,7 +35,7 @@ def tiny(tmp_path, monkeypatch):
     return root
 
 
-def test_tiny_imagenet_is_decoded_once_and_then_read_from_its_cache(tiny, tmp_path, monkeypatch):
+def test_tiny_imagenet_is_decoded_once_and_then_cached(tiny, tmp_path, monkeypatch):
     first = load("TinyImageNet", folder=tmp_path)
     assert first.train_labels.tolist() == [0, 0, 0, 1, 1, 1]
     assert first.test_labels.tolist() == [1, 0]
@@ -43,13 +43,13 @@ def test_tiny_imagenet_is_decoded_once_and_then_read_from_its_cache(tiny, tmp_pa
     assert first.train_images.shape == (6, 3, 64, 64)
     (cached,) = (tmp_path / "cache" / "palmette").iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(decoded, "read_pictures", None)
+        patch.setattr(picture_cache, "read_pictures", None)
         assert load("TinyImageNet", folder=tmp_path).sha256() == first.sha256()
     cached.write_bytes(cached.read_bytes()[:-5])
     assert load("TinyImageNet", folder=tmp_path).sha256() == first.sha256()
 
 
-def test_other_files_are_decoded_again_into_the_same_file(tiny, tmp_path):
+def test_changed_pictures_replace_the_cache_file(tiny, tmp_path):
     from PIL import Image
 
     first = load("TinyImageNet", folder=tiny)
@@ -59,27 +59,27 @@ def test_other_files_are_decoded_again_into_the_same_file(tiny, tmp_path):
     assert [path.name for path in (tmp_path / "cache" / "palmette").iterdir()] == ["tiny-imagenet.safetensors"]
 
 
-def test_what_a_process_left_that_was_killed_while_it_wrote_the_cache_is_removed(tiny, tmp_path, monkeypatch):
+def test_leftovers_of_a_killed_process_are_removed_from_the_cache(tiny, tmp_path, monkeypatch):
     def dies(pixels, path, metadata):
         path.write_bytes(bytes(9))
         die()
 
     cache = tmp_path / "cache" / "palmette"
     with monkeypatch.context() as patch:
-        patch.setattr(decoded, "save_file", dies)
+        patch.setattr(picture_cache, "save_file", dies)
         assert killed_in(lambda: load("TinyImageNet", folder=tiny))
     assert len(list(cache.glob("*/*.safetensors"))) == 1
     load("TinyImageNet", folder=tiny)
     assert [path.name for path in cache.iterdir()] == ["tiny-imagenet.safetensors"]
 
 
-def test_a_cache_that_cannot_be_written_does_no_harm(tiny, tmp_path):
+def test_an_unwritable_cache_is_ignored(tiny, tmp_path):
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / "palmette").write_text("a file where the folder would be")
     assert len(load("TinyImageNet", folder=tiny).train_images) == 6
 
 
-def test_what_is_wrong_with_tiny_imagenet_is_said(tiny):
+def test_problems_of_tiny_imagenet_are_reported(tiny):
     one = tiny / "train" / "n01" / "images" / "n01_0.JPEG"
     one.rename(tiny / "lost.JPEG")
     said = r"has 6 training and 2 validation pictures, .*tiny-imagenet-200' has 5 and 2"
@@ -121,7 +121,7 @@ def test_a_folder_of_pictures_by_class(tmp_path, mode, channels):
     assert (images.mean, images.sd) == mean_and_sd(images.train_images)
 
 
-def test_what_is_wrong_with_a_folder_of_pictures_is_said(tmp_path):
+def test_problems_of_a_picture_folder_are_reported(tmp_path):
     from PIL import Image
 
     folder = write_own(tmp_path / "pets", mode="L")
@@ -136,7 +136,7 @@ def test_what_is_wrong_with_a_folder_of_pictures_is_said(tmp_path):
     with pytest.raises(ValueError, match=r"odd\.png' is not a picture that can be read"):
         load(folder)
     Image.new("RGB", (6, 5)).save(odd)
-    with pytest.raises(ValueError, match="must be grey as those for training"):
+    with pytest.raises(ValueError, match="must be grey like the training part"):
         load(folder)
     odd.unlink()
     (folder / "test" / "bird").mkdir()
@@ -148,16 +148,16 @@ def test_what_is_wrong_with_a_folder_of_pictures_is_said(tmp_path):
         load(folder)
 
 
-def test_a_picture_of_16_bits_is_refused_rather_than_cut_at_255(tmp_path):
+def test_16_bit_pictures_are_refused(tmp_path):
     from PIL import Image
 
     folder = write_own(tmp_path / "scans", mode="L")
     Image.fromarray(np.full((5, 6), 1000, np.uint16)).save(folder / "train" / "cat" / "deep.png")
-    with pytest.raises(ValueError, match=r"deep\.png' .* more than 8 bits a pixel \(mode I;16\)"):
+    with pytest.raises(ValueError, match=r"deep\.png' .* more than 8 bits per channel \(mode I;16\)"):
         load(folder)
 
 
-def test_grey_and_coloured_pictures_together_are_in_colour(tmp_path):
+def test_a_mix_of_grey_and_colour_pictures_is_read_in_colour(tmp_path):
     from PIL import Image
 
     folder = write_own(tmp_path / "pets", mode="L")
@@ -167,18 +167,18 @@ def test_grey_and_coloured_pictures_together_are_in_colour(tmp_path):
     assert images.train_images[:, :, 0, 0].tolist()[:4] == [[0] * 3, [1] * 3, [2] * 3, [1, 2, 3]]
 
 
-def test_a_class_may_be_missing_among_the_test_pictures_but_not_for_training(tmp_path):
+def test_only_the_test_part_may_lack_a_class(tmp_path):
     folder = write_own(tmp_path / "pets")
     for path in (folder / "test" / "cat").iterdir():
         path.unlink()
     (folder / "test" / "cat").rmdir()
     assert load(folder).test_labels.tolist() == [1, 1, 1]
     (folder / "train" / "eel").mkdir()
-    with pytest.raises(ValueError, match=r"must have pictures for training, got none in '.*eel'"):
+    with pytest.raises(ValueError, match=r"must have training pictures, got none in '.*eel'"):
         load(folder)
 
 
-def test_without_test_val_is_the_test_part_and_links_are_followed(tmp_path):
+def test_val_replaces_test_and_links_are_followed(tmp_path):
     folder = write_own(tmp_path / "pets")
     whole = load(folder).sha256()
     (folder / "test").rename(folder / "val")
@@ -197,7 +197,7 @@ def test_without_test_val_is_the_test_part_and_links_are_followed(tmp_path):
         ("train/cat/0.png test/cat/0.png", ValueError, r"two or more classes, got 1 in '.*own'"),
     ],
 )
-def test_a_folder_of_another_layout_is_refused_with_the_right_one(tmp_path, made, error, said):
+def test_a_wrong_folder_layout_is_refused_with_the_right_one(tmp_path, made, error, said):
     image = pytest.importorskip("PIL.Image")
     (tmp_path / "own").mkdir()
     for path in (tmp_path / "own" / name for name in made.split()):
@@ -207,7 +207,7 @@ def test_a_folder_of_another_layout_is_refused_with_the_right_one(tmp_path, made
         load(tmp_path / "own")
 
 
-def test_without_pillow_it_is_said_how_to_get_it(tmp_path, monkeypatch):
+def test_a_missing_pillow_is_reported_with_the_install_command(tmp_path, monkeypatch):
     folder = write_own(tmp_path / "pets")
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ModuleNotFoundError, match=r"read with Pillow: .*palmette\[report\]"):

@@ -1,4 +1,4 @@
-"""The real sets: FashionMNIST of the Debian package, the others in $PALMETTE_DATA, where they are."""
+"""Real data sets, where installed: FashionMNIST of the Debian package, the others in $PALMETTE_DATA."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from data_sets import idx
 
-from palmette.training.data import SHA256, decoded, load, places
-from palmette.training.data.download import REMOTES
+from palmette.training.data import DATA_SETS, load, picture_cache
 from palmette.training.data.idx import read_idx
 from palmette.training.data.images import mean_and_sd
 
@@ -19,18 +18,18 @@ DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
 
 @pytest.mark.skipif(not DEBIAN.is_dir(), reason="the Debian package dataset-fashion-mnist is not installed")
-def test_fashion_mnist_is_the_original_byte_for_byte():
-    for remote in REMOTES["FashionMNIST"]:
-        packed = (DEBIAN / remote.name).read_bytes()
+def test_fashion_mnist_matches_the_release_byte_for_byte():
+    for file in DATA_SETS["FashionMNIST"].downloads:
+        packed = (DEBIAN / file.name).read_bytes()
         assert packed[:4] == b"\x1f\x8b\x08\x00"
         # With the time and the name that its authors' gzip wrote into the header it is the file they published.
-        written = 1504176627 if remote.name.startswith("t10k") else 1504176606
-        name = remote.name.removesuffix(".gz").encode() + b"\0"
+        written = 1504176627 if file.name.startswith("t10k") else 1504176606
+        name = file.name.removesuffix(".gz").encode() + b"\0"
         official = b"\x1f\x8b\x08\x08" + written.to_bytes(4, "little") + b"\0\3" + name + packed[10:]
-        assert hashlib.md5(official).hexdigest() == remote.md5
-        assert idx(read_idx(DEBIAN / remote.name).numpy()) == gzip.decompress(official)
+        assert hashlib.md5(official).hexdigest() == file.md5
+        assert idx(read_idx(DEBIAN / file.name).numpy()) == gzip.decompress(official)
     images = load("FashionMNIST", folder=DEBIAN)
-    assert images.sha256() == SHA256["FashionMNIST"]
+    assert images.sha256() == DATA_SETS["FashionMNIST"].sha256
     assert images.train_images.shape == (60_000, 1, 28, 28)
     assert images.train_labels.bincount().tolist() == [6_000] * 10
     assert mean_and_sd(images.train_images) == (images.mean, images.sd)
@@ -40,7 +39,7 @@ def test_fashion_mnist_is_the_original_byte_for_byte():
 
 def real(name):
     """The folder of a set in $PALMETTE_DATA, if it is there."""
-    folders = [Path(os.environ.get("PALMETTE_DATA", "/nowhere")) / sub for sub in places.PLACES[name].folders]
+    folders = [Path(os.environ.get("PALMETTE_DATA", "/nowhere")) / sub for sub in DATA_SETS[name].folders]
     return next((path for path in folders if path.is_dir()), None)
 
 
@@ -59,14 +58,14 @@ def real(name):
         ),
     ],
 )
-def test_a_real_set_is_the_original(name, counts, found, tmp_path, monkeypatch):
+def test_real_sets_match_the_official_release(name, counts, found, tmp_path, monkeypatch):
     folder = real(name)
     if folder is None:
         pytest.skip(f"$PALMETTE_DATA has no {name}")
     (tmp_path / "file").touch()
-    monkeypatch.setattr(decoded, "cache_folder", lambda: tmp_path / "file")  # no gigabyte is left behind
+    monkeypatch.setattr(picture_cache, "cache_folder", lambda: tmp_path / "file")  # writes no gigabyte
     images = load(name, folder=folder)
-    assert images.sha256() == SHA256[name]
+    assert images.sha256() == DATA_SETS[name].sha256
     assert (len(images.train_images), len(images.test_images)) == counts
     assert mean_and_sd(images.train_images) == found
     if name != "MNIST":

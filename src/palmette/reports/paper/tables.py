@@ -19,7 +19,7 @@ from palmette.pruning.weights import evaluating, prunable
 from palmette.reports.markup import latex, markdown
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import FIGURES, MODEL_NAMES, PaperFigure
-from palmette.studies.paper_cost import SETS, DataSet, shape_of
+from palmette.studies.paper_cost import SETS, DataSize, shape_of
 from palmette.training.models import flops_per_image
 
 if TYPE_CHECKING:
@@ -174,7 +174,7 @@ def _architecture(model: str, figure: PaperFigure) -> Table:
     return Table(figure.number, figure.title, columns, rows, tuple(notes))
 
 
-def layers(model: str, size: DataSet) -> list[tuple[str, int | None, int | None]]:
+def layers(model: str, size: DataSize) -> list[tuple[str, int | None, int | None]]:
     """Layers as the paper writes them, each with its parameters, those of its norm included, and its FLOPs."""
     network = shape_of(model, size)
     found: list[tuple[str, int | None, int | None]] = []

@@ -1,4 +1,4 @@
-"""From uint8 images to what a network takes, a batch at once and where the batch lies."""
+"""Augment and normalise batches of uint8 images on their device."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ PADDING = 4
 
 @dataclass(frozen=True)
 class Shifts:
-    """What was drawn for a batch: which images are flipped, and the corner of each crop in the padded image.
+    """Random augmentation of a batch: whether each image is flipped, and the corner of its crop in the padded
+    image.
 
-    All three have one entry per image. `top` and `left` go from 0 to twice the `PADDING`, which itself leaves an
-    image where it is.
+    `top` and `left` range from 0 to twice the `PADDING`; `PADDING` itself does not move the image.
     """
 
     flip: Tensor
@@ -26,20 +26,20 @@ class Shifts:
 
     @staticmethod
     def drawn_from(bits: Tensor) -> Shifts:
-        """From a random integer below 2^63 for each image: flips with probability ½, crops uniformly."""
+        """Map one random integer below 2^63 per image to a flip with probability ½ and a uniform crop."""
         side = 2 * PADDING + 1
         return Shifts((bits & 1).bool(), (bits >> 1 & 2**31 - 1) % side, (bits >> 32) % side)
 
 
 def shifted(images: Tensor, shifts: Shifts) -> Tensor:
-    """Each image B×C×H×W flipped left to right where drawn, then reflect-padded and cropped to its size.
+    """Flip images B×C×H×W left to right where drawn, then reflect-pad and crop them to their size.
 
-    Reflection does not repeat the edge: left of columns 0 1 2 stand 2 1. Nothing is padded in memory; each
-    pixel is fetched from where it comes from.
+    Reflection does not repeat the edge: 2 1 precede columns 0 1 2. Pixels are gathered by index; no padded copy is
+    made.
     """
     height, width = images.shape[2:]
     if min(height, width) <= PADDING:
-        raise ValueError(f"reflect padding of {PADDING} needs images that are larger, got {height}×{width}")
+        raise ValueError(f"reflect padding of {PADDING} needs larger images, got {height}×{width}")
     device = images.device
     rows = _reflected(shifts.top.to(device) - PADDING, height)
     columns = _reflected(shifts.left.to(device) - PADDING, width)
@@ -50,19 +50,15 @@ def shifted(images: Tensor, shifts: Shifts) -> Tensor:
 
 
 def _reflected(start: Tensor, size: int) -> Tensor:
-    """`size` positions from each `start` on, those outside of 0 … size - 1 reflected back."""
+    """`size` positions from each `start`, reflected into 0 … size - 1."""
     position = (start[:, None] + torch.arange(size, device=start.device)).abs()
     return (size - 1) - ((size - 1) - position).abs()
 
 
 class Preparation:
-    """uint8 images B×C×H×W to float32: (pixel / 255 - mean) / sd, before it the flips and crops that are given.
+    """Convert uint8 images B×C×H×W to float32: optional flips and crops, then (pixel / 255 - mean) / sd.
 
-    Mean and sd are brought to the device once, so that a batch costs no transfer.
-
-    Args:
-        images: the data set, for its mean and sd.
-        device: where the batches lie.
+    Mean and sd of the data set `images` are moved to `device`, that of the batches, once.
     """
 
     def __init__(self, images: Images, *, device: torch.device | str = "cpu") -> None:
@@ -70,7 +66,7 @@ class Preparation:
         self.sd = torch.tensor(images.sd, device=device).view(-1, 1, 1)
 
     def __call__(self, images: Tensor, shifts: Shifts | None = None) -> Tensor:
-        """The batch as floats, after `shifts` if there are any."""
+        """Augment the batch by `shifts`, if given, and normalise it."""
         if shifts is not None:
             images = shifted(images, shifts)
         return normalised(images, self.mean, self.sd)

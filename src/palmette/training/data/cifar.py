@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palmette.training.data.decoded import read_once
+from palmette.training.data.data_set import DataSet, Download
 from palmette.training.data.images import Images, check_labels
+from palmette.training.data.picture_cache import read_cached
 from palmette.training.data.pictures import by_class
-from palmette.training.data.places import find
 from palmette.training.data.plain_pickle import load_plain
 
 _PIXELS = 3 * 32 * 32
@@ -31,13 +31,13 @@ wardrobe whale willow_tree wolf woman worm
 
 @dataclass(frozen=True)
 class _Release:
-    """How one of the two is laid out: files with their number of images, and where the label stands."""
+    """Layout of CIFAR10 or CIFAR100: files with their number of images, position of the label, mean and sd."""
 
     name: str
     class_names: tuple[str, ...]
     train: tuple[tuple[str, int], ...]
     test: tuple[str, int]
-    label_bytes: int  # the last of them is the label
+    label_bytes: int  # before the pixels; the last is the label
     label_key: str
     mean: tuple[float, float, float]
     sd: tuple[float, float, float]
@@ -51,7 +51,7 @@ TEN = _Release(
     label_bytes=1,
     label_key="labels",
     mean=(0.4914, 0.4822, 0.4465),
-    sd=(0.2023, 0.1994, 0.2010),  # within an image, on average; of all pixels it is .2470, .2435, .2616
+    sd=(0.2023, 0.1994, 0.2010),  # mean over images; over all pixels .2470, .2435, .2616
 )
 HUNDRED = _Release(
     name="CIFAR100",
@@ -65,34 +65,18 @@ HUNDRED = _Release(
 )
 
 
-def cifar10(folder: Path | None = None) -> Images:
-    """CIFAR10, 50,000 and 10,000 photographs of 32×32 in 10 classes. Krizhevsky 2009.
-
-    Mean and sd, here and for CIFAR100, are those of the authors of the PQ Index.
-    """
-    return read_release(TEN, find("CIFAR10", folder))
-
-
-def cifar100(folder: Path | None = None) -> Images:
-    """CIFAR100, 50,000 and 10,000 photographs of 32×32 in 100 classes (the fine labels). Krizhevsky 2009."""
-    return read_release(HUNDRED, find("CIFAR100", folder))
-
-
 def read_release(release: _Release, folder: Path) -> Images:
-    """Read whichever layout is in `folder`."""
+    """Read the binary release, the pictures or the python release, whichever is in `folder`."""
     if (folder / f"{release.train[0][0]}.bin").is_file():
         parts = [_binary(folder / f"{file}.bin", count, release) for file, count in (*release.train, release.test)]
     elif (folder / "train").is_dir():
         parts = _pictures(folder, release)
     else:
         parts = [_python(folder / file, count, release) for file, count in (*release.train, release.test)]
-    *train, (test_images, test_labels) = parts
+    *train, test = parts
     images, labels = (torch.cat(tensors) for tensors in zip(*train, strict=True))
     return Images(
-        images,
-        labels,
-        test_images,
-        test_labels,
+        *(images, labels, *test),
         classes=len(release.class_names),
         name=release.name,
         mean=release.mean,
@@ -111,7 +95,7 @@ def _pictures(folder: Path, release: _Release) -> list[tuple[Tensor, Tensor]]:
             raise ValueError(f"{rule}, {str(folder / part)!r} has {len(found):,}")
         paths.append(found)
         labels.append(numbers)
-    images = read_once(release.name.lower(), folder, *paths, shape=(3, 32, 32))
+    images = read_cached(release.name.lower(), folder, *paths, shape=(3, 32, 32))
     return list(zip(images, labels, strict=True))
 
 
@@ -146,3 +130,25 @@ def _python(path: Path, count: int, release: _Release) -> tuple[Tensor, Tensor]:
 def _checked(pixels: Tensor, labels: Tensor, path: Path, release: _Release) -> tuple[Tensor, Tensor]:
     check_labels(labels, len(pixels), len(release.class_names), f"the images in {str(path)!r}")
     return pixels.reshape(-1, 3, 32, 32), labels
+
+
+_TORONTO = "https://www.cs.toronto.edu/~kriz"
+# 50,000 and 10,000 photographs of 32×32, in 10 and 100 classes (fine labels). Krizhevsky 2009; mean and sd of Diao
+# et al. 2023.
+CIFAR10 = DataSet(
+    "CIFAR10",
+    lambda folder: read_release(TEN, folder),
+    sha256="cb4f9c8a05f08f14b1b9b43b8c6c4b877c55ba9236381e93701e6b47c10942c3",
+    folders=("cifar-10-batches-bin", "cifar-10-batches-py", "cifar10", "CIFAR10", "CIFAR-10"),
+    markers=("data_batch_1.bin", "data_batch_1", "train/airplane"),
+    downloads=(Download(f"{_TORONTO}/cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),),
+)
+CIFAR100 = DataSet(
+    "CIFAR100",
+    lambda folder: read_release(HUNDRED, folder),
+    # Of the PNG files: the authors' archive was not at hand.
+    sha256="cb8e83a53fdb301ed75a357bc37a99a55d7cf0ce1c872500b951af4af0c2e999",
+    folders=("cifar-100-binary", "cifar-100-python", "cifar100", "CIFAR100", "CIFAR-100", "CIFAR-100-dataset"),
+    markers=("train.bin", "meta", "train/apple"),
+    downloads=(Download(f"{_TORONTO}/cifar-100-binary.tar.gz", "03b5dce01913d631647c71ecec9e9cb8"),),
+)

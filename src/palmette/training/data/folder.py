@@ -17,28 +17,27 @@ _ARRAYS = ("x_train", "y_train", "x_test", "y_test")
 def read_folder(folder: Path) -> Images:
     """Pictures in `folder`/train/CLASS/… and `folder`/test/CLASS/…, all of one size, grey or in colour.
 
-    Without a folder test, val is the test part. Classes are numbered in the order of the names of their folders.
-    Mean and sd are those of the training part. Nothing is flipped or cropped: whether that keeps the meaning of a
-    picture only its owner knows.
+    Without a folder test, val is the test part. Classes are numbered in the order of their folder names. Mean and
+    sd are those of the training part. Images are not augmented, since flips and crops may change what they show.
     """
     test = next((folder / part for part in ("test", "val") if (folder / part).is_dir()), None)
     if test is None or not (folder / "train").is_dir():
         rule = "needs two folders, train and test (or val), each with a folder of pictures for every class"
         there = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
-        raise FileNotFoundError(f"a data set of one's own {rule}; {str(folder)!r} has {there}")
+        raise FileNotFoundError(f"a data set of your own {rule}; {str(folder)!r} has {there}")
     paths, train_labels, names = by_class(folder / "train")
     train_images = read_pictures(paths)
     channels, height, width = train_images.shape[1:]
     paths, test_labels, _ = by_class(test, names)
     test_images = read_pictures(paths, shape=(channels, height, width))
-    return _own(train_images, train_labels, test_images, test_labels, folder, len(names))
+    return _images((train_images, train_labels, test_images, test_labels), folder, len(names))
 
 
 def read_npz(path: Path) -> Images:
-    """The arrays x_train, y_train, x_test and y_test of a NumPy file.
+    """Arrays x_train, y_train, x_test and y_test of a NumPy file.
 
-    Images are uint8 N×H×W, N×H×W×C or N×C×H×W; labels are whole numbers N or N×1, from 0, each of them at least
-    once in y_train. Mean, sd and augmentation are as for `read_folder`.
+    Images are uint8 N×H×W, N×H×W×C or N×C×H×W. Labels are whole numbers N or N×1, from 0, each at least once in
+    y_train. Mean, sd and augmentation are as for `read_folder`.
     """
     try:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
@@ -50,42 +49,24 @@ def read_npz(path: Path) -> Images:
         raise
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(f"{str(path)!r} could not be read as .npz: {error}") from error
-    train_images, test_images = (_images(arrays[name], name, path) for name in ("x_train", "x_test"))
+    train_images, test_images = (_pixels(arrays[name], name, path) for name in ("x_train", "x_test"))
     train_labels, test_labels = (_labels(arrays[name], name, path) for name in ("y_train", "y_test"))
     found = train_labels.unique().tolist()
     if found != list(range(len(found))):
         due, got = next(pair for pair in enumerate(found) if pair[0] != pair[1])
         rule = "must be 0, 1, 2 and so on, each at least once"
-        raise ValueError(f"the labels y_train in {str(path)!r} {rule}, got {got} where {due} is due")
-    return _own(train_images, train_labels, test_images, test_labels, path, len(found))
+        raise ValueError(f"the labels y_train in {str(path)!r} {rule}, got {got} where {due} is expected")
+    return _images((train_images, train_labels, test_images, test_labels), path, len(found))
 
 
-def _own(
-    train_images: Tensor,
-    train_labels: Tensor,
-    test_images: Tensor,
-    test_labels: Tensor,
-    path: Path,
-    classes: int,
-) -> Images:
+def _images(parts: tuple[Tensor, Tensor, Tensor, Tensor], path: Path, classes: int) -> Images:
     if classes < 2:
         raise ValueError(f"a data set must have two or more classes, got {classes} in {str(path)!r}")
-    mean, sd = mean_and_sd(train_images)
-    return Images(
-        train_images,
-        train_labels,
-        test_images,
-        test_labels,
-        classes=classes,
-        name=path.stem,
-        mean=mean,
-        sd=sd,
-        augment=False,
-        source=str(path),
-    )
+    mean, sd = mean_and_sd(parts[0])
+    return Images(*parts, classes=classes, name=path.stem, mean=mean, sd=sd, augment=False, source=str(path))
 
 
-def _images(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, path: Path) -> Tensor:
+def _pixels(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, path: Path) -> Tensor:
     rule = f"{name} in {str(path)!r} must be uint8 N×H×W, or N×H×W×C or N×C×H×W with 1 or 3 channels"
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.size == 0:
         raise ValueError(f"{rule}, got {array.dtype} {array.shape}")

@@ -5,37 +5,26 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from palmette.training.data.data_set import DataSet, Download
 from palmette.training.data.images import Images
-from palmette.training.data.places import find
 
-# Both sets have the same file names: one that lies in the other's folder is known by its first training labels.
+# Both sets have the same file names, so the first training labels tell them apart.
 _FIRST_LABELS = {
     (5, 0, 4, 1, 9, 2, 1, 3, 1, 4, 3, 5, 3, 6, 1, 7): "MNIST",
     (9, 0, 0, 3, 0, 2, 7, 2, 5, 5, 0, 9, 5, 5, 7, 9): "FashionMNIST",
 }
-
-
-def mnist(folder: Path | None = None) -> Images:
-    """MNIST, 60,000 and 10,000 handwritten digits of 28×28. LeCun, Cortes and Burges 1998."""
-    return _read("MNIST", find("MNIST", folder), (0.1307,), (0.3081,))
-
-
-def fashion_mnist(folder: Path | None = None) -> Images:
-    """FashionMNIST, 60,000 and 10,000 pictures of clothes of 28×28. Xiao, Rasul and Vollgraf 2017.
-
-    Mean and sd are those of the authors of the PQ Index.
-    """
-    return _read("FashionMNIST", find("FashionMNIST", folder), (0.2860,), (0.3530,))
+_MARKERS = ("train-images-idx3-ubyte", "train-images-idx3-ubyte.gz")
 
 
 def read_idx(path: Path) -> Tensor:
-    """The uint8 array of an IDX file, plain or gzipped.
+    """Read the uint8 array of an IDX file, plain or gzipped.
 
     The header is two zero bytes, the type (8 for bytes), the number of dimensions, then each of them as a
     big-endian 32-bit number. LeCun, "The MNIST database of handwritten digits".
@@ -59,24 +48,13 @@ def read_idx(path: Path) -> Tensor:
     return torch.from_numpy(np.frombuffer(raw, np.uint8, want, start).reshape(shape).copy())
 
 
-def _read(name: str, folder: Path, mean: tuple[float, ...], sd: tuple[float, ...]) -> Images:
+def _read(name: str, mean: float, sd: float, folder: Path) -> Images:
     train_images, train_labels = _part(folder, "train")
-    held = _FIRST_LABELS.get(tuple(train_labels[:16].tolist()), name)
-    if held != name:
-        raise ValueError(f"{str(folder)!r} holds {held}, not {name}: the files of both have the same names")
-    test_images, test_labels = _part(folder, "t10k")
-    return Images(
-        train_images,
-        train_labels,
-        test_images,
-        test_labels,
-        classes=10,
-        name=name,
-        mean=mean,
-        sd=sd,
-        augment=False,
-        source=str(folder),
-    )
+    found = _FIRST_LABELS.get(tuple(train_labels[:16].tolist()), name)
+    if found != name:
+        raise ValueError(f"{str(folder)!r} holds {found}, not {name}: the files of both have the same names")
+    parts = (train_images, train_labels, *_part(folder, "t10k"))
+    return Images(*parts, classes=10, name=name, mean=(mean,), sd=(sd,), augment=False, source=str(folder))
 
 
 def _part(folder: Path, part: str) -> tuple[Tensor, Tensor]:
@@ -92,3 +70,42 @@ def _part(folder: Path, part: str) -> tuple[Tensor, Tensor]:
             raise ValueError(f"{what} must have {dims} dimensions, {str(path)!r} has shape {tuple(array.shape)}")
         pair.append(array)
     return pair[0].unsqueeze(1), pair[1].long()
+
+
+def _downloads(url: str, *md5: str) -> tuple[Download, ...]:
+    files = (f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
+    return tuple(Download(f"{url}/{file}", digest) for file, digest in zip(files, md5, strict=True))
+
+
+# 60,000 and 10,000 handwritten digits of 28×28. LeCun, Cortes and Burges 1998.
+MNIST = DataSet(
+    "MNIST",
+    partial(_read, "MNIST", 0.1307, 0.3081),
+    sha256="fbe7fe16df5a24bd38eda4fe87de8afdf53e6140d985c905c64c6d43960e3a67",
+    folders=("mnist", "MNIST", "MNIST/raw"),
+    markers=_MARKERS,
+    downloads=_downloads(
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+)
+# 60,000 and 10,000 pictures of clothes of 28×28. Xiao, Rasul and Vollgraf 2017; mean and sd of Diao et al. 2023.
+FASHION_MNIST = DataSet(
+    "FashionMNIST",
+    partial(_read, "FashionMNIST", 0.2860, 0.3530),
+    sha256="bc3e2fc8009243b94f20b9de872029872154c40451a7326ef1250968af2e8dfc",
+    folders=("fashion-mnist", "FashionMNIST", "FashionMNIST/raw"),
+    markers=_MARKERS,
+    system_folders=("/usr/share/datasets/fashion-mnist",),
+    install="`apt-get install dataset-fashion-mnist` on Debian and Ubuntu",
+    downloads=_downloads(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
+    ),
+)

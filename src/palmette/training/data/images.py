@@ -1,4 +1,4 @@
-"""Images: what every reader gives, checked once."""
+"""`Images`: a data set in memory, as every reader returns it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch import Tensor
 class Images:
     """A data set as tensors: uint8 images N×C×H×W, int64 labels from 0 to `classes` - 1.
 
-    `mean` and `sd`, one number per channel, belong to pixels divided by 255. `augment` says whether training
-    images are to be flipped and cropped; `source` says where the set was read.
+    `mean` and `sd`, one number per channel, are of pixels divided by 255. With `augment`, training images are
+    flipped and cropped. `source` is the path that was read.
 
     >>> x, y = torch.zeros(4, 1, 2, 2, dtype=torch.uint8), torch.tensor([0, 1, 0, 1])
     >>> Images(x, y, x[:2], y[:2], classes=2, name="tiny", mean=(0.0,), sd=(1.0,), augment=False)
@@ -43,7 +43,7 @@ class Images:
             if images.dtype != torch.uint8 or images.dim() != 4:
                 raise ValueError(f"{what} must be uint8 N×C×H×W, got {images.dtype} {tuple(images.shape)}")
             if images.numel() == 0:
-                raise ValueError(f"{what} must be at least one pixel, got none: shape {tuple(images.shape)}")
+                raise ValueError(f"{what} must have at least one pixel, got shape {tuple(images.shape)}")
             check_labels(labels, len(images), self.classes, what)
         if self.test_images.shape[1:] != self.shape:
             got = f"{_by(self.shape)} and {_by(self.test_images.shape[1:])}"
@@ -64,15 +64,15 @@ class Images:
 
     @cached_property
     def train_floats(self) -> Tensor:
-        """The training images as a network takes them, not augmented; made when first asked for, and kept."""
+        """Normalised training images, not augmented; computed on first use and kept."""
         mean, sd = (torch.tensor(x, device=self.train_images.device).view(-1, 1, 1) for x in (self.mean, self.sd))
         return normalised(self.train_images, mean, sd)
 
     def sha256(self) -> str:
-        """SHA-256 of the contents: the same in whatever order the images are, in whatever files they came.
+        """SHA-256 of the contents, independent of the order of the images and of the file format.
 
-        Each image, after its label as 8 bytes, has a SHA-256; those of a part are sorted and give another; those
-        of the training and the test part give the last one. Hence CIFAR10 has one and the same as binary release,
+        Each image, after its label as 8 bytes, has a SHA-256. The sorted digests of a part have a SHA-256, and
+        those of the training and the test part have the final one. CIFAR10 has the same digest as binary release,
         as python release and as a folder of PNG files.
         """
         parts = (self.train_images, self.train_labels), (self.test_images, self.test_labels)
@@ -92,7 +92,7 @@ def _digest(images: Tensor, labels: Tensor) -> bytes:
 
 
 def check_labels(labels: Tensor, count: int, classes: int, what: str) -> None:
-    """Raise `ValueError` unless there are `count` int64 labels, all from 0 to `classes` - 1."""
+    """Raise `ValueError` unless `labels` are `count` int64 values from 0 to `classes` - 1."""
     if labels.dtype != torch.int64 or labels.dim() != 1:
         raise ValueError(f"the labels of {what} must be a row of int64, got {labels.dtype} {tuple(labels.shape)}")
     if len(labels) != count:
@@ -108,8 +108,7 @@ def check_labels(labels: Tensor, count: int, classes: int, what: str) -> None:
 def mean_and_sd(images: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of each channel of uint8 images divided by 255, to four digits.
 
-    They come from the counts of the 256 values, hence exactly and without a copy as float. A channel without any
-    variation gets sd 1.
+    Computed from the counts of the 256 values, exactly and without a float copy. A constant channel gets sd 1.
 
     >>> mean_and_sd(torch.tensor([0, 255], dtype=torch.uint8).reshape(2, 1, 1, 1))
     ((0.5,), (0.5,))

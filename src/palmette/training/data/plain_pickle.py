@@ -1,4 +1,4 @@
-"""Pickle files that may hold nothing but numbers, strings, bytes, lists, dicts and numpy arrays of numbers."""
+"""Pickle files restricted to numbers, strings, bytes, lists, dicts and numpy arrays of numbers."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import numpy as np
 
 
 def load_plain(path: Path) -> Any:
-    """What a pickle file holds, if it is plain data; `ValueError` names whatever else is in it.
+    """Load a pickle file of plain data; `ValueError` names anything else in it.
 
-    A pickle is a program that may call anything. This one may call three stand-ins, enough to build arrays. They
-    have no attributes that a pickle could change. Strings of Python 2 come out as bytes.
+    A pickle is a program that may call anything. Here it may call three stand-ins, enough to build arrays and
+    without attributes that it could change. Strings of Python 2 are loaded as bytes.
     """
     try:
         with path.open("rb") as file:
@@ -25,7 +25,7 @@ def load_plain(path: Path) -> Any:
 
 
 class _EmptyArray:
-    """In place of numpy's `_reconstruct`: an empty array, which the pickle then fills."""
+    """Stand-in for numpy's `_reconstruct`: an empty array, which the pickle then fills."""
 
     __slots__ = ()
 
@@ -36,7 +36,7 @@ class _EmptyArray:
 
 
 class _Number:
-    """In place of `numpy.dtype`: the types of numbers, never objects or structures."""
+    """Stand-in for `numpy.dtype`: types of numbers, never objects or structures."""
 
     __slots__ = ()
 
@@ -48,7 +48,7 @@ class _Number:
 
 
 class _Encode:
-    """In place of `_codecs.encode`: how Python 3 writes bytes in an old pickle protocol."""
+    """Stand-in for `_codecs.encode`, with which Python 3 writes bytes in an old pickle protocol."""
 
     __slots__ = ()
 

@@ -1,17 +1,18 @@
-"""A validation part, cut from the training images: for whoever has to choose, since test data chooses nothing."""
+"""A validation part, split off the training images, because nothing is chosen by test data."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from palmette.training.data.images import Images
+    from palmette.training.data.images import Images
 
 
 def usual_size(total: int) -> int:
-    """How many of `total` training images are held out where nobody says how many: 5,000, or a tenth, or one.
+    """Default size of the validation part of `total` training images: a tenth, at least 1, at most 5,000.
 
     >>> usual_size(60_000), usual_size(1_500)
     (5000, 150)
@@ -20,11 +21,13 @@ def usual_size(total: int) -> int:
 
 
 def validation_split(images: Images, *, seed: int, count: int) -> tuple[Images, Tensor, Tensor]:
-    """The set without its validation part, and the images and labels of that part.
+    """Split `images` into the set without its validation part, and the images and labels of that part.
 
-    `count` images are drawn by `seed`, the same on every machine. Both parts keep the order of the file; the test
-    part is left alone.
+    `seed` draws `count` images, the same on every machine. Both parts keep the order of the file; the test part
+    does not change.
     """
+    import torch
+
     total = len(images.train_images)
     if not 0 < count < total:
         raise ValueError(f"a validation part must have 1 to {total - 1} of {total} training images, got {count}")

@@ -1,4 +1,4 @@
-"""TinyImageNet: the official folder."""
+"""TinyImageNet, in the folder layout of the official release."""
 
 from __future__ import annotations
 
@@ -7,33 +7,31 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from palmette.training.data.decoded import read_once
+from palmette.training.data.data_set import DataSet, Download
 from palmette.training.data.images import Images
-from palmette.training.data.places import find
+from palmette.training.data.picture_cache import read_cached
 
 _TRAIN, _TEST = 100_000, 10_000
 
 
-def tiny_imagenet(folder: Path | None = None) -> Images:
-    """TinyImageNet, 100,000 and 10,000 photographs of 64×64 in 200 classes. Stanford CS231n, Le and Yang 2015.
+def read_tiny_imagenet(root: Path) -> Images:
+    """Read 100,000 training and 10,000 test photographs of 64×64 in 200 classes.
 
-    The test part here is the official validation part, since the labels of the official one are not published.
-    Classes are numbered in the order of their WordNet names. Mean and sd are those of the authors of the PQ Index.
-    The pictures are decoded the first time; what they give, 1.35 GB, stays in the cache folder.
+    The test part is the official validation part, because the labels of the official test part are not published.
+    Classes are numbered in the order of their WordNet names. Mean and sd are those of Diao et al. 2023. Pictures
+    are decoded once and then read from the cache folder (1.35 GB).
+
+    Stanford CS231n, Le and Yang 2015.
     """
-    root = find("TinyImageNet", folder)
     names = tuple(sorted((root / "wnids.txt").read_text().split()))
     train, train_labels = _training(root, names)
     test, test_labels = _validation(root, names)
     if (len(train), len(test)) != (_TRAIN, _TEST):
         rule = f"has {_TRAIN:,} training and {_TEST:,} validation pictures"
         raise ValueError(f"TinyImageNet {rule}, {str(root)!r} has {len(train):,} and {len(test):,}")
-    train_images, test_images = read_once("tiny-imagenet", root, train, test, shape=(3, 64, 64))
+    train_images, test_images = read_cached("tiny-imagenet", root, train, test, shape=(3, 64, 64))
     return Images(
-        train_images,
-        train_labels,
-        test_images,
-        test_labels,
+        *(train_images, train_labels, test_images, test_labels),
         classes=len(names),
         name="TinyImageNet",
         mean=(0.485, 0.456, 0.406),
@@ -70,3 +68,13 @@ def _validation(root: Path, names: tuple[str, ...]) -> tuple[list[Path], Tensor]
         paths.append(root / "val" / "images" / words[0])
         labels.append(number[words[1]])
     return paths, torch.tensor(labels)
+
+
+TINY_IMAGENET = DataSet(
+    "TinyImageNet",
+    read_tiny_imagenet,
+    sha256="5c64fd42c34a36fc5fcea8f4ab9bc611136e03e4422b19a5a7335a0e229f9254",  # JPEG files decoded by Pillow 13
+    folders=("tiny-imagenet-200", "TinyImageNet"),
+    markers=("wnids.txt",),
+    downloads=(Download("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+)

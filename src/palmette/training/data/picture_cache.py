@@ -1,4 +1,4 @@
-"""Pictures of a known set: decoded once, afterwards read from one file in the cache folder."""
+"""Pictures of a named data set: decoded once, then read from one file in the cache folder."""
 
 from __future__ import annotations
 
@@ -11,26 +11,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from palmette.training.data.data_set import cache_folder
+from palmette.training.data.download import scratch_folder
 from palmette.training.data.pictures import read_pictures
-from palmette.training.data.places import cache_folder, scratch
 
 
-def read_once(
+def read_cached(
     name: str, root: Path, train: Sequence[Path], test: Sequence[Path], *, shape: tuple[int, int, int]
 ) -> tuple[Tensor, Tensor]:
-    """The pictures of both parts, as `read_pictures` gives them, from the cache file of `name` if it fits.
+    """Read the pictures of both parts as `read_pictures` does, from the cache file of `name` if it is valid.
 
-    It fits as long as the paths below `root`, sizes and times of all files are what they were. There is one file
-    for a name: other pictures take its place.
+    The cache is valid while the paths below `root`, sizes and times of all files stay the same. Each name has one
+    cache file, which other pictures replace.
     """
     cached = cache_folder() / f"{name}.safetensors"
     fingerprint = _fingerprint(root, [*train, *test])
     if (found := _from_cache(cached, fingerprint)) is not None:
         return found
     pixels = {"train": read_pictures(train, shape=shape), "test": read_pictures(test, shape=shape)}
-    with suppress(OSError, SafetensorError):  # a cache that cannot be written costs time, nothing else
+    with suppress(OSError, SafetensorError):  # without a cache, loading is only slower
         cached.parent.mkdir(parents=True, exist_ok=True)
-        with scratch(cached) as folder:
+        with scratch_folder(cached) as folder:
             save_file(pixels, folder / cached.name, {"fingerprint": fingerprint})
             (folder / cached.name).replace(cached)
     return pixels["train"], pixels["test"]
