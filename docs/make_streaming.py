@@ -23,7 +23,7 @@ import torch
 from make_checkpoints import PAGE
 from marks import renewed
 
-from palmette.checkpoints.formats import safetensors as shards
+from palmette.checkpoints.formats import raw
 from palmette.checkpoints.prune import Writer
 
 SIDE = 4096
@@ -90,9 +90,9 @@ def table(folder: Path, sizes: tuple[int, ...]) -> str:
         file = folder / "palmette-synthetic.safetensors"
         try:
             make(file, size)
-            before = read_seconds(file), read_seconds(file, shards.DONTCACHE)
+            before = read_seconds(file), read_seconds(file, raw.DONTCACHE)
             runs = [measured(file) for _ in range(1 if size >= 10**10 else 3)]
-            after = read_seconds(file), read_seconds(file, shards.DONTCACHE)
+            after = read_seconds(file), read_seconds(file, raw.DONTCACHE)
             plain, past_cache = map(statistics.mean, zip(before, after, strict=True))
             taken, total = file.stat().st_size, statistics.median(run["seconds"] for run in runs)
             worked = statistics.median(run["worked"] for run in runs)

@@ -14,8 +14,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import palmette as pm
-from palmette.checkpoints.formats import pickles
-from palmette.checkpoints.formats import safetensors as shards
+from palmette.checkpoints.formats import pickles, raw
 from palmette.checkpoints.open import open_checkpoint
 from palmette.checkpoints.prune import prune_checkpoint
 from palmette.errors import NotReadable
@@ -84,7 +83,7 @@ def test_large_files_of_torch_are_read_in_parts(tmp_path, monkeypatch, nesting):
 @pytest.mark.parametrize("past_cache", [0, math.inf])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_safetensors_are_read_in_parts(tmp_path, monkeypatch, dtype, past_cache):
-    monkeypatch.setattr(shards, "PAST_CACHE", past_cache)
+    monkeypatch.setattr(raw, "PAST_CACHE", past_cache)
     model = net().to(dtype)
     save_file(model.state_dict(), tmp_path / "a.safetensors")
     checkpoint = open_checkpoint(tmp_path / "a.safetensors")
@@ -144,7 +143,7 @@ def test_of_a_folder_with_several_forms_the_one_is_read_that_transformers_loads(
 def test_masks_that_are_damaged_are_named(tmp_path):
     save_file({"a.weight": torch.ones(2, 2)}, tmp_path / "a.safetensors")
     (tmp_path / "a.masks.safetensors").write_bytes(b"junk")
-    with pytest.raises(ValueError, match=r"a.masks.safetensors beside it is damaged"):
+    with pytest.raises(ValueError, match=r"a.masks.safetensors next to it is damaged"):
         open_checkpoint(tmp_path / "a.safetensors")
 
 
@@ -274,7 +273,7 @@ def test_patterns_decide_and_errors_name_what_is_there(tmp_path):
 def test_a_damaged_config_beside_the_weights_is_named(tmp_path, text):
     save_file({"lm_head.weight": torch.ones(2, 2)}, tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_bytes(text)
-    with pytest.raises(NotReadable, match=r"could not be read: config.json beside it is damaged$"):
+    with pytest.raises(NotReadable, match=r"could not be read: config.json next to it is damaged$"):
         open_checkpoint(tmp_path)
 
 

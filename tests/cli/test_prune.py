@@ -311,7 +311,7 @@ def test_masks_that_belong_to_another_model_are_refused(tmp_path):
     saved(nn.Linear(4, 4), tmp_path / "a.safetensors")
     pm.Masks({"weight": torch.ones(2, 2, dtype=torch.bool)}).save(tmp_path / "a.masks.safetensors")
     said = refused(tmp_path / "a.safetensors", "-o", tmp_path / "out.safetensors")
-    assert "a.masks.safetensors beside it belongs to another model: 'weight' differs" in said
+    assert "a.masks.safetensors next to it belongs to another model: 'weight' differs" in said
 
 
 # Calibration
@@ -324,8 +324,8 @@ def test_masks_beside_weights_that_came_back_are_not_believed(tmp_path, dtype):
     assert run(tmp_path / "b.safetensors", "-o", tmp_path / "c.safetensors").exit_code == 0
     save_file({"weight": torch.ones(20, 30).to(dtype)}, tmp_path / "b.safetensors")
     said = refused(tmp_path / "b.safetensors", "-o", tmp_path / "d.safetensors")
-    assert "it has weights where b.masks.safetensors beside it has none" in said
-    assert "(remove them to go on without)" in said
+    assert "it has weights where b.masks.safetensors next to it has none" in said
+    assert "(remove them to continue without)" in said
     assert not (tmp_path / "d.safetensors").exists()
 
 
@@ -438,7 +438,7 @@ def test_a_second_calibrated_cut_goes_on_from_the_masks_of_the_first(tmp_path, t
     state = load_file(first / "model.safetensors")
     save_file({name: value + 0.1 for name, value in state.items()}, first / "model.safetensors", {"format": "pt"})
     said = refused(first, "-o", tmp_path / "third", "--calibrate", text, "--density", "0.5")
-    assert "it has weights where model.masks.safetensors beside it has none" in said
+    assert "it has weights where model.masks.safetensors next to it has none" in said
     assert not (tmp_path / "third").exists()
     assert before.kept == 2 * after.kept
     assert f"Cut {after.kept:,} of {before.kept:,} weights; 25.0% of all" in result.output

@@ -12,9 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from palmette.checkpoints.formats.safetensors import masks_file, read
-from palmette.checkpoints.open import readable
+from palmette.checkpoints.formats.safetensors import masks_file, tensors_of
 from palmette.checkpoints.prune import CheckpointCut, LayerCut, place_for
+from palmette.checkpoints.read_errors import readable
 from palmette.compression.packing import save
 from palmette.errors import first_line
 from palmette.measures.pq import index_of_rows
@@ -120,7 +120,7 @@ def _masks_beside(source: Path) -> dict[str, Tensor]:
     """What earlier cuts have kept of the weights, by name; nothing where there was none."""
     file = source / "model.safetensors"
     with readable(file):
-        stored = read(file)[0] if file.is_file() else []
+        stored = tensors_of(file)[0] if file.is_file() else []
         return {t.name: t.kept(0, t.shape[0]) for t in stored if t.kept is not None}
 
 

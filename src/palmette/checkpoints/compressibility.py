@@ -12,25 +12,25 @@ from palmette.pruning.text_table import aligned
 
 @dataclass(frozen=True)
 class Measurement:
-    """What was found out about a layer, or about all layers together.
+    """Measurements of a layer, or of all layers together.
 
     Args:
-        name: of the weight; "all" for the whole.
-        shape: of the weight; empty for the whole.
-        dtype: of the values, such as "float32".
-        coding: the integer format they were unpacked from, such as "Q4_1"; empty for floats.
-        levels: how many different magnitudes there are (of more than 2^18 entries, at least so many).
-        entries: all of them, those pruned before included.
-        d: those that count: not pruned before.
-        zeros: of these, exactly zero.
-        pq_index, gini_index, hoyer: measures of sparsity; None where there is none, as for zeros alone.
-        retained_lower_bound: so many of the `d` at least are needed, by Theorem 2.
-        removable: the share of the `d` that is left then: what the PQI bound lets go.
-        tail_mass: what that share, the smallest, weighs over what stays: :math:`\\eta_r` of that cut, counted.
-        sap_cut: scope -> how many SAP would cut in its next step.
-        neurons, dead_neurons: how many there are, and how many of them have no weight but zeros.
-        bytes: what it takes now.
-        bytes_after: scope -> what it would take after that step, with the values that stay and a bit for each.
+        name: name of the weight; "all" for the whole.
+        shape: shape of the weight; empty for the whole.
+        dtype: dtype of the values, such as "float32".
+        coding: integer format that the values were unpacked from, such as "Q4_1"; empty for floats.
+        levels: number of distinct magnitudes (a lower bound for more than 2^18 entries).
+        entries: number of entries, pruned ones included.
+        d: number of entries that are not pruned.
+        zeros: how many of the `d` are exactly zero.
+        pq_index, gini_index, hoyer: measures of sparsity; None where undefined, as for zeros alone.
+        retained_lower_bound: how many of the `d` must stay at least, by Theorem 2.
+        removable: fraction of the `d` that the PQI bound lets go.
+        tail_mass: mass of that fraction, the smallest entries, over that of the rest: :math:`\\eta_r` of the cut.
+        sap_cut: scope -> how many entries SAP would cut in its next step.
+        neurons, dead_neurons: number of neurons, and how many of them have only zeros.
+        bytes: size now.
+        bytes_after: scope -> size after that step, with one bit for each entry and the values that stay.
     """
 
     name: str
@@ -54,22 +54,22 @@ class Measurement:
     bytes_after: dict[str, int]
 
     def share_cut(self, scope: str) -> float:
-        """What SAP would cut in `scope`, as a share of the entries that count."""
+        """Fraction of the unpruned entries that SAP would cut in `scope`."""
         return self.sap_cut[scope] / self.d if self.d else 0.0
 
     @property
     def density(self) -> float:
-        """The share of all entries that is not zero and not pruned."""
+        """Fraction of all entries that is neither zero nor pruned."""
         return (self.d - self.zeros) / self.entries
 
 
 NO_FLOATS = "no dense floating-point numbers"
-"""Why integers, as quantised weights are, are left out."""
+"""Reason to leave out integers, such as quantised weights."""
 
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A tensor that is no weight to prune, and why."""
+    """A tensor that is not pruned, and the reason."""
 
     name: str
     shape: tuple[int, ...]
@@ -79,7 +79,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Compressibility:
-    """The answer of `how_compressible`: layers, the whole, what was left out, a verdict and warnings.
+    """Report of `how_compressible`: layers, the whole, tensors left out, a verdict and warnings.
 
     `print` shows it as a table, `to_dict` gives plain values.
     """
@@ -93,7 +93,7 @@ class Compressibility:
     warnings: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as plain values, ready for JSON."""
+        """Plain values for JSON."""
         return {
             "title": self.title,
             **{k: getattr(self.budget, k) for k in OF_SAP},
@@ -105,7 +105,7 @@ class Compressibility:
         }
 
     def __repr__(self) -> str:
-        """A table: one line for each layer and one for the whole, then the verdict and the warnings."""
+        """Table with a line for each layer and one for the whole, then the verdict and the warnings."""
         head = ("", "weights", "PQ Index", "Gini", "Hoyer", "neuron", "layer", "global", "dead")
         rows = [
             (

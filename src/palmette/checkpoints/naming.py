@@ -1,21 +1,22 @@
-"""Which tensors of a file are weights to prune: by their names and shapes alone, as the model's code is not there.
+"""Tell the weights to prune by their names and shapes alone, since the model's code is not available.
 
 The rule follows `palmette.prunable`: weights of Linear and convolution layers and the projections of attention;
-never biases, norms and embeddings, nor an output layer that shares its weight with one.
+never biases, norms or embeddings, nor an output layer that is tied to an embedding.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from palmette.checkpoints.compressibility import NO_FLOATS, LeftOut
+from palmette.checkpoints.formats.contents import Contents
 from palmette.errors import NothingToPrune
 from palmette.pruning.sources.file import StoredWeight
 from palmette.pruning.weights import as_patterns, check_patterns, matches
 
-# What PyTorch's layers call the weights that are pruned; parameters of another name belong to no such layer.
+# Attributes of PyTorch's layers that hold prunable weights.
 _WEIGHTS = ("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 # embed_tokens, word_embeddings, tok_embeddings, token_embd, wte, wpe, T5's shared; but embed_out is a Linear.
 _EMBEDDING = re.compile(
@@ -25,73 +26,50 @@ _NORM = re.compile(r"norm|(^|_)(ln|bn|gn)(_|\d|$)", re.I)
 _CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)\.weight$")
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What a reader of one format found.
-
-    Args:
-        tensors: all of them.
-        aliases: names of tensors that are another one once more, by name.
-        embedded: names that the format says are embeddings.
-        unwritten: names that the model has and the file need not: of an output layer that is tied to an embedding.
-        layers: names that the format says are weights of layers.
-        vectors: True where every tensor is to be measured: plain numbers.
-        left_out: what is there and is no tensor, as a column with gaps, with a reason each.
-    """
-
-    tensors: Sequence[StoredWeight]
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    embedded: Sequence[str] = ()
-    unwritten: Sequence[str] = ()
-    layers: Sequence[str] = ()
-    vectors: bool = False
-    left_out: Sequence[LeftOut] = ()
-
-
 def sort_out(
-    found: Contents, *, include: Iterable[str] | None, exclude: Iterable[str], what: str
+    contents: Contents, *, include: Iterable[str] | None, exclude: Iterable[str], what: str
 ) -> tuple[list[StoredWeight], list[LeftOut]]:
-    """The weights to prune, and the other tensors with a reason each.
+    """Split the tensors of a file into weights to prune and others, each of which has a reason.
 
     Args:
-        found: what the file has.
-        include: patterns such as ``"encoder.*.weight"`` that decide in place of the default: every tensor of
-            floats with two or more dimensions whose name matches one of them.
-        exclude: patterns of names to leave out. A tensor goes by each of its names, those that are `unwritten` may
-            be excluded all the same, and a pattern that matches nothing is refused.
-        what: what holds the tensors, for the error message.
+        contents: the tensors.
+        include: patterns such as ``"encoder.*.weight"`` in place of the default rule: every floating-point tensor
+            with two or more dimensions whose name matches one of them.
+        exclude: patterns of names to leave out. A pattern matches any name of a tensor, and `unwritten` names too;
+            one that matches nothing is refused.
+        what: the file, for error messages.
     """
     patterns, unwanted = as_patterns(include, exclude)
-    known = dict.fromkeys(found.layers, "") | dict.fromkeys(found.embedded, "embedding")
-    from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in found.tensors)
-    cannot = {t.name: _cannot(t, found.vectors) for t in found.tensors}
-    why = {
-        t.name: cannot[t.name] or ("" if found.vectors else _why_not(t, from_torch, known)) for t in found.tensors
-    }
-    called = {t.name: [t.name] for t in found.tensors}
-    for alias, name in found.aliases.items():
-        called[name].append(alias)
-        # A weight that is also an embedding is none to prune under either name.
+    known = dict.fromkeys(contents.layers, "") | dict.fromkeys(contents.embedded, "embedding")
+    from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in contents.tensors)
+    cannot = {t.name: _cannot(t, contents.vectors) for t in contents.tensors}
+    why = dict(cannot)
+    if not contents.vectors:
+        why = {t.name: cannot[t.name] or _why_not(t, from_torch, known) for t in contents.tensors}
+    names = {t.name: [t.name] for t in contents.tensors}
+    for alias, name in contents.aliases.items():
+        names[name].append(alias)
+        # An output layer that is also an embedding is not pruned under either name.
         if "embedding" in (why[alias], why[name]):
             why[name] = why[name] or "embedding"
     check_patterns(
         patterns,
         unwanted,
-        weights=[name for name in called if not cannot[name]],
-        names=[*called, *(t.name for t in found.left_out), *found.unwritten],
+        weights=[name for name in names if not cannot[name]],
+        names=[*names, *(t.name for t in contents.left_out), *contents.unwritten],
         what=what,
     )
-    # The Conv1D of GPT-2 has its inputs first: three times as wide as it is tall, it shows.
-    conv1d = {t.name: t.shape for t in found.tensors if len(t.shape) == 2 and _CONV1D.search(t.name)}
+    # GPT-2's Conv1D stores inputs first, which shows in c_attn: three times as wide as it is tall.
+    conv1d = {t.name: t.shape for t in contents.tensors if len(t.shape) == 2 and _CONV1D.search(t.name)}
     is_gpt2 = any("c_attn" in name and wide == 3 * tall for name, (tall, wide) in conv1d.items())
     weights, left_out = [], []
-    for tensor in found.tensors:
+    for tensor in contents.tensors:
         reason = why[tensor.name]
         if patterns is not None:
-            reason = cannot[tensor.name] or ("" if matches(called[tensor.name], patterns) else "not included")
-        if tensor.name in found.aliases:
-            reason = f"the same as {found.aliases[tensor.name]}"
-        if not reason and matches(called[tensor.name], unwanted):
+            reason = cannot[tensor.name] or ("" if matches(names[tensor.name], patterns) else "not included")
+        if tensor.name in contents.aliases:
+            reason = f"the same as {contents.aliases[tensor.name]}"
+        if not reason and matches(names[tensor.name], unwanted):
             reason = "excluded"
         if reason:
             left_out.append(LeftOut(tensor.name, tensor.shape, reason, tensor.nbytes))
@@ -99,11 +77,11 @@ def sort_out(
             weights.append(replace(tensor, transposed=True) if is_gpt2 and tensor.name in conv1d else tensor)
     if not weights:
         raise NothingToPrune(_nothing(what, left_out, patterns, unwanted))
-    return weights, [*left_out, *found.left_out]
+    return weights, [*left_out, *contents.left_out]
 
 
 def _cannot(tensor: StoredWeight, vectors: bool) -> str:
-    """Why a tensor cannot be pruned, or as plain numbers measured, whatever its name."""
+    """Why a tensor cannot be pruned (plain numbers: measured), whatever its name; empty if it can."""
     if not (vectors or tensor.dtype.is_floating_point):
         return NO_FLOATS
     if not tensor.entries:
@@ -116,7 +94,7 @@ def _why_not(tensor: StoredWeight, from_torch: bool, known: Mapping[str, str]) -
         return known[tensor.name]
     *modules, last = tensor.name.split(".")
     owner = modules[-1] if modules else ""
-    if not from_torch:  # the last part of the name may be all that there is
+    if not from_torch:  # other formats name the tensor itself, not an attribute of a layer
         owner = last
         if re.search(r"(^|_)bias$", last):
             return "a bias"

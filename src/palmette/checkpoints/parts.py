@@ -1,6 +1,6 @@
-"""One checkpoint measured by several processes: each writes what it found to a small file, and these add up.
+"""Measure one checkpoint in several processes: each writes a small file, and the files add up to the report.
 
-The format is described in docs/checkpoints.md.
+docs/checkpoints.md describes the format.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import torch
 
 from palmette.checkpoints.compressibility import Compressibility, LeftOut
 from palmette.checkpoints.measuring import Findings, Layer, conclude, look
-from palmette.checkpoints.open import open_checkpoint, readable
+from palmette.checkpoints.open import open_checkpoint
+from palmette.checkpoints.read_errors import readable
 from palmette.checkpoints.report import as_sap
 from palmette.measures.parameters import is_number
 from palmette.measures.pq import PowerSums
@@ -43,17 +44,17 @@ def measure_part(
     exclude: Iterable[str] = (),
     memory: int = MEMORY,
 ) -> dict[str, Any]:
-    """Measure one of `of` parts of a checkpoint; plain values, for `merge_parts`, here or on another machine.
+    """Measure one of `of` parts of a checkpoint; returns plain values for `merge_parts`, on any machine.
 
     Args:
-        path: the file or folder; of other parts no more than the names and shapes are read.
-        part: which of them, from 1.
-        of: how many there are: runs of neighbouring tensors of about as many weights each.
+        path: the file or folder; only names and shapes are read of other parts.
+        part: number of the part, from 1.
+        of: number of parts: consecutive tensors with about the same number of weights each.
         budget, include, exclude, memory: as for `palmette.how_compressible`, the same for all parts.
 
     >>> import palmette
     >>> path = Path(palmette.__file__).parent / "examples" / "digits-mlp.safetensors"
-    >>> parts = [measure_part(path, part, 2) for part in (1, 2)]  # each on a machine of its own
+    >>> parts = [measure_part(path, part, 2) for part in (1, 2)]  # each may run on another machine
     >>> [[layer["name"] for layer in part["layers"]] for part in parts]
     [['head.weight', 'layer1.weight'], ['layer2.weight']]
     >>> merge_parts(parts) == palmette.how_compressible(path)
@@ -73,19 +74,19 @@ def measure_part(
         "part": part,
         "of": of,
         **{key: getattr(budget, key) for key in OF_SAP},
-        "layers": [_layer_out(layer) for layer in found.layers],
-        "wide": _wide_out(found.wide),
+        "layers": [_layer_to_json(layer) for layer in found.layers],
+        "wide": _wide_to_json(found.wide),
         "left_out": [asdict(tensor) for tensor in checkpoint.left_out],
     }
 
 
 def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int = MEMORY) -> Compressibility:
-    """The report on the whole checkpoint, equal to that of `palmette.how_compressible`.
+    """Merge parts into the report on the whole checkpoint, equal to that of `palmette.how_compressible`.
 
-    Weights of more than 16 bits are read once more, for what each layer loses in scope "global".
+    Weights of more than 16 bits are read a second time, to count what each layer loses in scope "global".
 
     Args:
-        parts: what `measure_part` gave for each part, or the files that hold it, in any order.
+        parts: results of `measure_part`, or files that hold them, in any order.
         memory: as for `palmette.how_compressible`.
 
     >>> import palmette
@@ -95,10 +96,26 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int 
     True
     """
     found = sorted((_opened(part) for part in parts), key=lambda part: int(part["part"]))
-    if not found:
+    _check_complete(found)
+    first, path = found[0], Path(found[0]["path"])
+    findings = [_findings(part) for part in found]
+    left_out = [LeftOut(**{**tensor, "shape": tuple(tensor["shape"])}) for tensor in first["left_out"]]
+    layers = [layer for part in findings for layer in part.layers]
+    if all(layer.counts is not None for layer in layers):  # the weights are not read again
+        weights = [unreadable(layer.name, (), 0, "is known") for layer in layers]
+    else:
+        weights = _weights(path, [layer.name for layer in layers], first["checkpoint"])
+    budget = Sap(**{key: first[key] for key in OF_SAP})
+    with within(memory) as chunk, readable(path):
+        return conclude(findings, weights, budget=budget, left_out=left_out, title=path.name, chunk=chunk)
+
+
+def _check_complete(parts: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse parts of different checkpoints or settings, and missing or repeated parts."""
+    if not parts:
         raise ValueError("parts must hold all parts of a measurement, got none")
-    first, many = found[0], found[0]["of"]
-    for part in found:
+    first, many, numbers = parts[0], parts[0]["of"], [part["part"] for part in parts]
+    for part in parts:
         if part["checkpoint"] != first["checkpoint"]:
             raise ValueError(
                 f"part {part['part']} is of other weights than part {first['part']}; measure both again"
@@ -109,25 +126,10 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int 
                     f"parts of one measurement agree in {key!r}, got {first[key]!r} of part {first['part']} and "
                     f"{part[key]!r} of part {part['part']}"
                 )
-    numbers = [part["part"] for part in found]
     if missing := [n for n in range(1, many + 1) if n not in numbers]:
         raise ValueError(f"part {missing[0]} of {many} is missing; there are {', '.join(map(str, numbers))}")
-    if len(numbers) > many:
-        twice = next(n for n in numbers if numbers.count(n) > 1)
-        raise ValueError(f"part {twice} of {many} was given twice")
-    budget = Sap(**{key: first[key] for key in OF_SAP})
-    looked = [_found_in(part) for part in found]
-    left_out = [LeftOut(**{**tensor, "shape": tuple(tensor["shape"])}) for tensor in first["left_out"]]
-    path = Path(first["path"])
-    names = [layer.name for part in looked for layer in part.layers]
-    known = all(layer.counts is not None for part in looked for layer in part.layers)
-    weights = (
-        [unreadable(name, (), 0, "is known") for name in names]  # it need not be read again
-        if known
-        else _weights(path, names, first["checkpoint"])
-    )
-    with within(memory) as chunk, readable(path):
-        return conclude(looked, weights, budget=budget, left_out=left_out, title=path.name, chunk=chunk)
+    if twice := [n for n in numbers if numbers.count(n) > 1]:
+        raise ValueError(f"part {twice[0]} of {many} was given twice")
 
 
 def _opened(part: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
@@ -144,15 +146,15 @@ def _opened(part: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
     return found
 
 
-def _found_in(part: Mapping[str, Any]) -> Findings:
+def _findings(part: Mapping[str, Any]) -> Findings:
     try:
-        return Findings(tuple(map(_layer_in, part["layers"])), _wide_in(part["wide"]))
+        return Findings(tuple(map(_layer_from_json, part["layers"])), _wide_from_json(part["wide"]))
     except (KeyError, TypeError, ValueError, zlib.error) as error:
         raise ValueError(f"part {part['part']} of {part['of']} is damaged; measure it again") from error
 
 
 def _share(weights: Sequence[StoredWeight], part: int, of: int) -> list[StoredWeight]:
-    """The weights whose middle lies in this part, if all are laid one after another."""
+    """Weights whose middle entry lies in this part of all entries."""
     total, before, chosen = sum(w.entries for w in weights), 0, []
     for weight in weights:
         if (2 * before + weight.entries) * of // (2 * total) == part - 1:
@@ -162,7 +164,7 @@ def _share(weights: Sequence[StoredWeight], part: int, of: int) -> list[StoredWe
 
 
 def _fingerprint(weights: Sequence[StoredWeight]) -> str:
-    """Of all weights, in order, names, shapes, dtypes and the first row: parts of one checkpoint have the same."""
+    """Hash of names, shapes, dtypes and first rows, equal for all parts of a checkpoint."""
     found = hashlib.sha256()
     for w in weights:
         found.update(repr((w.name, w.shape, str(w.dtype), w.transposed, w.coding)).encode())
@@ -173,7 +175,7 @@ def _fingerprint(weights: Sequence[StoredWeight]) -> str:
 
 
 def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[StoredWeight]:
-    """The weights themselves, by the names that were measured."""
+    """The measured weights, opened again."""
     if not path.exists():
         raise FileNotFoundError(
             f"{str(path)!r} is not here; merging reads weights of more than 16 bits once more, for scope global"
@@ -186,37 +188,37 @@ def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[StoredW
     return found
 
 
-def _layer_out(layer: Layer) -> dict[str, Any]:
+def _layer_to_json(layer: Layer) -> dict[str, Any]:
     sums = layer.sums
     return {
         **{key: getattr(layer, key) for key in _PLAIN},
         "shape": list(layer.shape),
         "sums": [float(x) for x in (sums.d, sums.scale, sums.p_sum, sums.q_sum)],
         "powers": [sums.p, sums.q],
-        "counts": None if layer.counts is None else _counts_out(layer.counts),
+        "counts": None if layer.counts is None else _counts_to_json(layer.counts),
     }
 
 
-def _layer_in(said: Mapping[str, Any]) -> Layer:
-    d, scale, p_sum, q_sum = (torch.tensor([x], dtype=torch.float64) for x in said["sums"])
+def _layer_from_json(plain: Mapping[str, Any]) -> Layer:
+    d, scale, p_sum, q_sum = (torch.tensor([x], dtype=torch.float64) for x in plain["sums"])
     return Layer(
-        **{key: said[key] for key in _PLAIN},
-        shape=tuple(said["shape"]),
-        sums=PowerSums(d.to(torch.int64), scale, p_sum, q_sum, *said["powers"]),
-        counts=None if said["counts"] is None else _counts_in(said["counts"]),
+        **{key: plain[key] for key in _PLAIN},
+        shape=tuple(plain["shape"]),
+        sums=PowerSums(d.to(torch.int64), scale, p_sum, q_sum, *plain["powers"]),
+        counts=None if plain["counts"] is None else _counts_from_json(plain["counts"]),
     )
 
 
-def _counts_out(counts: Counts) -> dict[str, list[str]]:
+def _counts_to_json(counts: Counts) -> dict[str, list[str]]:
     names = {dtype: name for name, dtype in _NARROW.items()}
     return {names[dtype]: [_coded(used), _coded(times)] for dtype, (used, times) in counts.items()}
 
 
-def _counts_in(said: Mapping[str, Sequence[str]]) -> Counts:
-    return {_NARROW[name]: (_decoded(used, "<u2"), _decoded(n, "<i8")) for name, (used, n) in said.items()}
+def _counts_from_json(plain: Mapping[str, Sequence[str]]) -> Counts:
+    return {_NARROW[name]: (_decoded(used, "<u2"), _decoded(n, "<i8")) for name, (used, n) in plain.items()}
 
 
-def _wide_out(spectrum: Spectrum) -> dict[str, Any]:
+def _wide_to_json(spectrum: Spectrum) -> dict[str, Any]:
     few, buckets = spectrum.wide()
     return {
         "zeros": spectrum.zeros,
@@ -225,18 +227,18 @@ def _wide_out(spectrum: Spectrum) -> dict[str, Any]:
     }
 
 
-def _wide_in(said: Mapping[str, Any]) -> Spectrum:
-    few = [_decoded(coded, np.dtype(name).newbyteorder("<").str) for name, coded in said["few"].items()]
+def _wide_from_json(plain: Mapping[str, Any]) -> Spectrum:
+    few = [_decoded(coded, np.dtype(name).newbyteorder("<").str) for name, coded in plain["few"].items()]
     types = ("<i4", "<i8", "<f8")
     buckets = {
         int(bits): tuple(_decoded(coded, kind) for coded, kind in zip(arrays, types, strict=True))
-        for bits, arrays in said["buckets"].items()
+        for bits, arrays in plain["buckets"].items()
     }
-    return Spectrum.of_wide(few, buckets, zeros=said["zeros"])
+    return Spectrum.of_wide(few, buckets, zeros=plain["zeros"])
 
 
 def _coded(array: np.ndarray[Any, Any]) -> str:
-    """Little-endian numbers, zlib, base64."""
+    """Little-endian numbers, compressed by zlib, in base64."""
     little = array.astype(array.dtype.newbyteorder("<"))
     return base64.b64encode(zlib.compress(little.tobytes())).decode()
 

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from palmette.checkpoints.formats.safetensors import DTYPES, masks_file
-from palmette.checkpoints.open import Checkpoint, open_checkpoint, readable
+from palmette.checkpoints.open import Checkpoint, open_checkpoint
+from palmette.checkpoints.read_errors import readable
 from palmette.compression.packing import save
 from palmette.errors import NotWritten
 from palmette.files import said

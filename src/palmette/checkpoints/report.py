@@ -1,4 +1,4 @@
-"""The one call that answers the question, for a model in memory and for a file on disk."""
+"""`how_compressible`: the report on a model in memory or a checkpoint on disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from palmette.checkpoints.compressibility import Compressibility, LeftOut
 from palmette.checkpoints.measuring import measure
-from palmette.checkpoints.open import open_checkpoint, readable
+from palmette.checkpoints.open import open_checkpoint
+from palmette.checkpoints.read_errors import readable
 from palmette.errors import NotFinite
 from palmette.pruning.budgets import Sap
 from palmette.pruning.masks import Masks, check_match
@@ -27,19 +28,19 @@ def how_compressible(
     masks: Mapping[str, Tensor] | None = None,
     memory: int = MEMORY,
 ) -> Compressibility:
-    """How far can this be pruned? Layer by layer and for the whole, without data and without a change to anything.
+    """Measure how far a model can be pruned, layer by layer and as a whole; needs no data and changes nothing.
 
     Args:
         model: a module, or the path of a checkpoint: a .safetensors, .pt, .onnx, .gguf, .npy, .npz or .csv file,
-            or a folder of Transformers. A file is read in parts, so it may be larger than memory.
-        budget: whose next step is foretold; `Sap()` by default.
+            or a folder of Transformers. Files are read in parts, so they may be larger than memory.
+        budget: the budget whose next cut is predicted; `Sap()` by default.
         include, exclude: patterns of parameter names, see `palmette.prunable`.
-        masks: of a model: which of its weights are still there, all by default, such as ``pruner.masks``.
-        memory: of a file: bytes that the process may take, unless a single row of a weight takes more; what cannot
-            be read in parts (a packed file of `palmette.save`, an old .pt, a .csv) is loaded as a whole besides.
+        masks: for a model: weights that are not pruned yet, such as ``pruner.masks``; all by default.
+        memory: for a file: bytes that the process may use, unless a single row of a weight needs more. Files that
+            cannot be read in parts (a packed file of `palmette.save`, an old .pt, a .csv) are loaded in addition.
 
     Returns:
-        The report: print it, or look at its `whole`, `layers`, `verdict` and `warnings`; `to_dict` for JSON.
+        The report: print it, or read `whole`, `layers`, `verdict` and `warnings`; `to_dict` for JSON.
 
     >>> import torch
     >>> model = nn.Linear(4, 1, bias=False)
@@ -56,20 +57,20 @@ def how_compressible(
     if not isinstance(model, str | Path):
         raise TypeError(f"model must be a torch.nn.Module or the path of a checkpoint, got {type(model).__name__}")
     if masks is not None:
-        raise ValueError("masks go with a model; those of a file are beside it, where `palmette prune` left them")
+        raise ValueError("masks go with a model; those of a file lie next to it, as `palmette prune` wrote them")
     found = open_checkpoint(model, include=include, exclude=exclude)
     with within(memory) as chunk, readable(found.path):
         return measure(
             found.weights,
             budget=budget,
             left_out=found.left_out,
-            title=found.path.absolute().name,  # also of "."
+            title=found.path.absolute().name,  # "." has a name too
             chunk=chunk,
         )
 
 
 def as_sap(budget: Sap | None) -> Sap:
-    """The budget to foretell with; refused before anything is measured if it is another."""
+    """The budget, `Sap()` by default; any other kind is refused."""
     if not isinstance(budget, Sap | None):
         raise TypeError(f"budget must be a Sap(p, q, …), got {budget!r}")
     return budget or Sap()
@@ -88,7 +89,7 @@ def _of_model(
         check_match(Masks(masks), {n: w.shape for n, w in weights.items()}, "the masks")
     if empty := [n for n, w in weights.items() if w.tensor.is_meta]:
         raise ValueError(f"{empty[0]!r} is on the meta device, without values; load its weights, then measure it")
-    masks = _with_those_of_torch(model, weights, masks)
+    masks = _with_torch_masks(model, weights, masks)
     chosen = {id(w.tensor) for w in weights.values()}
     rest = [
         LeftOut(n, tuple(p.shape), "no weight of a Linear, convolution or attention", p.numel() * p.element_size())
@@ -101,10 +102,10 @@ def _of_model(
         raise NotFinite(f"the model has {error}") from error
 
 
-def _with_those_of_torch(
+def _with_torch_masks(
     model: nn.Module, weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None
 ) -> Mapping[str, Tensor] | None:
-    """The masks, and those that `torch.nn.utils.prune` keeps beside its weights; None where there are none."""
+    """The masks joined with those of `torch.nn.utils.prune`; None where there are none."""
     own, buffers = dict(uncompiled(model).named_parameters()), dict(uncompiled(model).named_buffers())
     found = {n: buffers[f"{n}_mask"].bool() for n in weights if f"{n}_mask" in buffers and n not in own}
     if not found:

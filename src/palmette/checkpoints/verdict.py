@@ -1,4 +1,4 @@
-"""What the figures of `how_compressible` mean, in sentences."""
+"""The figures of `how_compressible` in sentences: a verdict and warnings."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from palmette.pruning.methods import SCOPES, Scope
 if TYPE_CHECKING:
     from palmette.pruning.budgets import Sap
 
-FEW_LEVELS = 256  # different magnitudes: as many as 8 bits have
-_MANY = 4096  # entries, of which continuous weights would have more than that
+FEW_LEVELS = 256  # distinct magnitudes of 8 bits
+_MANY = 4096  # entries, which have more than FEW_LEVELS magnitudes unless they are quantised
 _SPARSE = 0.01
-_OF_WEIGHTS = ("weight", "weight_packed")  # as they are called when they are quantised; GPTQ says qweight
+_OF_WEIGHTS = ("weight", "weight_packed")  # names of quantised weights; GPTQ's is qweight
 
 
 def gaussian_index(p: float, q: float) -> float:
-    r"""The PQ Index of many Gaussian numbers, what untrained weights have.
+    r"""PQ Index of many Gaussian numbers, such as untrained weights.
 
     .. math:: 1 - \mathrm{E}[|x|^p]^{1/p} / \mathrm{E}[|x|^q]^{1/q}, \qquad
               \mathrm{E}[|x|^p] = 2^{p/2}\,\Gamma(\tfrac{p+1}{2}) / \sqrt\pi
@@ -36,7 +36,7 @@ def gaussian_index(p: float, q: float) -> float:
 
 
 def verdict(layers: Sequence[Measurement], whole: Measurement, budget: Sap) -> tuple[str, ...]:
-    """What may go, how these weights compare with untrained ones, and what that does not say."""
+    """Say how much SAP would cut, how the weights compare with untrained ones, and what that leaves open."""
     if whole.pq_index is None or whole.removable is None:
         return ("Zeros alone have no index, and SAP cuts none of them.",)
     shares: dict[str, float] = {scope: whole.share_cut(scope) for scope in SCOPES}
@@ -67,12 +67,12 @@ def verdict(layers: Sequence[Measurement], whole: Measurement, budget: Sap) -> t
 
 
 def plain_numbers(layers: Sequence[Measurement]) -> bool:
-    """Whether these are vectors, which have no neurons: incomes, coefficients, spectra."""
+    """Whether all are vectors, which have no neurons: incomes, coefficients, spectra."""
     return all(len(layer.shape) < 2 for layer in layers)
 
 
 def scope_of_numbers(m: Measurement) -> Scope:
-    """In which plain numbers are cut: each vector by itself, and the whole as one vector."""
+    """Scope in which plain numbers are cut: each vector by itself, and the whole as one vector."""
     return "layer" if m.shape else "global"
 
 
@@ -84,9 +84,9 @@ def _range(shares: Mapping[str, float]) -> str:
 def warnings(
     layers: Sequence[Measurement], whole: Measurement, left_out: Sequence[LeftOut] = ()
 ) -> tuple[str, ...]:
-    """What to mind before these figures are believed or acted upon."""
+    """Reasons to be careful with these figures."""
     said = []
-    numbers = plain_numbers(layers)  # nothing has to pass through these, and they have no neurons
+    numbers = plain_numbers(layers)  # no signal has to pass through these, and they have no neurons
     for scope in () if numbers else SCOPES:
         if lost := [layer.name for layer in layers if 0 < layer.d <= layer.sap_cut[scope]]:
             said.append(

@@ -1,4 +1,4 @@
-"""Plain numbers: .npy, .npz and .csv. A vector is one unit; the rows of a matrix are its units."""
+"""Plain numbers: .npy, .npz and .csv. A vector is one unit, a matrix has a unit for each row."""
 
 from __future__ import annotations
 
@@ -13,37 +13,35 @@ from zipfile import ZipFile
 import numpy as np
 
 from palmette.checkpoints.compressibility import LeftOut
+from palmette.checkpoints.formats.contents import Contents
 from palmette.measures.rows import as_tensor
 from palmette.pruning.sources.file import StoredWeight
 
 _Array = np.ndarray[Any, Any]
 
 
-def read_npy(file: Path) -> list[StoredWeight]:
-    """The array of a .npy file, read in parts."""
+def read_npy(file: Path) -> Contents:
+    """The array of a .npy file, read in parts unless it is in column-major order."""
     with file.open("rb") as handle:
         shape, by_columns, dtype = _header(handle)
         start = handle.tell()
     if other := _no_numbers(dtype):
         raise ValueError(f"it holds {other}")
-    if by_columns:  # any row is all over the file
-        return [_whole(file.name, np.lib.format.open_memmap(file, mode="r"))]
-    return [
-        _in_parts(
-            file.name, shape, dtype, lambda at, n: np.fromfile(file, dtype, n, offset=start + at * dtype.itemsize)
-        )
-    ]
+    if by_columns:
+        return Contents([_whole(file.name, np.lib.format.open_memmap(file, mode="r"))], vectors=True)
+
+    def numbers(at: int, n: int) -> _Array:
+        return np.fromfile(file, dtype, n, offset=start + at * dtype.itemsize)
+
+    return Contents([_in_parts(file.name, shape, dtype, numbers)], vectors=True)
 
 
-def read_npz(file: Path) -> tuple[list[StoredWeight], list[LeftOut]]:
-    """The arrays of a .npz file by name, read in parts; one whose columns lie one after another as a whole.
-
-    Arrays of anything but real numbers, as labels and marks beside them, come second.
-    """
+def read_npz(file: Path) -> Contents:
+    """The arrays of a .npz file by name, read in parts unless they are in column-major order."""
     load, opened = lru_cache(maxsize=1)(partial(_member, file)), lru_cache(maxsize=1)(ZipFile(file).open)
 
     def numbers(member: str, start: int, dtype: np.dtype[Any], at: int, n: int) -> _Array:
-        handle = opened(member)  # and left open, so that what is asked for in order is unpacked once
+        handle = opened(member)  # stays open, so that sequential reads decompress once
         handle.seek(start + at * dtype.itemsize)
         data = bytearray(handle.read(n * dtype.itemsize))
         return np.frombuffer(data, dtype, len(data) // dtype.itemsize)
@@ -61,11 +59,11 @@ def read_npz(file: Path) -> tuple[list[StoredWeight], list[LeftOut]]:
                 found.append(_stored(name, shape, dtype, partial(_rows_of, partial(load, member))))
             else:
                 found.append(_in_parts(name, shape, dtype, partial(numbers, member, start, dtype)))
-    return found, left_out
+    return Contents(found, left_out=left_out, vectors=True)
 
 
 def _no_numbers(dtype: np.dtype[Any]) -> str:
-    """What an array of anything but real numbers holds; empty for one of these."""
+    """What an array holds in place of real numbers; empty if it holds these."""
     kind = "Python objects" if dtype.hasobject else f"dtype {dtype}"
     return "" if dtype.kind in "fiu" else f"{kind}, no real numbers"
 
@@ -80,28 +78,28 @@ def _rows_of(load: Callable[[], _Array], first: int, last: int) -> _Array:
 
 
 def _header(handle: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns lie one after another in place of rows, and dtype; what follows are the values."""
+    """Shape, whether in column-major order, and dtype; leaves `handle` at the values."""
     first = np.lib.format.read_magic(handle) == (1, 0)
     read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
     shape, by_columns, dtype = read(handle)
     return shape, by_columns and len(shape) > 1, dtype
 
 
-def read_csv(file: Path) -> tuple[list[StoredWeight], list[LeftOut]]:
-    """All numbers of a .csv file as one vector or matrix; with a line of names on top, each column as a vector.
+def read_csv(file: Path) -> Contents:
+    """All numbers of a .csv file as one vector or matrix; with a header line, each column as a vector."""
+    try:
+        with file.open(encoding="utf-8-sig", newline="") as handle:
+            rows = (row for row in csv.reader(handle) if row and not row[0].startswith("#"))
+            first = next(rows, [])
+            if first and not any(_is_number(cell) for cell in first):
+                return _columns(first, list(rows))
+        table = np.loadtxt(file, delimiter=",", ndmin=1, encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError("its text is not in UTF-8: save it anew in that encoding") from error
+    return Contents([_whole(file.name, table.reshape(-1) if 1 in table.shape else table)], vectors=True)
 
-    Columns that are not all numbers come second, each with how many of its cells are none.
-    """
-    with file.open(encoding="utf-8-sig", newline="") as handle:
-        rows = (row for row in csv.reader(handle) if row and not row[0].startswith("#"))
-        first = next(rows, [])
-        if first and not any(_is_number(cell) for cell in first):
-            return _columns(first, list(rows))
-    table = np.loadtxt(file, delimiter=",", ndmin=1, encoding="utf-8-sig")
-    return [_whole(file.name, table.reshape(-1) if 1 in table.shape else table)], []
 
-
-def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[StoredWeight], list[LeftOut]]:
+def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Contents:
     uneven = next((number for number, row in enumerate(rows, 2) if len(row) != len(names)), None)
     if uneven is not None:
         raise ValueError(
@@ -117,7 +115,7 @@ def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> tuple[list[
     if rows and not found:
         said = ", ".join(f"{column.name} ({column.why})" for column in left_out[:4])
         raise ValueError(f"it has no column of numbers, with commas between columns: {said}")
-    return found, left_out
+    return Contents(found, left_out=left_out, vectors=True)
 
 
 def _is_number(text: str) -> bool:
@@ -136,7 +134,7 @@ def _whole(name: str, array: _Array) -> StoredWeight:
 def _in_parts(
     name: str, shape: tuple[int, ...], dtype: np.dtype[Any], numbers: Callable[[int, int], _Array]
 ) -> StoredWeight:
-    """An array of which `numbers` (from where on, how many) gives what is asked for."""
+    """An array that `numbers` (first entry, count) reads a range of."""
     shape = shape or (1,)
     width = math.prod(shape[1:])
 

@@ -1,4 +1,4 @@
-"""GGUF, the format of llama.cpp: read in parts, and unpacked to float32."""
+"""GGUF, the format of llama.cpp: read in parts, and dequantised to float32."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palmette.checkpoints.formats.contents import Contents
 from palmette.pruning.sources.file import StoredWeight
 
 _FLOATS = ("F32", "F16", "F64", "BF16")
 
 
-def read(file: Path) -> list[StoredWeight]:
-    """The tensors; quantised ones as the float32 that they stand for."""
+def read(file: Path) -> Contents:
+    """All tensors, quantised ones as float32."""
     try:
         from gguf import GGUFReader
     except ImportError as error:
         raise ImportError("GGUF needs the gguf package: pip install 'palmette[gguf]'") from error
-    return [_stored(file, tensor) for tensor in GGUFReader(file).tensors]
+    return Contents([_stored(file, tensor) for tensor in GGUFReader(file).tensors])
 
 
 def _stored(file: Path, tensor: Any) -> StoredWeight:

@@ -11,14 +11,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from palmette.checkpoints.formats.safetensors import part_of
+from palmette.checkpoints.formats import pickles
+from palmette.checkpoints.formats.contents import Contents
+from palmette.checkpoints.formats.raw import part_of
 from palmette.pruning.sources.file import StoredWeight
 
 _HEADER = 28
 
 
-def read(file: Path) -> list[StoredWeight]:
-    """The tensors, layer by layer; none if the size of the file is not the one that its header asks for."""
+def read_bin(file: Path) -> Contents:
+    """The tensors of a .bin file: llama2.c's, or PyTorch's where the header of llama2.c does not fit the size."""
+    with file.open("rb") as handle:
+        pickled = handle.read(2) in (b"PK", b"\x80\x02")
+    found = [] if pickled else _tensors(file)
+    return Contents(found) if found else pickles.read(file)
+
+
+def _tensors(file: Path) -> list[StoredWeight]:
+    """All tensors, layer by layer; none if the header does not fit the size of the file."""
     if file.stat().st_size < _HEADER:
         return []
     dim, hidden, layers, heads, kv_heads, words, length = np.fromfile(file, "<i4", 7).tolist()
@@ -40,7 +50,7 @@ def read(file: Path) -> list[StoredWeight]:
         ("freqs_cos", 0, (length, head // 2)),
         ("freqs_sin", 0, (length, head // 2)),
     ]
-    if words < 0:  # an output layer of its own
+    if words < 0:  # the output layer is not tied to the embedding
         groups.append(("output.weight", 0, (-words, dim)))
     found, start = [], _HEADER
     for name, count, shape in groups:

@@ -1,7 +1,7 @@
-"""ONNX: the initialisers of a graph, which says itself what each of them is for.
+"""ONNX: the initialisers of a graph, which tells what each of them is for.
 
-A file is one message of Protocol Buffers: fields, each with a number, a length and its content. The values of an
-initialiser are one field; it is passed over, and read in parts when it is needed.
+A file is one Protocol Buffers message: fields, each with a number, a length and its content. The values of an
+initialiser are one field, which is skipped here and read in parts when it is needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, BinaryIO
 
 import torch
 
-from palmette.checkpoints.formats.safetensors import part_of
+from palmette.checkpoints.formats.contents import Contents
+from palmette.checkpoints.formats.raw import part_of
 from palmette.measures.rows import as_tensor
 from palmette.pruning.sources.file import StoredWeight, in_memory, unreadable
 
@@ -22,11 +23,11 @@ _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto an
 _RAW = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}  # TensorProto.DataType
 
 
-def read(file: Path) -> tuple[list[StoredWeight], list[str], list[str]]:
-    """The initialisers, and the names of those that are looked up, as embeddings are, and of weights of layers.
+def read(file: Path) -> Contents:
+    """The initialisers; those of Gather are embeddings, those of MatMul, Gemm and Conv are layers.
 
-    The graph knows which axis counts the neurons: the second where a MatMul multiplies from the right. Names say
-    less: exporters call the weight of a Linear ``onnx::MatMul_7`` where they have transposed it.
+    The graph also tells which axis counts the neurons: the second where a MatMul multiplies from the right. Names
+    do not: exporters call the transposed weight of a Linear ``onnx::MatMul_7``.
     """
     try:
         import onnx
@@ -44,22 +45,23 @@ def read(file: Path) -> tuple[list[StoredWeight], list[str], list[str]]:
     for head, values in heads:
         tensor = onnx.TensorProto.FromString(head)
         found.append(_stored(file, tensor, values, *layers.get(tensor.name, (False, 1))))
-    return found, [node.input[0] for node in nodes if node.op_type == "Gather"], list(layers)
+    embedded = [node.input[0] for node in nodes if node.op_type == "Gather"]
+    return Contents(found, embedded=embedded, layers=list(layers))
 
 
-_Place = tuple[int, int]  # in a file, from and to
+_Range = tuple[int, int]  # bytes of a file, first and last + 1
 
 
-def _without(number: int, handle: BinaryIO, message: _Place) -> tuple[bytes, list[_Place]]:
-    """A message without its fields of this number, and where the contents of these are."""
+def _without(number: int, handle: BinaryIO, message: _Range) -> tuple[bytes, list[_Range]]:
+    """A message without its fields of this number, and where the contents of those fields are."""
     rest, places = bytearray(), []
     at, end = message
     while at < end:
         handle.seek(at)
-        tag = _whole_number(handle)
+        tag = _varint(handle)
         if tag & 7 == 0:
-            _whole_number(handle)
-        size = _whole_number(handle) if tag & 7 == 2 else {0: 0, 1: 8, 5: 4}.get(tag & 7, end)
+            _varint(handle)
+        size = _varint(handle) if tag & 7 == 2 else {0: 0, 1: 8, 5: 4}.get(tag & 7, end)
         first, last = handle.tell(), handle.tell() + size
         if last > end:
             raise ValueError("it is damaged, or was cut off when it was copied")
@@ -72,8 +74,8 @@ def _without(number: int, handle: BinaryIO, message: _Place) -> tuple[bytes, lis
     return bytes(rest), places
 
 
-def _whole_number(handle: BinaryIO) -> int:
-    """Seven bits in each byte, the lowest first; the last byte is below 128."""
+def _varint(handle: BinaryIO) -> int:
+    """An integer of seven bits per byte, lowest first; the last byte is below 128."""
     value = shift = 0
     while byte := handle.read(1):
         value |= (byte[0] & 127) << shift
@@ -84,7 +86,7 @@ def _whole_number(handle: BinaryIO) -> int:
 
 
 def _layers(nodes: Sequence[Any]) -> Iterator[tuple[str, tuple[bool, int]]]:
-    """(weight, (transposed, groups)) of what multiplies its inputs with a weight."""
+    """(weight, (transposed, groups)) of every node that multiplies its inputs with a weight."""
     for node in nodes:
         given = {a.name: a.i for a in node.attribute}
         if node.op_type == "MatMul":
@@ -97,7 +99,7 @@ def _layers(nodes: Sequence[Any]) -> Iterator[tuple[str, tuple[bool, int]]]:
             yield node.input[1], (True, given.get("group", 1))
 
 
-def _stored(file: Path, tensor: Any, places: Sequence[_Place], transposed: bool, groups: int) -> StoredWeight:
+def _stored(file: Path, tensor: Any, places: Sequence[_Range], transposed: bool, groups: int) -> StoredWeight:
     import onnx
 
     name, shape = str(tensor.name), tuple(int(size) for size in tensor.dims)
@@ -116,7 +118,7 @@ def _stored(file: Path, tensor: Any, places: Sequence[_Place], transposed: bool,
         data, (start, end) = file, places[-1]
         if end - start != size:
             raise ValueError(f"{name!r} of shape {shape} has {end - start} bytes in place of {size}")
-    else:  # in a list of numbers, as small ones are
+    else:  # small tensors are lists of numbers
         values = as_tensor(onnx.numpy_helper.to_array(tensor), repr(name))
         return replace(in_memory(name, values), transposed=transposed, groups=groups)
     return StoredWeight(name, shape, dtype, part_of(data, start, shape, dtype), size, transposed, groups)

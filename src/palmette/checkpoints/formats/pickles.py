@@ -1,6 +1,6 @@
-"""PyTorch's own files: weights only, never arbitrary pickle; large ones read in parts, others mapped into memory.
+"""PyTorch's own files: weights only, never arbitrary pickle. Large files are read in parts, others are mapped.
 
-A file of torch is a zip archive: a pickle that says what there is, and the bytes of each tensor, not compressed.
+Such a file is a zip archive of a pickle, which lists the tensors, and the uncompressed bytes of each.
 """
 
 from __future__ import annotations
@@ -13,26 +13,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palmette.checkpoints.formats.safetensors import part_of
+from palmette.checkpoints.formats.contents import Contents
+from palmette.checkpoints.formats.raw import part_of
 from palmette.measures.rows import as_tensor
 from palmette.pruning.sources.file import StoredWeight, in_memory, unreadable
 
-# Where training scripts keep the weights, the likeliest first.
+# Keys under which training scripts save the weights, the most common first.
 _KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params")
 
-LARGE = 1 << 28  # bytes, from which on a file is read in parts: to find them takes torch a second
+LARGE = 1 << 28  # bytes, from which on a file is read in parts, which costs torch a second to list tensors
 
 
-def read(file: Path, *, in_parts: bool = False) -> tuple[list[StoredWeight], dict[str, str], bool]:
-    """The tensors, which of them are another one once more, and whether the file is a bare tensor."""
-    # Shards are asked for in parts, for many small ones are large together.
+def read(file: Path, *, in_parts: bool = False) -> Contents:
+    """The tensors of a file; a file of a single tensor is a vector of plain numbers.
+
+    Args:
+        file: the file.
+        in_parts: read in parts even if the file is not `LARGE`.
+    """
     large = in_parts or file.stat().st_size >= LARGE
     found = _heads(file) if large and _zipped(file) else None
     if found is None or isinstance(found, Tensor):
         found = _load(file)
     if isinstance(found, Tensor):
         flat = as_tensor(found, repr(file.name)).reshape(-1)
-        return [in_memory(file.name, flat)], {}, True
+        return Contents([in_memory(file.name, flat)], vectors=True)
     tensors: list[StoredWeight] = []
     seen: dict[Any, str] = {}
     aliases: dict[str, str] = {}
@@ -48,7 +53,7 @@ def read(file: Path, *, in_parts: bool = False) -> tuple[list[StoredWeight], dic
             first = seen.setdefault(place, name)
             if first != name:
                 aliases[name] = first
-    return tensors, aliases, False
+    return Contents(tensors, aliases)
 
 
 def _load(file: Path) -> Any:
@@ -56,24 +61,24 @@ def _load(file: Path) -> Any:
 
 
 def _zipped(file: Path) -> bool:
-    """What torch wrote before 1.6 is not, and can only be loaded as a whole."""
+    """Whether a file is a zip archive; files of torch before 1.6 are not, and are loaded as a whole."""
     with file.open("rb") as handle:
         return handle.read(2) == b"PK"
 
 
 def _heads(file: Path) -> Any:
-    """What the file holds, tensors without values; None where torch cannot say."""
+    """Content of the file, with tensors without values; None where torch fails."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
         with FakeTensorMode():
             return torch.load(file, map_location="cpu", weights_only=True)
-    except Exception:  # whatever it is, plain loading says it better
+    except Exception:  # plain loading raises a better message
         return None
 
 
 def _offset(tensor: Tensor) -> int | None:
-    """Where in the file the values begin, of a tensor without values."""
+    """Byte of the file where the values of a tensor without values begin."""
     if type(tensor).__name__ != "FakeTensor":
         return None
     start: int | None = getattr(tensor.untyped_storage(), "_checkpoint_offset", None)
@@ -97,7 +102,7 @@ def _in_file(file: Path, name: str, tensor: Tensor, start: int) -> StoredWeight:
 def _state(found: Any) -> Mapping[Any, Any]:
     """The state_dict in a checkpoint: tensors by name, flat or as a tree.
 
-    It is under the only key that has weights, or else under the first of `_KEYS` that has; or it is all of it.
+    It is the value of the only key with weights, or of the first of `_KEYS` with weights, or the whole checkpoint.
     """
     if not isinstance(found, Mapping):
         raise TypeError(f"it holds a {type(found).__name__}, not weights by name")
@@ -109,7 +114,7 @@ def _state(found: Any) -> Mapping[Any, Any]:
 
 
 def _has_weights(value: Any) -> bool:
-    """Floats along an axis: a step, a score and a random state are none."""
+    """Whether there is a floating-point tensor with axes; a step, a score or a random state is none."""
     return any(tensor.is_floating_point() and tensor.dim() for _, tensor in _flattened({"": value}))
 
 
@@ -117,5 +122,5 @@ def _flattened(state: Mapping[Any, Any], prefix: str = "") -> Iterator[tuple[str
     for key, value in state.items():
         if isinstance(value, Tensor):
             yield f"{prefix}{key}", value
-        elif isinstance(value, Mapping) and "param_groups" not in value:  # which only an optimizer has
+        elif isinstance(value, Mapping) and "param_groups" not in value:  # not an optimizer
             yield from _flattened(value, f"{prefix}{key}.")

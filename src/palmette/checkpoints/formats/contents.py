@@ -1,0 +1,32 @@
+"""What every reader of a file format returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from palmette.checkpoints.compressibility import LeftOut
+from palmette.pruning.sources.file import StoredWeight
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The tensors of a checkpoint file, and what its format says about them.
+
+    Args:
+        tensors: all tensors.
+        aliases: second names of a tensor -> its first name.
+        embedded: names of embeddings, where the format tells.
+        unwritten: names that the model has and the file may lack: an output layer tied to an embedding.
+        layers: names of weights of layers, where the format tells.
+        vectors: True for plain numbers, all of which are measured.
+        left_out: entries that are no tensors, such as a column with gaps, each with a reason.
+    """
+
+    tensors: Sequence[StoredWeight]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    embedded: Sequence[str] = ()
+    unwritten: Sequence[str] = ()
+    layers: Sequence[str] = ()
+    vectors: bool = False
+    left_out: Sequence[LeftOut] = ()

@@ -1,0 +1,49 @@
+"""Read tensors that lie in a file as plain bytes, in parts."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+DONTCACHE = 0x80
+"""RWF_DONTCACHE of Linux 6.14: bytes that are read do not stay in the page cache, unless they were there."""
+PAST_CACHE: float = (
+    os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2 if sys.platform == "linux" else math.inf
+)
+"""Size in bytes from which files bypass the page cache, which takes time to fill: half of the machine's memory."""
+
+
+def part_of(file: Path, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[int, int], Tensor]:
+    """Reader of a range of the first axis of a tensor that begins at byte `start` of `file`."""
+    width = math.prod(shape[1:]) * dtype.itemsize
+
+    def part(first: int, last: int) -> Tensor:
+        count = (last - first) * width if shape else dtype.itemsize
+        data = _bytes(file, start + first * width, count)
+        if len(data) != count:
+            raise ValueError("it is shorter than its header says")
+        if not count:
+            return torch.empty((last - first, *shape[1:]), dtype=dtype)
+        return torch.from_numpy(data).view(dtype).reshape((last - first, *shape[1:]) if shape else ())
+
+    return part
+
+
+def _bytes(file: Path, start: int, count: int) -> np.ndarray[Any, Any]:
+    if file.stat().st_size > PAST_CACHE:
+        data, done = np.empty(count, np.uint8), 0
+        unsupported = (OSError, AttributeError, NotImplementedError)  # by file system, Windows or macOS
+        with suppress(*unsupported), file.open("rb", buffering=0) as handle:
+            while more := os.preadv(handle.fileno(), [data.data[done:]], start + done, DONTCACHE):
+                done += more
+            return data[:done]
+    return np.fromfile(file, np.uint8, count, offset=start)
