@@ -8,9 +8,10 @@ import torch
 
 from benchmarks.meters import Figure
 from benchmarks.training import epoch_seconds, fleet, pixels, plain_seconds
+from palmette.compression.flops import flops_per_image
 from palmette.training.data import load
 from palmette.training.data.images import Images
-from palmette.training.models import MODELS, flops_per_image
+from palmette.training.models import MODELS
 from palmette.training.recipe import Recipe
 
 

@@ -11,13 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 
 import palmette as pm
-from palmette.training.models import MODELS, build, flops_per_image
+from palmette.compression.flops import flops_per_image
+from palmette.training.models import MODELS, build
 
 FASHION, CIFAR, TINY = (1, 28, 28), (3, 32, 32), (3, 64, 64)
-BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data" / "weights"
-CHECKPOINTS = Path(os.environ.get("PALMETTE_CHECKPOINTS", BESIDE))
+SHARED = Path(__file__).resolve().parents[3] / "shared" / "data" / "weights"
+CHECKPOINTS = Path(os.environ.get("PALMETTE_CHECKPOINTS", SHARED))
 
-# model, shape, classes: parameters. Where Table 3 gives a size, it stands behind.
+# model, shape, classes: parameters; comments give the sizes of Table 3.
 COUNTS = {
     ("linear", FASHION, 10): 784 * 10 + 10,  # 7.9 K
     ("mlp", FASHION, 10): 784 * 128 + 128 + 128 * 256 + 256 + 256 * 10 + 10,  # 136.1 K
@@ -34,7 +35,7 @@ COUNTS = {
     ("transformer", CIFAR, 10): 311_146,
 }
 
-# Table 3: size and FLOPS in the paper's words, and how many FLOPs the paper counts for one multiplication.
+# Table 3: size, FLOPs, and how many FLOPs the paper counts for one multiplication.
 TABLE_3 = {
     ("linear", FASHION): (7.9e3, 3.9e6, 2),
     ("mlp", FASHION): (136.1e3, 67.8e6, 2),
@@ -52,28 +53,28 @@ def size(model):
 
 
 @pytest.mark.parametrize(("name", "shape", "classes"), COUNTS)
-def test_every_model_has_its_count_of_parameters(name, shape, classes):
+def test_parameter_counts(name, shape, classes):
     with torch.device("meta"):
         model = MODELS[name](shape=shape, classes=classes)
     assert size(model) == COUNTS[name, shape, classes]
 
 
 @pytest.mark.parametrize(("name", "shape"), TABLE_3)
-def test_sizes_round_to_those_of_table_3(name, shape):
+def test_parameter_counts_round_to_table_3(name, shape):
     paper = TABLE_3[name, shape][0]
     unit = 1e6 if paper >= 1e6 else 1e3
     assert abs(COUNTS[name, shape, 10] - paper) <= 0.05 * unit
 
 
 @pytest.mark.parametrize(("name", "shape"), TABLE_3)
-def test_flops_are_those_of_table_3_for_250_images(name, shape):
-    """The paper counts norms and the like too, at most 1 %, and ResNet18 by multiplications alone."""
+def test_flops_of_250_images_equal_table_3(name, shape):
+    """The paper also counts norms and the like (at most 1 %), and ResNet18 by multiplications only."""
     _, paper, per_multiplication = TABLE_3[name, shape]
     ours = 250 * flops_per_image(build(name, shape=shape, classes=10), shape=shape) * per_multiplication / 2
     assert ours == pytest.approx(paper, rel=0.01)
 
 
-def test_flops_of_small_models_are_those_counted_in_the_head():
+def test_flops_of_small_models_equal_a_count_by_hand():
     assert flops_per_image(build("linear", shape=FASHION, classes=10), shape=FASHION) == 2 * 784 * 10
     products = 784 * 128 + 128 * 256 + 256 * 10
     assert flops_per_image(build("mlp", shape=FASHION, classes=10), shape=FASHION) == 2 * products
@@ -81,40 +82,9 @@ def test_flops_of_small_models_are_those_counted_in_the_head():
     assert flops_per_image(build("transformer", shape=CIFAR, classes=10), shape=CIFAR) == 2 * products
 
 
-def test_attention_of_torch_is_counted_too():
-    layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16, batch_first=True)
-    model = nn.Sequential(nn.Flatten(2), nn.Linear(16, 8), layer)
-    products = 3 * 16 * 8 + 3 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 3 * 3 * 8
-    assert flops_per_image(model, shape=(3, 4, 4)) == 2 * products
-
-
-def test_a_model_that_branches_with_torch_cond_is_counted_by_its_larger_branch_and_works_on():
-    class Branching(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.small, self.large = nn.Linear(4, 2), nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2))
-
-        def forward(self, x):
-            return torch.cond(x.sum() > 0, self.large, self.small, (x.flatten(1),))
-
-    model = Branching()
-    assert flops_per_image(model, shape=(1, 2, 2)) == 2 * (4 * 8 + 8 * 2)
-    assert model(torch.ones(3, 1, 2, 2)).shape == (3, 2)
-
-
-def test_counting_flops_leaves_the_model_as_it_was():
-    model = build("cnn", shape=(1, 8, 8), classes=3)
-    model.norm2.eval()
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    modes = [module.training for module in model.modules()]
-    flops_per_image(model, shape=(1, 8, 8))
-    assert [module.training for module in model.modules()] == modes
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
 @pytest.mark.parametrize(("shape", "classes"), [((1, 8, 8), 10), ((2, 13, 9), 3)])
 @pytest.mark.parametrize("name", MODELS)
-def test_any_shape_and_number_of_classes_goes_forward_and_back(name, shape, classes):
+def test_every_model_takes_any_shape_and_number_of_classes(name, shape, classes):
     model = build(name, shape=shape, classes=classes)
     scores = model(torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)))
     assert scores.shape == (2, classes)
@@ -124,13 +94,13 @@ def test_any_shape_and_number_of_classes_goes_forward_and_back(name, shape, clas
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 1, 40), (3, 65, 7)])
-def test_long_and_tiny_images_become_at_most_64_patches(shape):
+def test_images_of_any_shape_have_at_most_64_patches(shape):
     model = build("transformer", shape=shape, classes=2)
     assert model(torch.rand(2, *shape)).shape == (2, 2)
     assert len(model.place) <= 64
 
 
-def test_patches_lose_no_pixel():
+def test_patches_cover_every_pixel():
     model = build("transformer", shape=(2, 11, 9), classes=2)
     image = torch.rand(1, 2, 11, 9)
     cut = F.unfold(F.pad(image, model.fill), model.patch, stride=model.patch)
@@ -139,7 +109,7 @@ def test_patches_lose_no_pixel():
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_what_is_prunable_is_every_linear_and_convolution_weight_the_output_layer_included(name):
+def test_all_linear_and_convolution_weights_are_prunable(name):
     with torch.device("meta"):
         model = MODELS[name](shape=(3, 8, 8), classes=7)
     layers = {f"{n}.weight" for n, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)}
@@ -152,7 +122,7 @@ def test_what_is_prunable_is_every_linear_and_convolution_weight_the_output_laye
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet18", "resnet20", "transformer"])
-def test_initial_weights_are_those_of_the_authors_code(name):
+def test_initial_weights_match_the_authors_code(name):
     for module in build(name, shape=CIFAR, classes=10, seed=3).modules():
         if isinstance(module, nn.Conv2d):
             fan_out = module.out_channels * module.kernel_size[0] * module.kernel_size[1]
@@ -169,7 +139,7 @@ def test_initial_weights_are_those_of_the_authors_code(name):
             assert not module.bias.any()
 
 
-def test_the_seed_alone_decides_the_weights():
+def test_weights_depend_on_the_seed_only():
     first = build("cnn", shape=(1, 8, 8), classes=3, seed=1).state_dict()
     torch.rand(17)
     again = build("cnn", shape=(1, 8, 8), classes=3, seed=1).state_dict()
@@ -180,7 +150,7 @@ def test_the_seed_alone_decides_the_weights():
 
 
 @pytest.mark.parametrize("name", ["mlp", "transformer", "own_models:good"])
-def test_building_leaves_the_callers_generator_alone(name, own_models):
+def test_building_does_not_change_the_callers_generator(name, own_models):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -188,7 +158,7 @@ def test_building_leaves_the_callers_generator_alone(name, own_models):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_block_is_the_identity_when_its_convolutions_are_zero():
+def test_a_block_with_zero_convolutions_is_the_identity():
     block = build("resnet18", shape=CIFAR, classes=10).stages[0][1].eval()
     for conv in block.convs:
         nn.init.zeros_(conv.weight)
@@ -196,7 +166,7 @@ def test_a_block_is_the_identity_when_its_convolutions_are_zero():
     assert torch.equal(block(x), x)
 
 
-def test_option_a_takes_every_second_pixel_and_pads_channels_on_both_sides():
+def test_option_a_shortcut_subsamples_and_pads_channels():
     block = build("resnet20", shape=CIFAR, classes=10).layer2[0].eval()
     nn.init.zeros_(block.conv2.weight)
     x = torch.rand(1, 16, 5, 5)
@@ -215,7 +185,7 @@ def test_published_weights_of_resnet20_load_strictly():
     model.load_state_dict({name.removeprefix("module."): value for name, value in saved.items()})
     assert torch.equal(model.linear.weight, saved["module.linear.weight"])
     noise = torch.randn(8, *CIFAR, generator=torch.Generator().manual_seed(0))
-    # Trained weights: batch norm's statistics fit, so that noise gives scores of a sane size.
+    # Batch norm's statistics match the trained weights, so that noise gives scores of a sane size.
     assert 0.1 < float(model(noise).detach().std()) < 20
 
 
@@ -247,7 +217,7 @@ def own_models(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["own_models:good", "own_models:Made"])
-def test_a_model_of_ones_own_is_imported_and_seeded(own_models, name):
+def test_a_users_model_is_imported_and_seeded(own_models, name):
     first, again = (build(name, shape=(1, 2, 3), classes=4, seed=1) for _ in range(2))
     assert first.training
     assert size(first) == 6 * 4 + 4
@@ -272,12 +242,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_model_that_cannot_be_had_is_named(own_models, name):
+def test_an_unusable_model_is_named_with_its_problem(own_models, name):
     with pytest.raises((ValueError, TypeError), match=REFUSED[name]):
         build(name, shape=(1, 8, 8), classes=3)
 
 
-def test_images_too_small_are_refused_with_their_size():
+def test_too_small_images_are_refused():
     with pytest.raises(
         ValueError, match=r"cnn needs images of at least 8x8 pixels, got 28x7 \(shape=\(1, 28, 7\)\)"
     ):
@@ -295,6 +265,6 @@ def test_images_too_small_are_refused_with_their_size():
         ((1, 28, 28), True, "got classes=True"),
     ],
 )
-def test_shapes_and_classes_that_are_none_are_refused(name, shape, classes, message):
+def test_invalid_shapes_and_classes_are_refused(name, shape, classes, message):
     with pytest.raises(ValueError, match=f"{name} .*{message}"):
         MODELS[name](shape=shape, classes=classes)

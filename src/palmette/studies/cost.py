@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
+from palmette.compression.flops import flops_per_image
 from palmette.pruning.pruner import Pruner
 from palmette.studies.experiment import Experiment
 from palmette.studies.record import index_maps, measured
@@ -20,7 +21,7 @@ from palmette.training.data.augment import Preparation
 from palmette.training.fleet import Fleet
 from palmette.training.loop import evaluate
 from palmette.training.members import Member
-from palmette.training.models import MODELS, build, flops_per_image
+from palmette.training.models import MODELS, build
 
 _BATCHES = 8
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import nn
 
+from palmette.compression.flops import flops_per_image
 from palmette.studies.cost import Cost, cost
 from palmette.studies.experiment import Experiment
 from palmette.studies.rounds import fleets
 from palmette.studies.scheduler import kind
 from palmette.studies.status import Standing
 from palmette.training.data import Images, load
-from palmette.training.models import MODELS, build, flops_per_image
+from palmette.training.models import MODELS, build
 
 _SECONDS = 0.2  # of training that are timed, at least
 _TOGETHER = 4  # networks of a fleet

@@ -10,13 +10,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from palmette.compression.flops import flops_per_image
 from palmette.errors import first_line
 from palmette.training.data.augment import Preparation
 from palmette.training.data.images import Images
 from palmette.training.data_parallel import SharedTraining, Team
 from palmette.training.loop import Score, Training, evaluate, evaluate_all, training_mode
 from palmette.training.members import Member, stackable
-from palmette.training.models import flops_per_image
 from palmette.training.recipe import Recipe
 
 SIDE_BY_SIDE = 4  # streams; more gain little on an H200, and take memory

@@ -7,9 +7,10 @@ import io
 
 import pytest
 
+from palmette.compression.flops import flops_per_image
 from palmette.reports.paper.tables import layers, table
 from palmette.studies.paper_cost import SETS
-from palmette.training.models import build, flops_per_image
+from palmette.training.models import build
 
 
 @pytest.mark.parametrize("data", ["FashionMNIST", "CIFAR10"])

@@ -140,7 +140,8 @@ def test_command_lists_every_set_and_its_problems(tmp_path):
     assert by_name["CIFAR100"]["found"] == "unreadable"
 
 
-def test_command_imports_neither_torch_nor_numpy():
-    code = "import sys, palmette.cli.data; print([m for m in ('torch', 'numpy', 'rich') if m in sys.modules])"
+@pytest.mark.parametrize("module", ["cli.data", "training.data", "training.models"])
+def test_listing_names_imports_neither_torch_nor_numpy(module):
+    code = f"import sys, palmette.{module}; print([m for m in ('torch', 'numpy', 'rich') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from palmette.compression.flops import flops_per_image
 from palmette.errors import (
     NotFinite,
     NotWritten,
@@ -35,7 +36,7 @@ from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes
 from palmette.studies.scheduler import TRIES, Crew, Schedule, kind
 from palmette.training.data import load
-from palmette.training.models import build, flops_per_image
+from palmette.training.models import build
 
 PATIENCE = 120.0
 """Seconds that a run may be in use by somebody else: so long a file system may keep the lock of a lost machine."""

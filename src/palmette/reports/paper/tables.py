@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from palmette.compression.flops import flops_per_image
 from palmette.pruning.weights import evaluating, prunable
 from palmette.reports.markup import latex, markdown
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import FIGURES, MODEL_NAMES, PaperFigure
 from palmette.studies.paper_cost import SETS, DataSize, shape_of
-from palmette.training.models import flops_per_image
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable

@@ -1,4 +1,4 @@
-"""What the builders of all models share: types, the check of their arguments, the weights to start from."""
+"""Shared by all model builders: types, checks of arguments, initial weights."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Shape: TypeAlias = tuple[int, int, int]
 
 
 class Builder(Protocol):
-    """Whatever makes a model for images of `shape` = (channels, height, width) and a number of classes."""
+    """Builds a model for images of `shape` = (channels, height, width) and a number of classes."""
 
     def __call__(self, *, shape: Shape, classes: int) -> nn.Module:
-        """A new model with its initial weights, drawn from torch's generator."""
+        """Build a model with initial weights drawn from torch's generator."""
         ...
 
 
 def check_images(model: str, shape: Shape, classes: int, *, smallest: int = 1) -> None:
-    """Raise, naming `model`, unless images of `shape` and so many classes can be given to it.
+    """Raise, naming `model`, unless it can classify images of `shape` into so many classes.
 
     >>> check_images("cnn", (1, 28, 28), 10, smallest=8)
     """
@@ -37,13 +37,13 @@ def check_images(model: str, shape: Shape, classes: int, *, smallest: int = 1) -
 
 
 def initialise_(model: nn.Module) -> nn.Module:
-    r"""Give `model` the initial weights of the paper, and return it.
+    r"""Draw the paper's initial weights for `model` from torch's generator, and return it.
 
     Convolution weights are normal with variance :math:`2 / \mathrm{fan\_out}` (Kaiming, ReLU), Linear weights
-    stay as PyTorch draws them, uniform within :math:`\pm 1/\sqrt{\mathrm{fan\_in}}`; all their biases are 0.
-    Norms stay at scale 1 and shift 0. All is drawn from torch's generator.
+    keep PyTorch's, uniform within :math:`\pm 1/\sqrt{\mathrm{fan\_in}}`; all their biases are 0. Norms keep
+    scale 1 and shift 0.
 
-    From the code of Diao et al. 2023; the text of the paper does not say. He et al. 2015 for the convolutions.
+    From the code of Diao et al. 2023, since the paper does not say. He et al. 2015 for the convolutions.
     """
     for module in model.modules():
         if isinstance(module, nn.Conv2d):

@@ -1,4 +1,4 @@
-"""The residual networks He et al. made for CIFAR, in which Renda et al. compare ways to rewind."""
+"""Residual networks of He et al. for CIFAR, in which Renda et al. compare ways to rewind."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from palmette.training.models.building import Shape, check_images, initialise_
 class CifarBlock(nn.Module):
     """`relu(x + f(x))` with f of two 3×3 convolutions, each with batch norm; shortcut option A.
 
-    Option A has no weights: where the block halves the image, `x` gives every second pixel and is padded with
-    channels of zeros, half of them on either side.
+    Option A has no weights: where the block halves the image, the shortcut takes every second pixel of `x` and
+    pads channels with zeros, half of them on either side.
     """
 
     def __init__(self, width_in: int, width_out: int) -> None:
@@ -24,7 +24,7 @@ class CifarBlock(nn.Module):
         self.bn2 = nn.BatchNorm2d(width_out)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Batch of feature maps in, batch of feature maps out."""
+        """Map a batch of feature maps to a batch of feature maps."""
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
         side = (self.conv1.out_channels - self.conv1.in_channels) // 2
         shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, side, side))
@@ -34,8 +34,8 @@ class CifarBlock(nn.Module):
 class CifarResNet(nn.Module):
     """A 3×3 stem to 16 channels, three stages of `blocks` blocks with 16, 32 and 64, a mean, a Linear.
 
-    The names of its parameters are those of a public reimplementation whose checkpoints many use (Idelbayev,
-    `resnet20-12fca82f.th` and others), so that those load once their prefix ``module.`` is taken off.
+    Parameter names match a widely used public reimplementation (Idelbayev, `resnet20-12fca82f.th` and others), so
+    that its checkpoints load once their prefix ``module.`` is removed.
     """
 
     def __init__(self, channels: int, classes: int, *, blocks: int) -> None:
@@ -48,7 +48,7 @@ class CifarResNet(nn.Module):
         self.linear = nn.Linear(64, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images in, one score per class out."""
+        """Map images to one score per class."""
         x = F.relu(self.bn1(self.conv1(x)))
         x = self.layer3(self.layer2(self.layer1(x)))
         scores: Tensor = self.linear(F.adaptive_avg_pool2d(x, 1).flatten(1))
@@ -60,7 +60,7 @@ def _stage(width_in: int, width_out: int, blocks: int) -> nn.Sequential:
 
 
 def resnet20(*, shape: Shape, classes: int) -> nn.Module:
-    """ResNet20 for CIFAR: 3 blocks in each stage.
+    """ResNet20 for CIFAR: 3 blocks per stage.
 
     >>> sum(p.numel() for p in resnet20(shape=(3, 32, 32), classes=10).parameters())
     269722
@@ -72,7 +72,7 @@ def resnet20(*, shape: Shape, classes: int) -> nn.Module:
 
 
 def resnet56(*, shape: Shape, classes: int) -> nn.Module:
-    """ResNet56 for CIFAR: 9 blocks in each stage.
+    """ResNet56 for CIFAR: 9 blocks per stage.
 
     He et al. 2016a, Section 4.2 and Table 6 (0.85 M).
     """

@@ -14,9 +14,8 @@ WIDTHS = (64, 128, 256, 512)
 def cnn(*, shape: Shape, classes: int) -> nn.Module:
     """Four times 3×3 convolution, batch norm, ReLU, to 64, 128, 256 and 512 channels; the mean; a Linear.
 
-    A max-pool of 2 follows each ReLU but the last. The paper's table has one there too; the authors' code has
-    none, and neither do we, for the number of weights is the same and the FLOPs do not change. Images are at
-    least 8×8, so that a pixel is left after three pools.
+    A max-pool of 2 follows each ReLU but the last, as in the authors' code; the paper's table has one there too,
+    with the same number of weights and FLOPs. Images are at least 8×8, so that a pixel is left after three pools.
 
     >>> sum(p.numel() for p in cnn(shape=(1, 28, 28), classes=10).parameters())
     1556874

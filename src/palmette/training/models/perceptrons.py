@@ -1,4 +1,4 @@
-"""Models without convolutions: a linear classifier and the multi-layer perceptron of the paper."""
+"""The linear classifier and the multi-layer perceptron of the paper."""
 
 from __future__ import annotations
 

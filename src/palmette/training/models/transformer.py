@@ -1,4 +1,4 @@
-"""A small Transformer that classifies images by their patches."""
+"""A small Transformer that classifies images from their patches."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch.nn import functional as F
 
 from palmette.training.models.building import Shape, check_images, initialise_
 
-GRID = 8  # patches along a side, at most
+GRID = 8  # maximum of patches along a side
 WIDTH, DEPTH, HEADS, EXPANSION = 96, 4, 4, 2
 
 
 class EncoderBlock(nn.Module):
-    """Self-attention, then two Linear layers with GELU; a layer norm before each, their results added to `x`."""
+    """Pre-norm encoder block: self-attention and a two-layer GELU perceptron, both residual."""
 
     def __init__(self, width: int, heads: int, expansion: int) -> None:
         super().__init__()
@@ -30,12 +30,12 @@ class EncoderBlock(nn.Module):
         self.narrow = nn.Linear(expansion * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Batch of sequences in, batch of sequences out."""
+        """Map a batch of sequences to a batch of sequences."""
         y = self.norm1(x)
         q, k, v = (
             f(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value)
         )
-        # Written out it repeats exactly on a GPU and can be stacked; for 64 tokens it costs nothing.
+        # Not a fused kernel: this is deterministic on a GPU and can be stacked; for 64 tokens it costs nothing.
         attention = (q @ k.transpose(2, 3) / math.sqrt(q.shape[3])).softmax(3)
         attended = (attention @ v).transpose(1, 2).flatten(2)
         x = x + self.output(attended)
@@ -44,10 +44,9 @@ class EncoderBlock(nn.Module):
 
 
 class ImageTransformer(nn.Module):
-    """Patches, each a token by one Linear; a learned vector for each place; blocks; their mean; a Linear.
+    """Linear patch embedding with learned positions, encoder blocks, mean over tokens, Linear classifier.
 
-    An image is cut into at most 8×8 patches, as large as that takes; its right and lower edges are
-    filled up with zeros where it does not divide.
+    An image is divided into at most 8×8 patches; zeros pad its right and lower edges to whole patches.
     """
 
     def __init__(self, shape: Shape, classes: int) -> None:
@@ -63,7 +62,7 @@ class ImageTransformer(nn.Module):
         self.head = nn.Linear(WIDTH, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Images in, one score per class out."""
+        """Map images to one score per class."""
         x = F.pad(x, self.fill)
         patches = x.unflatten(3, (-1, self.patch[1])).unflatten(2, (-1, self.patch[0])).permute(0, 2, 4, 1, 3, 5)
         tokens = self.embed(patches.flatten(3).flatten(1, 2)) + self.place
@@ -77,7 +76,7 @@ def transformer(*, shape: Shape, classes: int) -> nn.Module:
     >>> sum(p.numel() for p in transformer(shape=(1, 28, 28), classes=10).parameters())
     306634
 
-    After Dosovitskiy et al. 2021 (patches, pre-norm) in a size for small images; not a model of the paper.
+    After Dosovitskiy et al. 2021 (patches, pre-norm), sized for small images; not a model of the paper.
     """
     check_images("transformer", shape, classes)
     return initialise_(ImageTransformer(shape, classes))
