@@ -1,4 +1,4 @@
-"""The page in a real browser: it draws, it can be used, and it shows what the records say."""
+"""HTML report in a real browser: charts, controls, downloads, layout and print."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def drawn(browser, panel, name):
     return browser.js(f"palmette.views.get({FIGURE.format(panel)}).view.data('{name}')")
 
 
-def test_every_panel_is_drawn_without_a_complaint_and_without_a_network(opened, made):
+def test_every_chart_is_drawn_without_errors_or_network(opened, made):
     assert opened.js("document.querySelectorAll('figure').length") == 10
     assert opened.js(
         "[...document.querySelectorAll('.chart')].every(c => c.querySelector('svg .mark-symbol, svg .mark-rect'))"
@@ -58,7 +58,7 @@ def test_every_panel_is_drawn_without_a_complaint_and_without_a_network(opened, 
     assert [url for url in asked if not url.startswith("data:")] == [made.as_uri()]
 
 
-def test_what_is_drawn_are_the_numbers_of_the_page(opened, made):
+def test_charts_draw_the_embedded_numbers(opened, made):
     (study,) = embedded(made.read_text())["studies"]
     for panel, table in (("accuracy", "curves"), ("phases", "rounds"), ("cut", "layers"), ("map", "maps")):
         found = drawn(opened, panel, table)
@@ -66,10 +66,10 @@ def test_what_is_drawn_are_the_numbers_of_the_page(opened, made):
         assert [{key: one[key] for key in row} for one, row in zip(found, rows, strict=True)] == rows
     assert lines(opened, "accuracy") == 2
     bands = opened.js(f"{FIGURE.format('accuracy')}.querySelectorAll('.mark-area path').length")
-    assert bands == 2  # one for each method, and not one for each point
+    assert bands == 2  # one per method, not one per point
 
 
-def test_a_method_is_switched_off_and_on(opened):
+def test_method_can_be_switched_off_and_on(opened):
     box = "document.querySelector('input[value=\"Lottery Ticket\"]')"
     for count in (1, 2):
         opened.click(box)
@@ -78,7 +78,7 @@ def test_a_method_is_switched_off_and_on(opened):
     assert opened.complaints() == []
 
 
-def test_the_last_method_cannot_be_switched_off(opened):
+def test_last_method_cannot_be_switched_off(opened):
     boxes = "[...document.querySelectorAll('input[type=checkbox]')]"
     assert opened.js(f"{boxes}.map(box => box.disabled)") == [False, False]
     for number in (0, 1):
@@ -93,7 +93,7 @@ def test_the_last_method_cannot_be_switched_off(opened):
 
 @pytest.fixture
 def many(browser, tmp_path):
-    """A page of more series than can be told apart."""
+    """Page of more series than looks."""
     file = tmp_path / "many.html"
     file.write_text(page(ablations()), encoding="utf-8")
     browser.open(file, width=400)
@@ -104,7 +104,7 @@ SHOWN = "[...document.querySelectorAll('[data-signal=shown]')].filter(b => b.che
 NAMED = "[...document.querySelectorAll('label:has([data-signal=shown])')].filter(l => l.offsetParent)"
 
 
-def test_of_many_series_a_family_is_chosen_with_the_keyboard(many):
+def test_family_can_be_chosen_with_the_keyboard(many):
     assert many.js(f"{NAMED}.length") == lines(many, "accuracy") == 2
     many.js("document.querySelector('[data-compare]').focus()")
     for _ in range(3):
@@ -121,7 +121,7 @@ def test_of_many_series_a_family_is_chosen_with_the_keyboard(many):
     assert many.complaints() == []
 
 
-def test_of_many_series_no_more_are_shown_than_can_be_told_apart(many):
+def test_at_most_seven_series_are_shown_at_once(many):
     many.js("document.querySelector('[data-all]').focus()")
     many.press(" ", 32)
     many.until(f"{NAMED}.length === 17")
@@ -138,7 +138,7 @@ def test_of_many_series_no_more_are_shown_than_can_be_told_apart(many):
     assert many.complaints() == []
 
 
-def test_the_slider_moves_the_map_over_rounds(opened, made):
+def test_slider_changes_the_round_of_the_map(opened, made):
     colours = (
         f"[...{FIGURE.format('map')}.querySelectorAll('.mark-rect path')].map(p => p.getAttribute('fill')).join()"
     )
@@ -161,7 +161,7 @@ def test_the_slider_moves_the_map_over_rounds(opened, made):
     assert opened.complaints() == []
 
 
-def test_the_method_of_the_layers_can_be_chosen(opened):
+def test_method_of_the_layer_charts_can_be_chosen(opened):
     paths = f"{FIGURE.format('layer_density')}.querySelector('.mark-line path').getAttribute('d')"
     before = opened.js(paths)
     opened.js("document.querySelector('select[data-signal=method]').focus()")
@@ -172,7 +172,7 @@ def test_the_method_of_the_layers_can_be_chosen(opened):
 
 
 @pytest.mark.parametrize(("steps", "title"), [(1, "density: weights that remain"), (2, "parameters that remain")])
-def test_the_x_axis_can_be_chosen(opened, steps, title):
+def test_x_axis_can_be_chosen(opened, steps, title):
     opened.js("document.querySelector('select[data-x]').focus()")
     for _ in range(steps):
         opened.press("ArrowDown", 40)
@@ -196,7 +196,7 @@ def test_hovering_over_a_point_shows_its_values(opened, made):
 @pytest.mark.parametrize(
     ("panel", "word"), [("accuracy", "method"), ("trade_off", "method"), ("layer_index", "layer")]
 )
-def test_wherever_the_pointer_is_the_nearest_point_answers(opened, panel, word):
+def test_nearest_point_shows_its_tooltip(opened, panel, word):
     figure = FIGURE.format(panel)
     rings = f"[...{figure}.querySelectorAll('.points_marks path')].filter(p => p.getAttribute('opacity') === '1')"
     opened.place(figure)
@@ -229,7 +229,7 @@ def downloaded(browser, panel, folder):
     return pd.read_csv(file)
 
 
-def test_the_data_of_a_panel_are_downloaded(opened, made, tmp_path):
+def test_data_of_a_chart_can_be_downloaded(opened, made, tmp_path):
     (study,) = embedded(made.read_text())["studies"]
     table = downloaded(opened, "accuracy", tmp_path)
     rows = rows_of(study["tables"]["curves"])
@@ -238,7 +238,7 @@ def test_the_data_of_a_panel_are_downloaded(opened, made, tmp_path):
     assert table["series"].tolist() == [row["series"] for row in rows]
 
 
-def test_the_data_of_the_maps_have_a_row_for_each_p_and_q(opened, made, tmp_path):
+def test_downloaded_maps_have_one_row_per_p_and_q(opened, made, tmp_path):
     (study,) = embedded(made.read_text())["studies"]
     table = downloaded(opened, "map", tmp_path)
     assert list(table.columns) == ["series", "round", "n", "p", "q", "pq_index"]
@@ -258,7 +258,7 @@ def test_nothing_is_wider_than_the_window(browser, made, width):
     assert browser.js(f"{too_wide}.length") == 0
 
 
-def test_a_table_that_is_moved_sideways_still_says_which_method_is_which(browser, tmp_path):
+def test_first_column_stays_visible_while_scrolling(browser, tmp_path):
     runs = [Experiment(), Experiment(scope="neuron", weight_decay=0.001, clip=None, label_smoothing=0.1)]
     (tmp_path / "names.html").write_text(page([run_of(e, [0.9, 0.9]) for e in runs]))
     browser.open(tmp_path / "names.html", width=400)
@@ -268,7 +268,7 @@ def test_a_table_that_is_moved_sideways_still_says_which_method_is_which(browser
         assert 0 <= left < right <= 200
 
 
-def test_a_method_is_not_broken_within_its_parentheses(browser, tmp_path):
+def test_method_names_do_not_break_within_parentheses(browser, tmp_path):
     runs = [Experiment(), Experiment(scope="neuron"), Experiment(scope="layer", gamma=3)]
     (tmp_path / "names.html").write_text(page([run_of(e, [0.9, 0.9]) for e in runs]))
     browser.open(tmp_path / "names.html", width=400)
@@ -286,7 +286,7 @@ def test_a_method_is_not_broken_within_its_parentheses(browser, tmp_path):
 
 
 def axes_of(browser, file, runs):
-    """The numbers and names along the two axes of each panel, left out those that are not seen."""
+    """Visible labels along the two axes of each chart."""
     file.write_text(page(runs), encoding="utf-8")
     browser.open(file)
     labels = "[...a.querySelectorAll('text')].filter(t => t.style.opacity !== '0').map(t => t.textContent)"
@@ -296,7 +296,7 @@ def axes_of(browser, file, runs):
 
 
 @pytest.mark.slow
-def test_the_axis_of_few_rounds_has_whole_rounds_only(browser, tmp_path):
+def test_axis_of_few_rounds_has_whole_rounds_only(browser, tmp_path):
     for count in (1, 2, 4):
         found = axes_of(browser, tmp_path / "few.html", [run_of(Experiment(), [0.9] * count)])
         for panel in ("accuracy", "pq_index", "density", "phases", "layer_density", "cut"):
@@ -306,9 +306,9 @@ def test_the_axis_of_few_rounds_has_whole_rounds_only(browser, tmp_path):
 @pytest.mark.parametrize(
     ("last", "numbers"), [(30, range(0, 31, 5)), (15, range(0, 16, 3)), (11, (0, 2, 4, 6, 8, 11))]
 )
-def test_the_axis_of_rounds_ends_with_the_last_and_says_so(browser, tmp_path, last, numbers):
+def test_round_axis_ends_with_a_labelled_last_round(browser, tmp_path, last, numbers):
     file = tmp_path / "rounds.html"
-    # The panels of one method are of that which ended before.
+    # The charts of one method show the run that ended early.
     runs = [run_of(Experiment(), [0.9] * 3), run_of(Experiment(method="one-shot"), [0.9] * (last + 1))]
     found = axes_of(browser, file, runs)
     for panel in ("accuracy", "phases", "layer_density", "cut"):
@@ -316,7 +316,7 @@ def test_the_axis_of_rounds_ends_with_the_last_and_says_so(browser, tmp_path, la
     assert browser.js(f"palmette.views.get({FIGURE.format('accuracy')}).view.scale('x').domain()") == [0, last]
 
 
-def test_a_logarithmic_axis_within_a_decade_has_numbers_all_along(browser, tmp_path):
+def test_log_axis_within_a_decade_has_even_labels(browser, tmp_path):
     runs = [run_of(Experiment(), [0.9] * 4, [0.17, 0.11, 0.09, 0.075])]
     found = axes_of(browser, tmp_path / "narrow.html", runs)
     assert found["pq_index"][1] == [f"{n / 100:g}" for n in range(8, 18)]
@@ -334,12 +334,12 @@ def test_a_logarithmic_axis_within_a_decade_has_numbers_all_along(browser, tmp_p
         (0.00049, ["0.001", "0.01", "0.1"]),
     ],
 )
-def test_a_logarithmic_axis_has_numbers_at_some_digits_or_at_powers_of_ten(browser, tmp_path, least, numbers):
+def test_log_axis_labels_depend_on_its_span(browser, tmp_path, least, numbers):
     found = axes_of(browser, tmp_path / "wide.html", [run_of(Experiment(), [0.9] * 3, [0.31, 0.09, least])])
     assert found["pq_index"][1] == numbers
 
 
-def test_the_legend_of_layers_fits_into_a_narrow_panel(browser, tmp_path):
+def test_layer_legend_fits_a_narrow_panel(browser, tmp_path):
     layers = [f"convolution{number}.weight" for number in range(5)]
     (tmp_path / "layers.html").write_text(page([run_of(Experiment(), [0.9, 0.9], layers=layers)]))
     browser.open(tmp_path / "layers.html", width=400)
@@ -351,7 +351,7 @@ def test_the_legend_of_layers_fits_into_a_narrow_panel(browser, tmp_path):
         assert browser.js(f"{inside} < {figure}.getBoundingClientRect().right"), panel
 
 
-def test_a_network_without_weights_has_no_place_on_a_logarithmic_axis_nor_a_bar(browser, tmp_path):
+def test_network_without_weights_is_not_drawn(browser, tmp_path):
     experiment, records = run_of(Experiment(), [0.9, 0.8, 0.1])
     records[2]["retrained"] |= {"kept": 0, "density": 0.0}
     records[2]["cut"] = {"weights": 0, "layers": {"a.weight": 0}}
@@ -361,7 +361,7 @@ def test_a_network_without_weights_has_no_place_on_a_logarithmic_axis_nor_a_bar(
     assert browser.js(f"{bars}.map(bar => bar.getAttribute('opacity'))") == ["1", "1", "0"]
 
 
-def test_layers_with_long_names_can_be_told_apart(browser, tmp_path):
+def test_long_layer_names_stay_distinct(browser, tmp_path):
     many = [f"model.decoder.layers.{number}.self_attention.query.weight" for number in range(9)]
     found = axes_of(
         browser, tmp_path / "long.html", [run_of(Experiment(), [0.9, 0.9], layers=[*many, "a.weight"])]
@@ -371,14 +371,14 @@ def test_layers_with_long_names_can_be_told_apart(browser, tmp_path):
     assert names[-1] == "a"
 
 
-def test_a_page_that_is_made_narrow_follows(browser, made):
+def test_charts_follow_the_window_width(browser, made):
     browser.open(made, width=1600)
     browser("Emulation.setDeviceMetricsOverride", width=400, height=900, deviceScaleFactor=1, mobile=False)
     browser.until("[...document.querySelectorAll('figure svg')].every(s => s.clientWidth < 400)")
 
 
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
-def test_the_page_is_light_or_dark_as_the_reader_wants(opened, scheme, dark):
+def test_page_follows_the_colour_scheme(opened, scheme, dark):
     opened("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
     paper, ink = (opened.js(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color"))
     label = opened.js("getComputedStyle(document.querySelector('svg .role-axis-label text')).fill")
@@ -388,7 +388,7 @@ def test_the_page_is_light_or_dark_as_the_reader_wants(opened, scheme, dark):
     opened("Emulation.setEmulatedMedia", features=[])
 
 
-def test_it_is_printed_on_white_and_nothing_that_belongs_together_is_cut_in_two(opened):
+def test_print_stylesheet_avoids_page_breaks_inside_panels(opened):
     dark = [{"name": "prefers-color-scheme", "value": "dark"}]
     opened("Emulation.setEmulatedMedia", media="print", features=dark)
     assert opened.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"

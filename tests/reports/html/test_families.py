@@ -1,18 +1,18 @@
-"""The page of a large study: which series are drawn together, and how each looks."""
+"""Families and looks of a large study."""
 
 from __future__ import annotations
 
 from ablation_runs import ablations
 from report_runs import run_of
 
-from palmette.reports.html.controls import looks_of
+from palmette.reports.html.controls import initial_looks
 from palmette.reports.html.data import studies
 from palmette.reports.html.families import families
 from palmette.reports.html.page import page
 from palmette.studies.experiment import Experiment
 
 
-def test_series_that_differ_in_one_setting_are_a_family():
+def test_family_differs_in_one_setting():
     (study,) = studies(ablations())
     assert len(study.series) == 17
     found = {name: [study.series[one].name for one in many] for name, many in families(study).items()}
@@ -24,15 +24,15 @@ def test_series_that_differ_in_one_setting_are_a_family():
         "p, with q=1 · 4",
         f"scope, with {sap} · 3",
         "scope, with One Shot · 2",
-        "those that go furthest · 7",
+        "smallest within one point of dense · 7",
     ]
     assert found["method, with scope=layer · 2"] == [f"{sap}, scope=layer", "One Shot, scope=layer"]
     assert found["p, with q=1 · 4"] == [f"SAP (p={p}, q=1)" for p in (0.2, 0.4, 0.5, 0.6)]
-    # Both ends, and some between.
+    # Both ends and some between.
     assert found[f"gamma, with {sap} · 7 of 10"] == [sap, *(f"{sap}, gamma={g}" for g in (3, 4, 5, 7, 9, 10))]
 
 
-def test_of_many_methods_those_of_the_paper_are_compared():
+def test_too_many_methods_are_reduced_to_those_of_the_paper():
     many = [{"p": p} for p in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)] + [{"p": 1, "q": 2}, {"method": "one-shot"}]
     (study,) = studies([run_of(Experiment(**one), [0.9]) for one in many])
     name, first = next(iter(families(study).items()))
@@ -40,10 +40,10 @@ def test_of_many_methods_those_of_the_paper_are_compared():
     assert [study.series[one].name for one in first] == ["SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "One Shot"]
 
 
-def test_of_many_series_one_family_is_drawn_at_first_and_each_has_its_own_look():
+def test_large_study_starts_with_one_family():
     runs = ablations()
     few = [run_of(Experiment(model="linear", method=method), [0.9]) for method in ("sap", "one-shot")]
-    assert looks_of(studies(runs + few)) == [
+    assert initial_looks(studies(runs + few)) == [
         {"SAP (p=0.5, q=1)": 0, "One Shot": 1},
         {"SAP (p=0.5, q=1), scope=layer": 0, "One Shot, scope=layer": 1},
     ]
@@ -54,10 +54,10 @@ def test_of_many_series_one_family_is_drawn_at_first_and_each_has_its_own_look()
     assert "choose from all 17" in text
 
 
-def test_a_method_looks_the_same_in_all_studies():
+def test_method_looks_the_same_in_all_studies():
     runs = [run_of(Experiment(method=method), [0.9]) for method in ("sap", "lottery-ticket", "one-shot")]
     runs.append(run_of(Experiment(model="linear", method="one-shot"), [0.9]))
-    assert looks_of(studies(runs)) == [
+    assert initial_looks(studies(runs)) == [
         {"One Shot": 2},
         {"SAP (p=0.5, q=1)": 0, "Lottery Ticket": 1, "One Shot": 2},
     ]

@@ -1,4 +1,4 @@
-"""The page: its numbers are those of the records, and its words follow from them."""
+"""HTML report: numbers, grouping, verdict and notices."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ def five_digits(value):
         ([], [], (0, 0, 0)),
     ],
 )
-def test_the_phases_are_those_of_the_rule(accuracy, index, counts):
+def test_phases_follow_the_rule(accuracy, index, counts):
     found = phases(accuracy, index)
     assert tuple(found.count(name) for name in ("falling", "rising", "collapsed")) == counts
     assert found == sorted(found, key=["falling", "rising", "collapsed"].index)
 
 
-def test_phases_of_sequences_that_do_not_match_are_refused():
+def test_phases_refuse_sequences_of_different_length():
     with pytest.raises(ValueError, match="got 2 and 1"):
         phases([0.9, 0.9], [0.1])
 
 
-def test_the_turns_are_the_last_fall_and_the_first_of_the_collapse():
+def test_turns_are_the_lowest_index_and_the_start_of_the_collapse():
     assert turns(["falling", "rising", "collapsed", "collapsed"]) == {"turned_up": 0, "collapsed": 2}
     assert turns(["falling"]) == {"turned_up": None, "collapsed": None}
 
 
-def test_the_numbers_in_the_page_are_those_of_the_records(made, runs_folder):
+def test_page_has_the_numbers_of_the_records(made, runs_folder):
     (study,) = embedded(made.read_text())["studies"]
     table = pm.read_runs(runs_folder)
     rows = {(row["run"], row["round"]): row for row in rows_of(study["tables"]["rounds"])}
@@ -93,7 +93,7 @@ def test_the_numbers_in_the_page_are_those_of_the_records(made, runs_folder):
         ]
 
 
-def test_a_curve_is_mean_and_deviation_over_seeds(made, runs_folder):
+def test_curve_is_mean_and_deviation_over_seeds(made, runs_folder):
     (study,) = embedded(made.read_text())["studies"]
     table = pm.read_runs(runs_folder)
     names = {"SAP (p=0.5, q=1)": "sap", "Lottery Ticket": "lottery-ticket"}
@@ -123,7 +123,7 @@ def test_layers_cuts_and_maps_are_means_over_seeds(made, runs_folder):
     assert maps[2]["pq_index"][11 * 9] is None  # p = q = 1
 
 
-def test_the_same_runs_give_the_same_page_and_it_asks_for_nothing_else(made, runs_folder, tmp_path):
+def test_page_is_deterministic_and_self_contained(made, runs_folder, tmp_path):
     again = tmp_path / "again.html"
     CliRunner().invoke(report, [str(runs_folder), str(runs_folder), "-o", str(again)], catch_exceptions=False)
     text = made.read_text()
@@ -134,7 +134,7 @@ def test_the_same_runs_give_the_same_page_and_it_asks_for_nothing_else(made, run
     assert "default-src 'none'" in page_itself
 
 
-def test_sixteen_runs_of_thirty_one_rounds_stay_below_3_mb():
+def test_page_of_sixteen_long_runs_is_below_3_mb():
     layers = [f"layer{number}.weight" for number in range(20)]
     runs = [
         run_of(
@@ -155,11 +155,11 @@ def test_methods_have_the_colours_and_dashes_of_the_figures():
     assert LOOKS[0]["dash"] == [1, 0]
 
 
-def test_no_two_looks_are_alike_without_their_colour():
+def test_looks_differ_without_colour():
     assert len({(tuple(look["dash"]), look["shape"]) for look in LOOKS}) == len(LOOKS) == len(LINES)
 
 
-def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
+def test_runs_are_grouped_by_model_and_settings():
     experiments = [
         Experiment(method="one-shot"),
         Experiment(seed=1, scope="neuron"),
@@ -182,7 +182,7 @@ def test_runs_of_one_model_are_a_study_and_those_of_one_setting_a_series():
     assert "ratio" not in own["SAP (p=0.5, q=1), scope=neuron"]
 
 
-def test_a_setting_that_varies_stands_on_every_series_that_has_it_and_not_by_default():
+def test_series_are_named_by_settings_that_vary_and_are_not_the_default():
     experiments = [
         Experiment(eta=0.5, epochs=20),
         Experiment(p=0.6, eta=0.5, epochs=20),
@@ -201,7 +201,7 @@ def test_a_setting_that_varies_stands_on_every_series_that_has_it_and_not_by_def
 
 
 @pytest.mark.slow
-def test_a_page_of_several_networks_has_a_short_title_and_links_to_its_sections():
+def test_page_of_several_networks_links_to_its_sections():
     runs = [run_of(Experiment(model=model), [0.9]) for model in ("mlp", "linear", "cnn")]
     text = page([*runs, run_of(Experiment(seed=1), [0.9])])
     assert "<h1>How far can 3 networks be pruned?</h1>" in text
@@ -217,123 +217,113 @@ def test_a_page_of_several_networks_has_a_short_title_and_links_to_its_sections(
     assert "<nav" not in alone
 
 
-def test_a_run_that_ended_early_leaves_the_others_their_mean():
+def test_mean_is_over_the_runs_that_reached_the_round():
     runs = [run_of(Experiment(seed=0), [0.9, 0.5]), run_of(Experiment(seed=1), [0.7])]
     (study,) = studies(runs)
     assert [(row["n"], row["accuracy"]) for row in curves(study)] == [(2, pytest.approx(0.8)), (1, 0.5)]
     assert curves(study)[1]["accuracy_sd"] is None
 
 
-def test_the_verdict_says_how_far_each_went_and_with_how_much_noise():
+def test_verdict_names_the_best_method_with_its_deviation():
     tickets = [run_of(Experiment(method="lottery-ticket", seed=s), [0.9, 0.9, 0.9, 0.3]) for s in (0, 1)]
     shots = [run_of(Experiment(method="one-shot", seed=s), [0.9, 0.9, 0.3, 0.3]) for s in (0, 1)]
     (study,) = studies(tickets + shots)
     first, second = verdict(study)
     assert first == (
-        "Lottery Ticket goes furthest in these rounds and within one point of dense: 25.0 ± 0.0 % of the weights; "
-        "One Shot comes next with 50.0 ± 0.0 %. The difference is beyond the noise of 2 seeds."
+        "Lottery Ticket goes furthest within one point of dense: 25.0 ± 0.0 % of the weights; next is One Shot "
+        "with 50.0 ± 0.0 %. The difference is beyond the noise of 2 seeds."
     )
-    assert second == (
-        "The lowest PQ Index was not followed by 2 rounds more in any of 4 runs: they ended, or collapsed, before "
-        "that."
-    )
+    assert second == "The PQ Index turned up in 0 of 4 runs; 4 collapsed."
     row = outcome(study.series[0])
     assert (row["round"], row["collapsed"], row["at_the_end"]) == ([2, 2], [3, 3], 0)
 
 
-def test_series_that_go_equally_far_are_named_together():
+def test_equal_series_are_named_together():
     runs = [run_of(Experiment(gamma=gamma), [0.9, 0.9, 0.3]) for gamma in (5, 7)]
     assert verdict(studies(runs)[0])[0] == (
-        "SAP (p=0.5, q=1), gamma=5 and SAP (p=0.5, q=1), gamma=7 go furthest in these rounds and within one point "
-        "of dense, and equally far: 50.0 % of the weights."
+        "SAP (p=0.5, q=1), gamma=5 and SAP (p=0.5, q=1), gamma=7 go furthest within one point of dense, equally "
+        "far: 50.0 % of the weights."
     )
 
 
 def several(densities, **settings):
-    """Runs that keep one accuracy to their end, which is at these densities."""
+    """Runs whose accuracy never drops and whose last rounds have these densities."""
     runs = [run_of(Experiment(seed=seed, **settings), [0.9, 0.9]) for seed in range(len(densities))]
     for (_, records), density in zip(runs, densities, strict=True):
         records[-1]["retrained"]["density"] = density
     return runs
 
 
-def test_none_is_first_of_two_series_that_differ_by_no_more_than_their_noise():
+def test_series_that_differ_within_noise_are_tied():
     sap, ticket = several([0.0186, 0.0188]), several([0.017, 0.021], method="lottery-ticket")
     assert verdict(studies(sap + ticket)[0])[0] == (
-        "SAP (p=0.5, q=1) and Lottery Ticket go furthest in these rounds and within one point of dense, and "
-        "equally far: about 1.9 % of the weights."
+        "SAP (p=0.5, q=1) and Lottery Ticket go furthest within one point of dense, equally far: 1.9 % of the "
+        "weights."
     )
     sap = several([0.2, 0.3])
     assert verdict(studies(sap + several([0.3, 0.31], method="one-shot"))[0])[0] == (
-        "SAP (p=0.5, q=1) and One Shot go furthest in these rounds and within one point of dense: 25.0 to 30.5 % "
-        "of the weights. The difference is within the noise: the 95 % interval of the difference between equal "
-        "seeds includes 0."
+        "SAP (p=0.5, q=1) and One Shot go furthest within one point of dense: 25.0 to 30.5 % of the weights. "
+        "Within noise: the 95 % interval of the difference between equal seeds includes 0."
     )
     many = [run for gamma in range(2, 8) for run in several([0.2, 0.2 + gamma / 100], gamma=gamma)]
     text = verdict(studies(many)[0])[0]
     assert re.search(r", gamma=2, .*, gamma=3, .*, gamma=4 and 3 others go furthest .*: 21.0 to 23.5 % of", text)
-    assert "All differences from the first are within the noise" in text
+    assert "Within noise" in text
 
 
-def test_a_single_run_does_not_lead_where_others_have_several():
+def test_single_run_does_not_lead_where_others_have_several():
     runs = several([0.2, 0.2]) + several([0.3, 0.3], method="lottery-ticket")
     single = several([0.1], method="one-shot") + several([0.4], gamma=3)
     assert verdict(studies(runs + single)[0])[0] == (
-        "SAP (p=0.5, q=1) goes furthest of those with several runs in these rounds and within one point of dense: "
-        "20.0 ± 0.0 % of the weights; Lottery Ticket comes next with 30.0 ± 0.0 %. The difference is beyond the "
-        "noise of 2 seeds. Of single runs that of One Shot goes furthest: 10.0 %."
+        "SAP (p=0.5, q=1) goes furthest of the methods with several runs within one point of dense: 20.0 ± 0.0 % "
+        "of the weights; next is Lottery Ticket with 30.0 ± 0.0 %. The difference is beyond the noise of 2 "
+        "seeds. The best single run is of One Shot: 10.0 %."
     )
     assert "SAP (p=0.5, q=1) goes furthest" in verdict(studies(runs[:2] + single)[0])[0]
 
 
-def test_a_first_cut_that_is_too_much_is_no_way_that_was_gone():
+def test_verdict_says_that_no_cut_stays_within_one_point():
     runs = [run_of(Experiment(method=method), [0.9, 0.5, 0.4]) for method in ("sap", "lottery-ticket")]
     (study,) = studies(runs)
-    assert verdict(study)[0] == (
-        "No cut stays within one point of dense: the first of each run is already more than that below."
-    )
+    assert verdict(study)[0] == "No cut stays within one point of dense."
     assert sentence(outcome(study.series[0])) == (
-        "of the weights have an accuracy of 90.0 % (n = 1): the first cut is already more than one point below."
+        "of the weights, accuracy 90.0 % (n = 1): the first cut already costs more than one point."
     )
     one_further = studies([*runs, run_of(Experiment(method="one-shot"), [0.9, 0.9, 0.4])])[0]
     assert verdict(one_further)[0].startswith("One Shot goes furthest")
 
 
-def test_a_run_of_one_round_is_spoken_of_as_one():
+def test_verdict_of_a_dense_run():
     (study,) = studies([run_of(Experiment(), [0.9])])
     assert verdict(study) == [
-        "So far there are dense networks only: nothing was trained after a cut.",
-        "The lowest PQ Index was not followed by 2 rounds more: the run ended, or collapsed, before that.",
+        "No cut was trained yet.",
+        "The PQ Index turned up in 0 of 1 run; 0 collapsed.",
     ]
-    assert "<summary>The id of the run</summary>" in page(study.runs)
+    assert "<summary>Id of the run</summary>" in page(study.runs)
 
 
-def test_an_index_that_turned_up_too_late_is_not_counted_as_in_time():
+def test_verdict_counts_turns_within_one_point_of_dense():
     late = run_of(Experiment(), [0.9, 0.88, 0.88, 0.88, 0.88], [0.5, 0.4, 0.3, 0.4, 0.5])
     early = run_of(Experiment(seed=1), [0.9] * 5, [0.5, 0.4, 0.3, 0.4, 0.5])
-    assert verdict(studies([late, early])[0])[-1] == (
-        "In 2 of 2 runs the lowest PQ Index came 2 rounds or more before the end, or the collapse, and the index "
-        "was higher in between: in 1 of these while accuracy was still within one point of dense. 0 of 2 "
-        "collapsed."
-    )
-    assert verdict(studies([late])[0])[-1] == (
-        "Before its end the PQ Index was lowest when accuracy was no longer within one point of dense, and higher "
-        "in the rounds that followed; the run did not collapse."
-    )
-    assert verdict(studies([early])[0])[-1] == (
-        "Before its end the PQ Index was lowest while accuracy was still within one point of dense, and higher in "
-        "the rounds that followed; the run did not collapse."
-    )
-    collapsed = run_of(Experiment(), [0.9] * 4 + [0.1] * 2, [0.4, 0.2, 0.3, 0.35, 0.05, 0.01])
-    assert verdict(studies([collapsed])[0])[-1].startswith("Before the collapse the PQ Index was lowest while")
+    collapsed = run_of(Experiment(seed=2), [0.9] * 4 + [0.1] * 2, [0.4, 0.2, 0.3, 0.35, 0.05, 0.01])
+    for runs, turned, in_time, collapses in (
+        ([late, early], "2 of 2 runs", 1, 0),
+        ([late], "1 of 1 run", 0, 0),
+        ([early], "1 of 1 run", 1, 0),
+        ([collapsed], "1 of 1 run", 1, 1),
+        ([late, early, collapsed], "3 of 3 runs", 2, 1),
+    ):
+        within = f"({in_time} while accuracy was within one point of dense)"
+        said = verdict(studies(runs)[0])[-1]
+        assert said == f"The PQ Index turned up in {turned} {within}; {collapses} collapsed."
 
 
-def test_one_series_of_several_runs_is_compared_with_single_ones():
+def test_single_run_leads_where_series_of_several_runs_kept_nothing():
     stays = [run_of(Experiment(seed=seed), [0.9, 0.8]) for seed in (0, 1)]
     alone = run_of(Experiment(method="one-shot"), [0.9, 0.9])
     first, *_ = verdict(studies([*stays, alone])[0])
-    assert first.startswith("One Shot goes furthest in these rounds")
-    assert first.endswith("A single seed says nothing about noise.")
+    assert first.startswith("One Shot goes furthest within one point")
+    assert first.endswith("Their noise is unknown.")
 
 
 def validated(run, accuracies):
@@ -342,7 +332,7 @@ def validated(run, accuracies):
     return run
 
 
-def test_a_run_is_judged_on_one_kind_of_data_from_beginning_to_end():
+def test_run_is_judged_on_one_split_throughout():
     at_test, at_validation = [0.9, 0.9, 0.2], [0.9, 0.2, 0.2]
     judged = validated(run_of(Experiment(), at_test), at_validation)
     assert (last_kept(judged[1]), phases_of_mean([judged[1]])[1]) == (0, "collapsed")
@@ -354,7 +344,7 @@ def test_a_run_is_judged_on_one_kind_of_data_from_beginning_to_end():
         assert "judged on the test set where a run has no validation" in judged_on(studies([judged, other])[0])
 
 
-def test_names_cannot_break_out_of_the_page():
+def test_names_are_escaped():
     text = page([run_of(Experiment(), [0.9], layers=["</script><b>"])], title="<i>mine</i>", notices=["a < b"])
     assert "<i>mine" not in text
     assert "&lt;i&gt;mine" in text
@@ -363,7 +353,7 @@ def test_names_cannot_break_out_of_the_page():
     assert rows_of(embedded(text)["studies"][0]["tables"]["layers"])[0]["layer"] == "</script><b>"
 
 
-def test_many_layers_are_a_map_and_an_index_that_does_not_exist_is_left_out():
+def test_many_layers_are_drawn_as_a_heat_map():
     many = [f"{number}.weight" for number in range(9)]
     text = page([run_of(Experiment(), [0.9, 0.9], [0.1, None], layers=many)])
     panels = embedded(text)["studies"][0]["panels"]
@@ -372,16 +362,16 @@ def test_many_layers_are_a_map_and_an_index_that_does_not_exist_is_left_out():
     assert few["layer_density"]["specs"][""]["layer"][0]["mark"]["type"] == "line"
 
 
-def test_a_run_under_way_is_said_to_be_so():
+def test_unfinished_runs_are_announced():
     experiment, records = run_of(Experiment(), [0.9, 0.9])
     records[-1]["stopped"] = None
-    assert "The run is not finished: it counts as far as it is." in page([(experiment, records)])
+    assert "The run is not finished: the rounds so far are shown." in page([(experiment, records)])
     finished = run_of(Experiment(seed=1), [0.9, 0.9])
-    assert "1 of 2 runs is not finished: it counts" in page([(experiment, records), finished])
+    assert "1 of 2 runs is not finished: the rounds so far" in page([(experiment, records), finished])
     assert "not finished" not in page([finished])
 
 
-def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
+def test_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
     good, bad, worse = (tmp_path / name for name in ("good", "bad", "worse"))
     source = next(runs_folder.rglob("records.jsonl")).parent
     for folder in (good, bad, worse):
@@ -398,7 +388,7 @@ def test_a_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
     assert result.stderr.count("left out") == (tmp_path / "a.html").read_text().count("left out:") == 2
 
 
-def test_a_run_without_a_round_is_named_and_left_out(runs_folder, tmp_path):
+def test_run_without_a_round_is_named_and_left_out(runs_folder, tmp_path):
     source = next(runs_folder.rglob("records.jsonl")).parent
     for name, records in (("good", (source / "records.jsonl").read_bytes()), ("failed", b"")):
         (tmp_path / name).mkdir()
@@ -411,7 +401,7 @@ def test_a_run_without_a_round_is_named_and_left_out(runs_folder, tmp_path):
 
 
 def own_run(folder, width, *, seed=0):
-    """A run of `prune_and_retrain`, of a network that learns next to nothing."""
+    """Run of `prune_and_retrain` on a small network."""
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, width), torch.nn.Linear(width, 2))
 
@@ -423,7 +413,7 @@ def own_run(folder, width, *, seed=0):
     pm.prune_and_retrain(model, train, test=lambda model: 0.5, rounds=1, folder=folder, stop=())
 
 
-def test_own_runs_with_the_same_settings_are_all_counted(tmp_path):
+def test_own_runs_with_the_same_settings_count_as_seeds(tmp_path):
     for seed in (0, 1):
         own_run(tmp_path / f"seed{seed}", 8, seed=seed)
     own_run(tmp_path / "wide", 16)
@@ -437,7 +427,7 @@ def test_own_runs_with_the_same_settings_are_all_counted(tmp_path):
     assert re.search("seed0.*, .*seed1.* have the same settings", text)
 
 
-def test_one_run_in_two_folders_is_refused_as_in_a_table(runs_folder, tmp_path):
+def test_run_in_two_folders_is_refused_by_report_and_table(runs_folder, tmp_path):
     copy = Path(shutil.copytree(runs_folder, tmp_path / "copy"))
     said = [
         CliRunner().invoke(main, [*command, str(runs_folder), str(copy)])
@@ -449,7 +439,7 @@ def test_one_run_in_two_folders_is_refused_as_in_a_table(runs_folder, tmp_path):
     assert not (tmp_path / "a.html").exists()
 
 
-def test_a_model_that_was_edited_between_two_runs_is_another_network(tmp_path, monkeypatch):
+def test_edited_model_is_another_study(tmp_path, monkeypatch):
     def plain(*, shape, classes):
         return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Linear(8, classes))
 
@@ -465,7 +455,7 @@ def test_a_model_that_was_edited_between_two_runs_is_another_network(tmp_path, m
     assert [rows_of(study["tables"]["curves"])[0]["n"] for study in embedded(text)["studies"]] == [2, 1]
 
 
-def test_settings_that_a_run_of_somebodys_own_did_not_have_are_not_shown(tmp_path):
+def test_own_runs_show_only_their_settings(tmp_path):
     own_run(tmp_path / "mine", 8)
     CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
     names = re.findall("<dt>(.*?)</dt>", (tmp_path / "a.html").read_text())
@@ -473,13 +463,13 @@ def test_settings_that_a_run_of_somebodys_own_did_not_have_are_not_shown(tmp_pat
     assert {"epochs", "batch", "optimizer", "learning_rate", "schedule", "validation"}.isdisjoint(names)
 
 
-def test_a_file_that_no_browser_would_open_is_refused(runs_folder, tmp_path):
+def test_output_must_be_an_html_file(runs_folder, tmp_path):
     with pytest.raises(ValueError, match=r"such as report.html, got '.*report.pdf'"):
         CliRunner().invoke(report, [str(runs_folder), "-o", str(tmp_path / "report.pdf")], catch_exceptions=False)
     assert not list(tmp_path.iterdir())
 
 
-def test_folders_without_a_run_or_a_round_are_refused(tmp_path):
+def test_folders_without_a_finished_round_are_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no run to read in"):
         CliRunner().invoke(report, [str(tmp_path)], catch_exceptions=False)
     with pytest.raises(ValueError, match="at least one run with a finished round"):
@@ -487,14 +477,14 @@ def test_folders_without_a_run_or_a_round_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("module", ["altair", "vl_convert"])
-def test_without_what_it_needs_the_line_that_installs_it_is_given(monkeypatch, module):
+def test_missing_extra_names_the_install_command(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
     _library.cache_clear()
     with pytest.raises(ImportError, match=r"pip install 'palmette\[report\]'"):
         page([run_of(Experiment(), [0.9])])
 
 
-def test_the_page_on_reports_shows_a_picture_of_one_that_is_quick_to_load():
+def test_documentation_shows_a_small_screenshot():
     docs = Path(__file__).parents[3] / "docs"
     assert "](report.png)" in (docs / "report.md").read_text(encoding="utf-8")
     picture = (docs / "report.png").read_bytes()

@@ -1,15 +1,14 @@
-"""One self-contained HTML file of what `how_compressible` found; it opens from disk and has no script."""
+"""HTML page of a `how_compressible` report, without scripts."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
-from importlib.resources import files
 
-from palmette import __version__
 from palmette.checkpoints.compressibility import Compressibility, LeftOut, Measurement
 from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
 from palmette.pruning.methods import SCOPES, Scope
+from palmette.reports.html.document import document
 from palmette.reports.html.theme import LAYER_COLOURS
 from palmette.reports.words import counted, measured, size
 
@@ -22,53 +21,31 @@ tr.whole td { font-weight: 650; border-top: 2px solid var(--quiet); }
 @media print { td.bar { min-width: 3.5rem; } .scroll td:not(.name) { white-space: nowrap; } }
 """
 _MEANINGS = (
-    (
-        "PQ Index, Gini, Hoyer",
-        "measures of sparsity: 0 when all magnitudes are equal, larger when few carry the rest",
-    ),
-    ("bound", "the share that the PQI bound lets go at most (Theorem 2)"),
-    ("tail", "what that share, the smallest, weighs over what stays, counted: the bound's η"),
-    ("neuron, layer, global", "what SAP would cut in its next step, with weights compared inside that unit"),
-    ("dead", "neurons that have no weight but zeros"),
-    ("after", "with the values that stay and a bit for every weight, after the cut in scope neuron"),
+    ("PQ Index, Gini, Hoyer", "measures of sparsity: 0 if all magnitudes are equal, larger if few are large"),
+    ("bound", "largest fraction that the PQI bound allows to remove (Theorem 2)"),
+    ("tail", "sum of |w|^p over that fraction, the smallest, divided by the sum over the rest: the bound's η"),
+    ("neuron, layer, global", "next cut of SAP, with weights compared within that scope"),
+    ("dead", "neurons whose weights are all zero"),
+    ("after", "size after the cut in scope neuron: the remaining values and one bit per weight"),
 )
-_OF_NUMBERS = (*_MEANINGS[:3], ("SAP cuts", "what SAP would cut in its next step"))
+_OF_NUMBERS = (*_MEANINGS[:3], ("SAP cuts", "next cut of SAP"))
 
 
 def page(report: Compressibility) -> str:
-    """The page as text; the same report gives the same page."""
-    css = files("palmette.reports.html").joinpath("page.css").read_text(encoding="utf-8")
-    title = escape(report.title)
+    """Return the page as text; the same report gives the same page."""
+    numbers = plain_numbers(report.layers)
     notices = "".join(f'<p class="notice">{escape(text)}</p>\n' for text in report.warnings)
     verdict = "".join(f"<p>{escape(text)}</p>\n" for text in report.verdict)
-    numbers = plain_numbers(report.layers)
     meanings = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
         for name, text in (_OF_NUMBERS if numbers else _MEANINGS)
     )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="palmette {__version__}">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title}: how compressible?</title>
-<link rel="icon" href="data:,">
-<style>
-{css}{_STYLE}</style>
-</head>
-<body>
-<header>
-<p class="brand">palmette</p>
-<h1>How compressible is {title}?</h1>
-<p class="lead">{counted(report.whole.d, "number" if numbers else "weight")} in {parts(report)}\
-{"" if numbers else ", measured without data"}.
-Budget: {escape(str(report.budget))}.</p>
-</header>
-<main>
-<h2>Verdict</h2>
+    without_data = "" if numbers else ", measured without data"
+    return document(
+        title=f"How compressible is {report.title}?",
+        lead=f"{counted(report.whole.d, 'number' if numbers else 'weight')} in {parts(report)}{without_data}. "
+        f"Budget: {escape(str(report.budget))}.",
+        body=f"""<h2>Verdict</h2>
 <div class="verdict">
 {verdict}</div>
 {notices}<div class="cards">
@@ -76,16 +53,14 @@ Budget: {escape(str(report.budget))}.</p>
 <h2>{"Vectors" if numbers else "Layers"}</h2>
 <div class="scroll">{_table(report, numbers)}</div>
 <dl>{meanings}</dl>
-{_left_out(report.left_out)}
-</main>
-<footer><p>Made by palmette {__version__}. This file needs no network.</p></footer>
-</body>
-</html>
-"""
+{_left_out(report.left_out)}""",
+        policy="img-src data:",
+        style=_STYLE,
+    )
 
 
 def parts(report: Compressibility) -> str:
-    """How many layers there are, or vectors."""
+    """Number of layers, or of vectors."""
     return counted(len(report.layers), "vector" if plain_numbers(report.layers) else "layer")
 
 

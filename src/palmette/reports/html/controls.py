@@ -1,4 +1,4 @@
-"""What the reader of the page chooses: the series that are drawn, and what goes right."""
+"""Controls of the HTML report: which series are drawn, and over which x axis."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from palmette.reports.html.families import AT_ONCE, families
 from palmette.reports.html.theme import LOOKS
 
 
-def looks_of(found: Sequence[Study]) -> list[dict[str, int]]:
-    """For each study the series that are drawn at first, with the number of their look.
+def initial_looks(studies: Sequence[Study]) -> list[dict[str, int]]:
+    """Per study, the series drawn at first with the number of their look.
 
-    A method looks the same in all studies, unless all together have more methods than there are looks. Of a study
-    that has more by itself, one family is drawn.
+    A method looks the same in all studies unless there are more methods than looks. A study with more series than
+    looks starts with its first family.
     """
-    largest = sorted(found, key=lambda study: -len(study.series))
+    largest = sorted(studies, key=lambda study: -len(study.series))
     every = dict.fromkeys(series.name for study in largest for series in study.series)
     if len(every) <= AT_ONCE:
         numbers = {name: number for number, name in enumerate(every)}
-        return [{series.name: numbers[series.name] for series in study.series} for study in found]
-    return [{study.series[one].name: number for number, one in enumerate(_first(study))} for study in found]
+        return [{series.name: numbers[series.name] for series in study.series} for study in studies]
+    looks = []
+    for study in studies:
+        first = next(iter(families(study).values())) if len(study.series) > AT_ONCE else range(len(study.series))
+        looks.append({study.series[one].name: number for number, one in enumerate(first)})
+    return looks
 
 
 def symbols() -> str:
-    """The look of a line, for each number: `#look-0`, `#look-1`, …"""
+    """SVG symbol of each look: `#look-0`, `#look-1`, …"""
     lines = "".join(
         f'<g id="look-{number}" fill="{look["colour"]}" stroke="{look["colour"]}">'
         f'<path d="M0,7H40" stroke-width="2.5" stroke-dasharray="{_dash(look["dash"])}"/>'
@@ -37,7 +41,7 @@ def symbols() -> str:
 
 
 def controls(study: Study, looks: Mapping[str, int]) -> str:
-    """The bar above the charts; with families and a button for all where the series are many."""
+    """Bar above the charts; a study of many series also gets families to choose from."""
     options = "".join(f'<option value="{name}">{escape(text)}</option>' for name, text in X_AXES.items())
     x = f'<label class="chip">x axis <select data-x>{options}</select></label>'
     chips = "".join(_chip(series.name, looks.get(series.name)) for series in study.series)
@@ -48,21 +52,17 @@ def controls(study: Study, looks: Mapping[str, int]) -> str:
 </div>"""
 
 
-def _first(study: Study) -> list[int]:
-    return next(iter(families(study).values())) if len(study.series) > AT_ONCE else list(range(len(study.series)))
-
-
 def _compare(study: Study, x: str) -> str:
     options = "".join(
         f'<option value="{" ".join(map(str, members))}">{escape(name)}</option>'
         for name, members in families(study).items()
     )
-    return f"""<div class="controls inner" role="group" aria-label="What to compare, and over what">
+    return f"""<div class="controls inner" role="group" aria-label="Family and x axis">
 <label class="chip">compare
-<select data-compare autocomplete="off">{options}<option value="">my own choice</option></select></label>
+<select data-compare autocomplete="off">{options}<option value="">own selection</option></select></label>
 {x}
 <button type="button" class="chip" data-all aria-expanded="false">choose from all {len(study.series)} …</button>
-<span class="quiet" data-full role="status" hidden>{AT_ONCE} at once: switch one off to see another.</span>
+<span class="quiet" data-full role="status" hidden>At most {AT_ONCE} at once: switch one off first.</span>
 </div>"""
 
 

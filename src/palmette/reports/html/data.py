@@ -1,10 +1,10 @@
-"""What the page shows, as plain tables: runs -> studies -> series -> mean and deviation, round by round."""
+"""Tables of the HTML report: runs -> studies -> series -> mean and deviation per round."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, turns
 from palmette.reports.statistics import Spread
@@ -16,35 +16,45 @@ from palmette.training.recipe import Recipe
 
 Table = list[dict[str, Any]]
 
-MEASURES: dict[str, Callable[[Record], float | None]] = {
-    "accuracy": lambda record: record["test"]["accuracy"],
-    "density": lambda record: record["retrained"]["density"],
-    "kept": lambda record: record["retrained"]["kept"],
-    "pq_index": lambda record: record["retrained"]["pq_index"],
-    "gini_index": lambda record: record["retrained"]["gini_index"],
+
+class Number(NamedTuple):
+    """Number of a record that charts may draw: its title, its format in tooltips (d3), and how to read it."""
+
+    title: str
+    form: str
+    read: Callable[[Record], float | None]
+
+
+NUMBERS = {
+    "accuracy": Number("test accuracy", ".2%", lambda record: record["test"]["accuracy"]),
+    "density": Number("density", ".2%", lambda record: record["retrained"]["density"]),
+    "kept": Number("parameters", ",.0f", lambda record: record["retrained"]["kept"]),
+    "pq_index": Number("PQ Index", ".4g", lambda record: record["retrained"]["pq_index"]),
+    "gini_index": Number("Gini Index", ".4g", lambda record: record["retrained"]["gini_index"]),
 }
+"""Columns of `curves` and `rounds`."""
+IN_LABEL = ("method", "p", "q")
+"""Settings that are part of a method's name."""
 _UNKNOWN = {"validation", *(field.name for field in fields(Recipe))}
 _DEFAULTS = Experiment()
-IN_LABEL = ("method", "p", "q")
-"""Settings that the name of a method says."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """Runs that differ in their seed only: one line of a chart."""
+    """Runs that differ only in their seed: one line of a chart."""
 
     name: str
     runs: tuple[Run, ...]
 
     @property
-    def many(self) -> list[Sequence[Record]]:
-        """The records of each run."""
+    def records(self) -> list[Sequence[Record]]:
+        """Records of each run."""
         return [records for _, records in self.runs]
 
 
 @dataclass(frozen=True)
 class Study:
-    """All series of one model on one data set: what may be drawn into one chart."""
+    """All series of one model on one data set: one section of the page."""
 
     data: str
     model: str
@@ -52,7 +62,7 @@ class Study:
 
     @property
     def title(self) -> str:
-        """As a heading has it."""
+        """Heading of the section."""
         return f"{MODEL_NAMES.get(self.model, self.model)} on {self.data}"
 
     @property
@@ -62,7 +72,7 @@ class Study:
 
 
 def studies(runs: Iterable[Run]) -> list[Study]:
-    """The runs that left records, by data and model."""
+    """Group the runs that have records by data set and model."""
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in sorted((run for run in runs if run[1]), key=lambda run: _order(run[0])):
         groups.setdefault((run[0].data, run[0].model), []).append(run)
@@ -70,37 +80,35 @@ def studies(runs: Iterable[Run]) -> list[Study]:
 
 
 def settings(study: Study) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """The settings that all runs share, and those in which series differ; the seeds are left out."""
-    every = {series.name: meant(series.runs[0][0]) for series in study.series}
-    names = list(dict.fromkeys(name for values in every.values() for name in values))
-    values = {name: [of.get(name) for of in every.values()] for name in names}
-    common = {name: many[0] for name, many in values.items() if all(v == many[0] for v in many)}
-    return common, {
-        series: {name: value for name, value in of.items() if name not in common} for series, of in every.items()
-    }
+    """Settings that all runs share, and per series those that differ; seeds are left out."""
+    every = {series.name: settings_of(series.runs[0][0]) for series in study.series}
+    first = next(iter(every.values()))
+    names = dict.fromkeys(name for values in every.values() for name in values)
+    common = {n: first.get(n) for n in names if all(values.get(n) == first.get(n) for values in every.values())}
+    own = {name: {n: v for n, v in values.items() if n not in common} for name, values in every.items()}
+    return common, own
 
 
 def curves(study: Study) -> Table:
-    """A row for each series and round: mean and deviation of each measure, over the `n` runs that reached it."""
+    """One row per series and round: mean and deviation of each number over the `n` runs that reached it."""
+    phases = {series.name: phases_of_mean(series.records) for series in study.series}
+    marks = {name: {t: mark for mark, t in turns(found).items()} for name, found in phases.items()}
     rows = []
-    for series in study.series:
-        found = phases_of_mean(series.many)
-        marks = {t: name for name, t in turns(found).items()}
-        for t, at in enumerate(by_round(series.many)):
-            row: dict[str, Any] = {"series": series.name, "round": t, "n": len(at)}
-            for name, of in MEASURES.items():
-                found_at = Spread.of(map(of, at))
-                row[name] = found_at.mean if found_at.n else None
-                row[f"{name}_sd"] = found_at.sd if found_at.n > 1 else None
-            rows.append(row | {"phase": found[t], "mark": marks.get(t)})
+    for name, t, records in _rounds(study):
+        row: dict[str, Any] = {"series": name, "round": t, "n": len(records)}
+        for column, number in NUMBERS.items():
+            spread = Spread.of(map(number.read, records))
+            row[column] = spread.mean if spread.n else None
+            row[f"{column}_sd"] = spread.sd if spread.n > 1 else None
+        rows.append(row | {"phase": phases[name][t], "mark": marks[name].get(t)})
     return rows
 
 
 def rounds(study: Study) -> Table:
-    """A row for each run and round, with the numbers of the record and the phase of the run."""
+    """One row per run and round, with the numbers of the record and the phase of the run."""
     return [
         {"series": series.name, "seed": experiment.seed, "run": experiment.id, "round": t}
-        | {name: of(record) for name, of in MEASURES.items()}
+        | {name: number.read(record) for name, number in NUMBERS.items()}
         | {"phase": phase}
         for series in study.series
         for experiment, records in series.runs
@@ -109,45 +117,29 @@ def rounds(study: Study) -> Table:
 
 
 def layers(study: Study) -> Table:
-    """A row for each series, round and layer: means over runs of density, index and of how many weights went."""
+    """One row per series, round and layer: means over runs of density, index and weights cut."""
     rows = []
-    for series in study.series:
-        for t, at in enumerate(by_round(series.many)):
-            for depth, name in enumerate(at[0]["retrained"]["layers"]):
-                of = [record["retrained"]["layers"][name] for record in at]
-                row = {"series": series.name, "round": t, "layer": name, "depth": depth, "n": len(at)}
-                row |= {key: _short(mean([values[key] for values in of])) for key in ("density", "pq_index")}
-                rows.append(row | {"cut": mean([record["cut"]["layers"][name] for record in at])})
+    for series, t, records in _rounds(study):
+        for depth, name in enumerate(records[0]["retrained"]["layers"]):
+            of = [record["retrained"]["layers"][name] for record in records]
+            row = {"series": series, "round": t, "layer": name, "depth": depth, "n": len(records)}
+            row |= {key: _short(mean([values[key] for values in of])) for key in ("density", "pq_index")}
+            rows.append(row | {"cut": mean([record["cut"]["layers"][name] for record in records])})
     return rows
 
 
 def index_maps(study: Study) -> Table:
-    """A row for each series and round: the mean index for each p and q, p by p, as one list."""
+    """One row per series and round: mean index for each p and q, p by p, as one list."""
     rows = []
-    for series in study.series:
-        for t, at in enumerate(by_round(series.many)):
-            flat = [[value for row in record["index_map"]["pq_index"] for value in row] for record in at]
-            index = [_short(mean(values)) for values in zip(*flat, strict=True)]
-            rows.append({"series": series.name, "round": t, "n": len(at), "pq_index": index})
+    for series, t, records in _rounds(study):
+        flat = [[value for row in record["index_map"]["pq_index"] for value in row] for record in records]
+        index = [_short(mean(values)) for values in zip(*flat, strict=True)]
+        rows.append({"series": series, "round": t, "n": len(records), "pq_index": index})
     return rows
 
 
-def _short(value: float | None) -> float | None:
-    """To five digits: there are a hundred of these for each round, and more would be most of the page."""
-    return None if value is None else float(f"{value:.5g}")
-
-
-def _order(experiment: Experiment) -> tuple[Any, ...]:
-    # The order of `palmette run`, so that a method has the colour it has in the figure.
-    rest = [
-        (name, value if isinstance(value, int | float) else 0, str(value))
-        for name, value in meant(experiment).items()
-    ]
-    return get_args(Method).index(experiment.method), experiment.p, experiment.q, sorted(rest), experiment.seed
-
-
-def meant(experiment: Experiment) -> dict[str, Any]:
-    """The settings that mean something for this run, seed left out."""
+def settings_of(experiment: Experiment) -> dict[str, Any]:
+    """Settings that apply to this run, without the seed."""
     every = asdict(experiment)
     return {
         name: value
@@ -158,25 +150,43 @@ def meant(experiment: Experiment) -> dict[str, Any]:
     }
 
 
-def _series(runs: Sequence[Run]) -> tuple[Series, ...]:
-    every = [meant(experiment) for experiment, _ in runs]
-    values: dict[str, set[Any]] = {}
-    for own in every:
-        for name, value in own.items():
-            values.setdefault(name, set()).add(value)
-    # As in tables, what is the default goes without saying; the settings below the charts have it.
-    varied = {name for name in values if len(values[name]) > 1 and name not in IN_LABEL}
-    groups: dict[str, list[Run]] = {}
-    for run, own in zip(runs, every, strict=True):
-        more = [said(n, own[n]) for n in own if n in varied and own[n] != getattr(_DEFAULTS, n)]
-        groups.setdefault(", ".join([label(run[0]), *more]), []).append(run)
-    return tuple(Series(name, tuple(many)) for name, many in groups.items())
+def setting_text(name: str, value: Any) -> str:
+    """Setting as part of a name.
 
-
-def said(name: str, value: Any) -> str:
-    """A setting in a name.
-
-    >>> said("gamma", 3.0), said("clip", None)
+    >>> setting_text("gamma", 3.0), setting_text("clip", None)
     ('gamma=3', 'clip=none')
     """
     return f"{name}={setting(value)}"
+
+
+def _rounds(study: Study) -> Iterator[tuple[str, int, list[Record]]]:
+    """Each series by name and round, with the records of the runs that reached the round."""
+    for series in study.series:
+        for t, records in enumerate(by_round(series.records)):
+            yield series.name, t, records
+
+
+def _short(value: float | None) -> float | None:
+    """Round to five digits: layers and maps are most of the page's size."""
+    return None if value is None else float(f"{value:.5g}")
+
+
+def _order(experiment: Experiment) -> tuple[Any, ...]:
+    # Order of `palmette run`, so that a method has the same colour as in its figure.
+    rest = [
+        (name, value if isinstance(value, int | float) else 0, str(value))
+        for name, value in settings_of(experiment).items()
+    ]
+    return get_args(Method).index(experiment.method), experiment.p, experiment.q, sorted(rest), experiment.seed
+
+
+def _series(runs: Sequence[Run]) -> tuple[Series, ...]:
+    """Runs by method and by every setting that varies and is not the default."""
+    every = [settings_of(experiment) for experiment, _ in runs]
+    names = {name for own in every for name in own} - set(IN_LABEL)
+    varied = {name for name in names if len({own[name] for own in every if name in own}) > 1}
+    groups: dict[str, list[Run]] = {}
+    for run, own in zip(runs, every, strict=True):
+        more = [setting_text(n, own[n]) for n in own if n in varied and own[n] != getattr(_DEFAULTS, n)]
+        groups.setdefault(", ".join([label(run[0]), *more]), []).append(run)
+    return tuple(Series(name, tuple(many)) for name, many in groups.items())

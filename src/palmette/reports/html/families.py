@@ -1,11 +1,11 @@
-"""Which series of a large study to look at together: those that differ in one setting only."""
+"""Families of a large study: series that differ in one setting only, to be compared in one chart."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palmette.reports.html.data import IN_LABEL, Series, Study, meant, said, settings
+from palmette.reports.html.data import IN_LABEL, Series, Study, setting_text, settings, settings_of
 from palmette.reports.html.summary import outcome
 from palmette.reports.html.theme import LOOKS
 from palmette.reports.statistics import Spread
@@ -14,18 +14,18 @@ from palmette.studies.experiment import Experiment
 from palmette.studies.paper import METHODS
 
 AT_ONCE = len(LOOKS)
-"""So many series are told apart in one chart, by colour-blind readers and in black and white too."""
+"""How many series are distinguishable in one chart, by colour-blind readers and in black and white."""
 _DEFAULTS = Experiment()
-_OF_PAPER = [label(Experiment(**method)) for method in METHODS]  # type: ignore[arg-type]
+_PAPER = [label(Experiment(**method)) for method in METHODS]  # type: ignore[arg-type]
 
 
 def families(study: Study) -> dict[str, list[int]]:
-    """What may be compared -> numbers of the series, at most `AT_ONCE`.
+    """Title of each family -> numbers of its series, at most `AT_ONCE`.
 
-    Of more values of a setting the ends and some between are taken, of more methods those of the paper.
-    Methods with all else equal come first, then each setting with all else equal, the larger families before the
-    smaller, and last the series that go furthest within one point of dense. All else is equal where what is not
-    the default is: a setting that one of the methods does not have is no difference.
+    Methods with all else equal come first, then each setting with all else equal, larger families first, and last
+    the smallest series within one point of dense. Settings are equal if those that are not the default are: a
+    setting that one method does not have is no difference. Of too many values of a setting the two ends and some
+    between are taken, of too many methods those of the paper.
     """
     own = [_not_default(values) for values in settings(study)[1].values()]
     found: list[tuple[str, list[int]]] = []
@@ -33,28 +33,27 @@ def families(study: Study) -> dict[str, list[int]]:
         free = IN_LABEL if setting == "method" else (setting,)
         groups: dict[str, list[int]] = {}
         for number, series in enumerate(study.series):
-            if setting in meant(series.runs[0][0]):
-                held = {name: value for name, value in own[number].items() if name not in free}
-                groups.setdefault(repr(held), []).append(number)
-        for many in groups.values():
-            members = [study.series[number].runs[0][0] for number in many]
-            if len({getattr(member, setting) for member in members}) > 1:
-                with_ = [
-                    said(name, value) for name, value in own[many[0]].items() if name not in (*free, *IN_LABEL)
-                ]
-                paper = [
-                    number for number, member in zip(many, members, strict=True) if label(member) in _OF_PAPER
-                ]
-                few = paper if setting == "method" and len(many) > AT_ONCE and len(paper) > 1 else _spread(many)
-                count = f"{len(few)} of {len(many)}" if len(few) < len(many) else f"{len(many)}"
-                found.append((f"{_name(setting, members[0], with_)} · {count}", few))
+            if setting in settings_of(series.runs[0][0]):
+                equal = {name: value for name, value in own[number].items() if name not in free}
+                groups.setdefault(repr(equal), []).append(number)
+        for numbers in groups.values():
+            members = {number: study.series[number].runs[0][0] for number in numbers}
+            if len({getattr(member, setting) for member in members.values()}) < 2:
+                continue
+            shown = _spread(numbers)
+            if setting == "method" and len(numbers) > AT_ONCE:
+                paper = [number for number, member in members.items() if label(member) in _PAPER]
+                shown = paper if len(paper) > 1 else shown
+            count = f"{len(shown)} of {len(numbers)}" if len(shown) < len(numbers) else f"{len(numbers)}"
+            fixed = {n: v for n, v in own[numbers[0]].items() if n not in (*free, *IN_LABEL)}
+            found.append((f"{_title(setting, members[numbers[0]], fixed)} · {count}", shown))
     found.sort(key=lambda family: (not family[0].startswith("method"), -len(family[1])))
-    furthest = sorted(range(len(study.series)), key=lambda number: density(study.series[number]))[:AT_ONCE]
-    return dict(found) | {f"those that go furthest · {len(furthest)}": furthest}
+    smallest = sorted(range(len(study.series)), key=lambda number: density(study.series[number]))[:AT_ONCE]
+    return dict(found) | {f"smallest within one point of dense · {len(smallest)}": smallest}
 
 
 def density(series: Series) -> float:
-    """How much is left where accuracy is last within one point of dense: the mean over seeds."""
+    """Density of the last round within one point of dense, as a mean over seeds."""
     return Spread.of(outcome(series)["density"]).mean
 
 
@@ -62,16 +61,18 @@ def _not_default(values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name == "method" or value != getattr(_DEFAULTS, name)}
 
 
-def _name(setting: str, member: Experiment, with_: Sequence[str]) -> str:
+def _title(setting: str, member: Experiment, fixed: Mapping[str, Any]) -> str:
+    texts = [setting_text(name, value) for name, value in fixed.items()]
     if setting in ("p", "q"):
         other = "q" if setting == "p" else "p"
-        with_ = [said(other, getattr(member, other)), *with_]
+        texts.insert(0, setting_text(other, getattr(member, other)))
     elif setting != "method":
-        with_ = [label(member), *with_]
-    return f"{setting}, with {', '.join(with_)}" if with_ else setting
+        texts.insert(0, label(member))
+    return f"{setting}, with {', '.join(texts)}" if texts else setting
 
 
-def _spread(many: Sequence[int]) -> list[int]:
-    if len(many) <= AT_ONCE:
-        return list(many)
-    return [many[round(step * (len(many) - 1) / (AT_ONCE - 1))] for step in range(AT_ONCE)]
+def _spread(numbers: Sequence[int]) -> list[int]:
+    """At most `AT_ONCE` of them at equal distances, both ends included."""
+    if len(numbers) <= AT_ONCE:
+        return list(numbers)
+    return [numbers[round(step * (len(numbers) - 1) / (AT_ONCE - 1))] for step in range(AT_ONCE)]

@@ -1,4 +1,4 @@
-"""The charts of one method: its layers, where its cuts came from, its p–q maps."""
+"""Charts of one method: its layers, the layers of each cut, and its p–q maps."""
 
 from __future__ import annotations
 
@@ -6,118 +6,84 @@ from collections.abc import Sequence
 from typing import Any
 
 from palmette.measures.pq_map import P_GRID, Q_GRID
-from palmette.reports.html.theme import DASHES, LAYER_COLOURS, SHAPES, logarithmic
-from palmette.reports.html.vega import HEIGHT, altair_, answering, base, over_rounds, spec_of, word
+from palmette.reports.html.theme import DASHES, LAYER_COLOURS, SHAPES
+from palmette.reports.html.vega import (
+    HEIGHT,
+    base,
+    hover_points,
+    load_altair,
+    log_y,
+    round_axis,
+    to_spec,
+    tooltip,
+)
 
 FEW_LAYERS = len(LAYER_COLOURS)
-"""Up to so many layers have a line each; more are the rows of a map."""
+"""Up to so many layers get one line each; more become the rows of a heat map."""
 GRID = {"p": [p for p in P_GRID for _ in Q_GRID], "q": [q for _ in P_GRID for q in Q_GRID]}
-"""The p and q of each number of a p–q map."""
-# Of the names of layers as much as there is place for, without what almost all end in.
+"""p and q of each number in a p–q map."""
+_LAYER = ("layer", "round", "density", "pq_index", "cut", "n")
 _NAME = "replace(datum.label, regexp('[.]weight$'), '')"
 _NAMES = {"labelExpr": _NAME, "labelLimit": {"expr": "max(130, containerSize()[0] / 3)"}}
-
-
-def _of_one(table: str, names: Sequence[str]) -> Any:
-    """A chart of the one series that is chosen."""
-    chosen = altair_().param(name="method", value=names[0])
-    return base(table).transform_filter("datum.series == method").add_params(chosen)
-
-
-def _layer_tooltip() -> list[Any]:
-    alt = altair_()
-    return [
-        word("layer"),
-        "round:Q",
-        alt.Tooltip("density:Q", format=".2%"),
-        alt.Tooltip("pq_index:Q", title="PQ Index", format=".4g"),
-        alt.Tooltip("cut:Q", title="weights cut", format=",.0f"),
-        alt.Tooltip("n:Q", title="seeds"),
-    ]
-
-
-def _layer_channel(channel: Any, layers: Sequence[str], looks: Sequence[Any]) -> Any:
-    alt = altair_()
-    scale = alt.Scale(domain=list(layers), range=list(looks[: len(layers)]))
-    return channel(
-        "layer:N", scale=scale, legend=alt.Legend(orient="bottom", columns=3, title=None, labelExpr=_NAME)
-    )
-
-
-def _layer_colour(layers: Sequence[str]) -> Any:
-    alt = altair_()
-    if len(layers) <= FEW_LAYERS:
-        return _layer_channel(alt.Color, layers, LAYER_COLOURS)
-    return alt.Color("layer:O", scale=alt.Scale(domain=list(layers), scheme="viridis"), legend=None)
 
 
 def layers_chart(
     measure: str, title: str, names: Sequence[str], layers: Sequence[str], last: int, *, form: str
 ) -> dict[str, Any]:
-    """A line for each layer, or a row of a map where they are many."""
-    alt = altair_()
-    one = _of_one("layers", names).transform_filter(f"isValid(datum.{measure}) && datum.{measure} > 0")
+    """One line per layer, or one row of a heat map where there are many."""
+    alt = load_altair()
+    chart = _of_selected("layers", names).transform_filter(f"isValid(datum.{measure}) && datum.{measure} > 0")
     if len(layers) <= FEW_LAYERS:
-        scale = alt.Scale(type="log", nice=False, padding=6)
-        line = one.encode(
-            x=over_rounds(last),
-            y=alt.Y(f"{measure}:Q", title=None, scale=scale, axis=alt.Axis(**logarithmic("y", form))),
-            color=_layer_channel(alt.Color, layers, LAYER_COLOURS),
+        line = chart.encode(
+            x=round_axis(last), y=log_y(measure, form), color=_by_layer(alt.Color, layers, LAYER_COLOURS)
         )
-        dash = _layer_channel(alt.StrokeDash, layers, DASHES)
-        shape = _layer_channel(alt.Shape, layers, SHAPES)
-        chart = alt.layer(
-            line.mark_line(strokeWidth=2.2).encode(strokeDash=dash),
-            line.mark_point(filled=True, size=60, opacity=1).encode(shape=shape),
-            answering(line.encode(tooltip=_layer_tooltip()), "layer", "round"),
-        )
-    else:
-        chart = (
-            one.mark_rect()
-            .encode(
-                x=over_rounds(last, "O"),
-                y=alt.Y(
-                    "layer:N",
-                    title=None,
-                    sort=list(layers),
-                    axis=alt.Axis(grid=False, labelFontSize=10, labelOverlap=False, **_NAMES),
-                ),
-                color=alt.Color(
-                    f"{measure}:Q",
-                    title=title,
-                    scale=alt.Scale(scheme="viridis", type="log"),
-                    legend=alt.Legend(orient="bottom", format=form, gradientLength=200),
-                ),
-                tooltip=_layer_tooltip(),
+        dash, shape = _by_layer(alt.StrokeDash, layers, DASHES), _by_layer(alt.Shape, layers, SHAPES)
+        return to_spec(
+            alt.layer(
+                line.mark_line(strokeWidth=2.2).encode(strokeDash=dash),
+                line.mark_point(filled=True, size=60, opacity=1).encode(shape=shape),
+                hover_points(line.encode(tooltip=tooltip(*_LAYER)), "layer", "round"),
             )
-            .properties(height=max(HEIGHT, 13 * len(layers)))
         )
-    return spec_of(chart)
+    axis = alt.Axis(grid=False, labelFontSize=10, labelOverlap=False, **_NAMES)
+    rows = chart.mark_rect().encode(
+        x=round_axis(last, "O"),
+        y=alt.Y("layer:N", title=None, sort=list(layers), axis=axis),
+        color=alt.Color(
+            f"{measure}:Q",
+            title=title,
+            scale=alt.Scale(scheme="viridis", type="log"),
+            legend=alt.Legend(orient="bottom", format=form, gradientLength=200),
+        ),
+        tooltip=tooltip(*_LAYER),
+    )
+    return to_spec(rows.properties(height=max(HEIGHT, 13 * len(layers))))
 
 
 def cut_chart(names: Sequence[str], layers: Sequence[str], last: int) -> dict[str, Any]:
-    """A bar for each cut, of the layers it took from."""
-    alt = altair_()
-    chart = (
-        _of_one("layers", names)
-        .mark_bar(width={"band": 0.86}, stroke="currentColor", strokeWidth=0.5)
-        .encode(
-            x=over_rounds(last, "O"),
+    """One bar per cut, divided by the layers it took weights from."""
+    alt = load_altair()
+    colour = alt.Color("layer:O", scale=alt.Scale(domain=list(layers), scheme="viridis"), legend=None)
+    if len(layers) <= FEW_LAYERS:
+        colour = _by_layer(alt.Color, layers, LAYER_COLOURS)
+    bars = _of_selected("layers", names).mark_bar(width={"band": 0.86}, stroke="currentColor", strokeWidth=0.5)
+    return to_spec(
+        bars.encode(
+            x=round_axis(last, "O"),
             y=alt.Y("cut:Q", title=None, stack="normalize", axis=alt.Axis(format="%", tickCount=5)),
-            color=_layer_colour(layers),
-            opacity=alt.condition("datum.cut > 0", alt.value(1), alt.value(0)),  # of none, an edge would stay
+            color=colour,
+            opacity=alt.condition("datum.cut > 0", alt.value(1), alt.value(0)),  # hides the edge of an empty bar
             order=alt.Order("depth:Q"),
-            tooltip=_layer_tooltip(),
+            tooltip=tooltip(*_LAYER),
         )
     )
-    return spec_of(chart)
 
 
 def map_chart(names: Sequence[str], top: float) -> dict[str, Any]:
-    """The index for each p and q, at the round that is chosen."""
-    alt = altair_()
+    """PQ Index for each p and q in the selected round."""
+    alt = load_altair()
     chart = (
-        _of_one("maps", names)
+        _of_selected("maps", names)
         .transform_filter("datum.round == round")
         .transform_calculate(p=str(GRID["p"]), q=str(GRID["q"]))
         .transform_flatten(["pq_index", "p", "q"])
@@ -131,14 +97,21 @@ def map_chart(names: Sequence[str], top: float) -> dict[str, Any]:
                 scale=alt.Scale(scheme="viridis", type="sqrt", domain=[0, top]),
                 legend=alt.Legend(orient="bottom", format="~g", gradientLength=200, tickCount=4),
             ),
-            tooltip=[
-                "p:Q",
-                "q:Q",
-                alt.Tooltip("pq_index:Q", title="PQ Index", format=".4g"),
-                "round:Q",
-                alt.Tooltip("n:Q", title="seeds"),
-            ],
+            tooltip=tooltip("p", "q", "pq_index", "round", "n"),
         )
         .add_params(alt.param(name="round", value=0))
     )
-    return spec_of(chart)
+    return to_spec(chart)
+
+
+def _of_selected(table: str, names: Sequence[str]) -> Any:
+    """Chart of the selected method alone."""
+    selected = load_altair().param(name="method", value=names[0])
+    return base(table).transform_filter("datum.series == method").add_params(selected)
+
+
+def _by_layer(channel: Any, layers: Sequence[str], values: Sequence[Any]) -> Any:
+    alt = load_altair()
+    scale = alt.Scale(domain=list(layers), range=list(values[: len(layers)]))
+    legend = alt.Legend(orient="bottom", columns=3, title=None, labelExpr=_NAME)
+    return channel("layer:N", scale=scale, legend=legend)

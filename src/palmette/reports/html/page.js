@@ -5,11 +5,11 @@
     ([name, { columns, rows }]) =>
       [name, rows.map((row) => Object.fromEntries(columns.map((column, i) => [column, row[i]])))])));
 
-  // What the controls of a study say, by the names of the parameters of its charts.
+  // Values of a study's controls, by the parameter names of its charts.
   function chosen(section) {
     const all = [...section.querySelectorAll("[data-signal]")];
     const value = (name) => all.find((input) => input.dataset.signal === name).value;
-    const shown = Array(page.looks).fill(null); // the place in the list is the number of the look
+    const shown = Array(page.looks).fill(null); // the position is the number of the look
     boxes(section).filter((box) => box.checked).forEach((box) => { shown[box.dataset.look] = box.value; });
     return { shown, method: value("method"), round: Number(value("round")) };
   }
@@ -18,16 +18,16 @@
     return [...section.querySelectorAll("[data-signal=shown]")];
   }
 
-  function wear(box, look) {
+  function setLook(box, look) {
     box.dataset.look = look;
     box.parentElement.querySelector("use").setAttribute("href", `#look-${look}`);
   }
 
-  // A box that is switched on has the look it had, if that is free, and else the first that is.
-  function switched(section, box) {
+  // A box that is switched on keeps its look if that is free, else it takes the first free one.
+  function toggled(section, box) {
     const taken = boxes(section).filter((other) => other !== box && other.checked).map((other) => other.dataset.look);
     if (box.checked && (!box.dataset.look || taken.includes(box.dataset.look))) {
-      wear(box, [...Array(page.looks).keys()].find((look) => !taken.includes(String(look))));
+      setLook(box, [...Array(page.looks).keys()].find((look) => !taken.includes(String(look))));
     }
     const compare = section.querySelector("[data-compare]");
     if (compare) compare.value = "";
@@ -37,19 +37,19 @@
   function compared(section, members) {
     const all = boxes(section);
     all.forEach((box) => { box.checked = false; });
-    members.forEach((member, look) => { all[member].checked = true; wear(all[member], look); });
+    members.forEach((member, look) => { all[member].checked = true; setLook(all[member], look); });
     fold(section);
     limit(section);
   }
 
-  // Only what is drawn is named, until the reader asks for all.
+  // Hide the boxes that are off, unless the reader asked for all.
   function fold(section) {
     const open = section.querySelector("[data-all]").ariaExpanded === "true";
     boxes(section).forEach((box) => { box.parentElement.hidden = !open && !box.checked; });
     boxes(section)[0].closest(".controls").classList.toggle("open", open);
   }
 
-  // No more than can be told apart, and no fewer than one: a chart of nothing has no axes.
+  // At most as many as there are looks, and at least one: an empty chart has no axes.
   function limit(section) {
     const count = boxes(section).filter((box) => box.checked).length;
     const full = count === page.looks;
@@ -83,7 +83,7 @@
 
   function download(figure) {
     let { columns, rows } = page.studies[figure.dataset.study].tables[panel(figure).table];
-    if (panel(figure).table === "maps") { // a row for each p and q, in place of a list
+    if (panel(figure).table === "maps") { // one row per p and q instead of a list
       columns = [...columns.slice(0, -1), "p", "q", columns.at(-1)];
       rows = rows.flatMap((row) => row.at(-1).map((index, i) => [...row.slice(0, -1), page.grid.p[i], page.grid.q[i], index]));
     }
@@ -101,9 +101,9 @@
   let done = Promise.all(figures.map(draw)).then(() => { document.documentElement.dataset.drawn = "yes"; });
   document.addEventListener("input", ({ target }) => {
     const section = target.closest("section");
-    if (target.matches("[data-signal=shown]")) switched(section, target);
+    if (target.matches("[data-signal=shown]")) toggled(section, target);
     if (target.matches("[data-compare]") && target.value) compared(section, target.value.split(" ").map(Number));
-    // One after another: a chart that is drawn twice at once would be left as either had it.
+    // In sequence: drawing a chart twice at once would leave either result.
     done = done.then(() => target.matches("[data-x]")
       ? Promise.all(figures.filter((f) => section.contains(f) && panel(f).specs.round).map(draw))
       : update(section, target.dataset.signal ?? "shown"));

@@ -1,4 +1,4 @@
-"""One self-contained HTML file: charts, tables and verdict of any set of runs, which opens from disk."""
+"""HTML report of any set of runs: verdict, charts, tables and settings in one self-contained file."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
-from importlib.resources import files
-from string import Template
 from typing import Any
 
-from palmette import __version__
-from palmette.reports.html import data as page_data
-from palmette.reports.html.charts import Panel, panels
-from palmette.reports.html.controls import controls, looks_of, symbols
+from palmette.reports.html import data
+from palmette.reports.html.charts import Chart, charts
+from palmette.reports.html.controls import controls, initial_looks, symbols
 from palmette.reports.html.data import Series, Study, Table
+from palmette.reports.html.document import bundled, document, table
 from palmette.reports.html.families import AT_ONCE, density
 from palmette.reports.html.method_charts import GRID
 from palmette.reports.html.summary import judged_on, number, outcome, percent, sentence, verdict
@@ -24,79 +22,55 @@ from palmette.reports.phases import RULE
 from palmette.reports.tables import Run
 from palmette.reports.words import counted, setting
 
-_OVER_ROUNDS = ("accuracy", "pq_index", "density", "gini_index", "trade_off", "phases")
-_FURTHEST = 4
-_OF_ONE = ("layer_density", "layer_index", "cut", "map")
-_TABLES = {
-    "curves": page_data.curves,
-    "rounds": page_data.rounds,
-    "layers": page_data.layers,
-    "maps": page_data.index_maps,
-}
+_CARDS = 4
+"""How many cards a study of many series has."""
+_NOSCRIPT = '<noscript><p class="notice">The charts need JavaScript; the text and tables do not.</p></noscript>\n'
+_TABLES = {"curves": data.curves, "rounds": data.rounds, "layers": data.layers, "maps": data.index_maps}
 
 
 def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -> str:
-    """The page as text; the same runs give the same page.
+    """Return the page as text; the same runs give the same page.
 
     Args:
-        runs: what was run and its records, as `palmette report` reads them; those of one model and data set come
-            together, and runs that differ in their seed only are one line.
-        title: of the page; the model and data set by default, or how many there are.
-        notices: sentences to put above all else, such as which runs could not be read.
+        runs: experiments and their records. Runs of one model and data set make a section; runs that differ only
+            in their seed make a line.
+        title: default: the model and data set, or how many there are.
+        notices: sentences at the top, such as which runs could not be read.
 
-    The numbers in the page are those of the records: the element `data` has them as JSON.
+    The element `data` has the numbers of the records as JSON.
     """
     library = _library()
-    found = page_data.studies(runs)
-    if not found:
+    studies = data.studies(runs)
+    if not studies:
         raise ValueError("a page needs at least one run with a finished round, got none")
-    shown = [_shown(study) for study in found]
-    sections = [_section(*each) for each in zip(range(len(found)), found, shown, looks_of(found), strict=True)]
-    data = {
+    tables = [{name: make(study) for name, make in _TABLES.items()} for study in studies]
+    drawn = [_charts(*pair) for pair in zip(studies, tables, strict=True)]
+    content = {
         "config": CONFIG,
         "grid": GRID,
         "looks": AT_ONCE,
-        "studies": [_plain(study, one) for study, one in zip(found, shown, strict=True)],
+        "studies": list(map(_as_data, studies, tables, drawn)),
     }
-    count = sum(len(study.runs) for study in found)
-    warnings = "".join(f'<p class="notice">{escape(notice)}</p>\n' for notice in [*notices, *_unfinished(found)])
-    return Template(_text("page.html")).substitute(
-        version=escape(__version__),
-        title=escape(title or _title(found)),
-        lead=f"{counted(count, 'run')}: networks that were trained, pruned and trained again.",
-        css=_text("page.css"),
-        body=symbols() + warnings + _contents(found) + "\n".join(sections),
-        data=_json(data),
-        library=library,
-        script=_text("page.js"),
+    sections = map(_section, range(len(studies)), studies, drawn, initial_looks(studies))
+    warnings = [f'<p class="notice">{escape(text)}</p>\n' for text in [*notices, *_unfinished(studies)]]
+    count = sum(len(study.runs) for study in studies)
+    default = f"How far can {len(studies)} networks be pruned?"
+    if len(studies) == 1:
+        default = f"How far can it be pruned? {studies[0].title}"
+    return document(
+        title=title or default,
+        lead=f"{counted(count, 'run')} of training, pruning and retraining.",
+        body=_NOSCRIPT + symbols() + "".join(warnings) + _contents(studies) + "\n".join(sections),
+        policy="script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:",
+        source=" from records on disk",
+        scripts=f'<script type="application/json" id="data">{_json(content)}</script>\n'
+        f"<script>\n{library}\n</script>\n<script>\n{bundled('page.js')}\n</script>\n",
     )
-
-
-def _title(found: Sequence[Study]) -> str:
-    if len(found) == 1:
-        return f"How far can it be pruned? {found[0].title}"
-    return f"How far can {len(found)} networks be pruned?"
-
-
-def _contents(found: Sequence[Study]) -> str:
-    """Links to the sections, where there is more than one."""
-    if len(found) == 1:
-        return ""
-    links = "".join(
-        f'<li><a href="#study-{number}">{escape(study.title)}</a>, {counted(len(study.runs), "run")}</li>\n'
-        for number, study in enumerate(found)
-    )
-    return f'<nav aria-label="Sections"><ul>\n{links}</ul></nav>\n'
-
-
-def _prose(text: str) -> str:
-    """For HTML, and with no line that ends within a number, an equation or a method, as SAP (p=0.5, q=1)."""
-    return re.sub(" (?=[±%=])|(?<=[±=]) |(?<=,) (?=q ?=)|(?<=SAP) ", "&nbsp;", escape(text))
 
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and vega-embed as one script, which makes `vegaEmbed` known to the page."""
+    """Vega, Vega-Lite and vega-embed as one script that defines `vegaEmbed`."""
     try:
         from vl_convert import javascript_bundle
     except ImportError as error:
@@ -105,42 +79,52 @@ def _library() -> str:
     return re.sub("</(?=script)", r"<\\/", script, flags=re.IGNORECASE)
 
 
-def _text(name: str) -> str:
-    return files("palmette.reports.html").joinpath(name).read_text(encoding="utf-8")
-
-
 def _json(value: Any) -> str:
-    # "<" could end the element that the text is in.
+    # "<" could close the element that holds the text.
     return json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=False).replace("<", "\\u003c")
 
 
-def _shown(study: Study) -> tuple[dict[str, Table], dict[str, Panel]]:
-    tables = {name: make(study) for name, make in _TABLES.items()}
+def _prose(text: str) -> str:
+    """Escape for HTML, without line breaks inside a number, an equation or a method such as SAP (p=0.5, q=1)."""
+    return re.sub(" (?=[±%=])|(?<=[±=]) |(?<=,) (?=q ?=)|(?<=SAP) ", "&nbsp;", escape(text))
+
+
+def _charts(study: Study, tables: Mapping[str, Table]) -> dict[str, Chart]:
     names = list(dict.fromkeys(row["layer"] for row in tables["layers"]))
     top = max((value for row in tables["maps"] for value in row["pq_index"] if value is not None), default=1.0)
-    return tables, panels(study, layers=names, top=top)
+    return charts(study, layers=names, top=top)
 
 
-def _plain(study: Study, shown: tuple[dict[str, Table], dict[str, Panel]]) -> dict[str, Any]:
-    tables, charts = shown
+def _as_data(study: Study, tables: Mapping[str, Table], drawn: Mapping[str, Chart]) -> dict[str, Any]:
     return {
         "name": re.sub(r"[^\w.]+", "-", f"{study.data}-{study.model}").strip("-"),
-        # Names once and not in every row: half the size.
+        # Column names once instead of in every row: half the size.
         "tables": {
             name: {"columns": list(rows[0]), "rows": [list(row.values()) for row in rows]}
             for name, rows in tables.items()
         },
-        "panels": {name: {"table": chart.table, "specs": chart.specs} for name, chart in charts.items()},
+        "panels": {name: {"table": chart.table, "specs": chart.specs} for name, chart in drawn.items()},
     }
 
 
-def _section(
-    number: int, study: Study, shown: tuple[dict[str, Table], dict[str, Panel]], looks: Mapping[str, int]
-) -> str:
-    charts = shown[1]
-    names = [series.name for series in study.series]
-    methods = "".join(f"<option>{escape(name)}</option>" for name in names)
+def _contents(studies: Sequence[Study]) -> str:
+    """Links to the sections, if there are several."""
+    if len(studies) == 1:
+        return ""
+    links = "".join(
+        f'<li><a href="#study-{number}">{escape(study.title)}</a>, {counted(len(study.runs), "run")}</li>\n'
+        for number, study in enumerate(studies)
+    )
+    return f'<nav aria-label="Sections"><ul>\n{links}</ul></nav>\n'
+
+
+def _section(number: int, study: Study, drawn: Mapping[str, Chart], looks: Mapping[str, int]) -> str:
+    methods = "".join(f"<option>{escape(series.name)}</option>" for series in study.series)
     last = max(len(records) for _, records in study.runs) - 1
+    all_methods, one_method = (
+        "".join(_figure(number, name, chart) for name, chart in drawn.items() if chart.one_method is one)
+        for one in (False, True)
+    )
     return f"""<section id="study-{number}" aria-label="{escape(study.title)}">
 <h2>{escape(study.title)}</h2>
 <div class="verdict">
@@ -151,18 +135,18 @@ def _section(
 <p class="quiet">{_prose(judged_on(study))}</p>
 {controls(study, looks)}
 <div class="panels">
-{"".join(_figure(number, name, charts[name]) for name in _OVER_ROUNDS)}
+{all_methods}
 </div>
-<p class="rule"><b>The rule that found the phases.</b> {_prose(RULE)} Diao et al. 2023, Figure 1 and Appendix A;
+<p class="rule"><b>Rule of the phases.</b> {_prose(RULE)} Diao et al. 2023, Figure 1 and Appendix A;
 the thresholds are palmette’s.</p>
-<h4>Inside one method</h4>
+<h4>One method in detail</h4>
 <div class="controls inner" role="group" aria-label="Method and round">
 <label class="chip">method <select data-signal="method">{methods}</select></label>
 <label class="chip">round of the p–q map
 <input type="range" data-signal="round" min="0" max="{last}" value="0" step="1"><output>0</output></label>
 </div>
 <div class="panels">
-{"".join(_figure(number, name, charts[name], half=True) for name in _OF_ONE)}
+{one_method}
 </div>
 <h4>Settings</h4>
 {_settings(study)}
@@ -170,12 +154,12 @@ the thresholds are palmette’s.</p>
 
 
 def _cards(study: Study, looks: Mapping[str, int]) -> str:
-    """One for each series; where they are many, one for each of those that go furthest."""
+    """One card per series; of many series, cards of those that go furthest."""
     if len(study.series) <= AT_ONCE:
         colours = [LOOKS[looks[series.name]]["colour"] for series in study.series]
         return f'<div class="cards">\n{"".join(map(_card, study.series, colours))}</div>'
-    best = sorted(study.series, key=density)[:_FURTHEST]
-    return f"""<h4>The {_FURTHEST} of {len(study.series)} that go furthest</h4>
+    best = sorted(study.series, key=density)[:_CARDS]
+    return f"""<h4>The {_CARDS} of {len(study.series)} that go furthest</h4>
 <div class="cards">\n{"".join(_card(series, "var(--quiet)") for series in best)}</div>"""
 
 
@@ -187,10 +171,11 @@ def _card(series: Series, colour: str) -> str:
     )
 
 
-def _figure(number: int, name: str, chart: Panel, *, half: bool = False) -> str:
+def _figure(number: int, name: str, chart: Chart) -> str:
     title = escape(chart.title)
-    return f"""<figure class="panel{" half" if half else ""}" data-study="{number}" data-panel="{name}">
-<div><h3>{title}</h3><button type="button" data-download title="The data of this panel">CSV</button></div>
+    half = " half" if chart.one_method else ""
+    return f"""<figure class="panel{half}" data-study="{number}" data-panel="{name}">
+<div><h3>{title}</h3><button type="button" data-download title="Data of this chart">CSV</button></div>
 <div class="chart" role="img" aria-label="{title}"></div>
 <figcaption>{_prose(chart.caption)}</figcaption>
 </figure>
@@ -199,21 +184,18 @@ def _figure(number: int, name: str, chart: Panel, *, half: bool = False) -> str:
 
 def _outcomes(study: Study) -> str:
     titles = ("method", "n", "dense accuracy", "density within one point", "accuracy there", "at round")
-    head = "".join(f"<th>{title}</th>" for title in (*titles, "index rose after", "collapsed at", "last round"))
-    rows = []
-    for series in study.series:
-        row = outcome(series)
-        cells = [
+    rows = [
+        [
             row["series"],
             str(row["n"]),
-            percent(row["dense"]),
-            percent(row["density"]),
-            percent(row["accuracy"]),
+            *(percent(row[name]) for name in ("dense", "density", "accuracy")),
+            number(row["round"]),
+            *(_some(row[name], row["n"]) for name in ("turned_up", "collapsed")),
+            f"{percent(row['last'])} at {percent(row['last_density'])}",
         ]
-        cells += [number(row["round"]), _some(row["turned_up"], row["n"]), _some(row["collapsed"], row["n"])]
-        cells.append(f"{percent(row['last'])} at {percent(row['last_density'])}")
-        rows.append("<tr>" + "".join(f"<td>{_prose(cell)}</td>" for cell in cells) + "</tr>")
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+        for row in map(outcome, study.series)
+    ]
+    return table((*titles, "index rose after", "collapsed at", "last round"), [map(_prose, row) for row in rows])
 
 
 def _some(rounds: Sequence[float], n: int) -> str:
@@ -223,24 +205,22 @@ def _some(rounds: Sequence[float], n: int) -> str:
 
 
 def _settings(study: Study) -> str:
-    common, own = page_data.settings(study)
+    common, own = data.settings(study)
     shared = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{_value(value)}</dd></div>" for name, value in common.items()
     )
     names = list(dict.fromkeys(name for values in own.values() for name in values))
-    head = "".join(f"<th>{escape(name)}</th>" for name in ("", "seeds", *names))
-    rows = "".join(_own(series, own[series.name], names) for series in study.series)
+    rows = []
+    for series in study.series:
+        seeds, values = ", ".join(str(experiment.seed) for experiment, _ in series.runs), own[series.name]
+        rows.append(
+            [_prose(series.name), seeds, *(_value(values[name]) if name in values else "" for name in names)]
+        )
     ids = "".join(f"<li><code>{escape(experiment.id)}</code></li>" for experiment, _ in study.runs)
-    summary = f"{len(study.runs)} runs by their ids" if len(study.runs) > 1 else "The id of the run"
+    summary = f"Ids of {len(study.runs)} runs" if len(study.runs) > 1 else "Id of the run"
     return f"""<dl>{shared}</dl>
-<div class="scroll settings"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>
+<div class="scroll settings">{table(("", "seeds", *names), rows)}</div>
 <details><summary>{summary}</summary><ul>{ids}</ul></details>"""
-
-
-def _own(series: Series, values: Mapping[str, Any], names: Sequence[str]) -> str:
-    seeds = ", ".join(str(experiment.seed) for experiment, _ in series.runs)
-    cells = [_prose(series.name), seeds, *(_value(values[name]) if name in values else "" for name in names)]
-    return "<tr>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
 
 
 def _value(value: Any) -> str:
@@ -250,12 +230,10 @@ def _value(value: Any) -> str:
     return escape(setting(value))
 
 
-def _unfinished(found: Sequence[Study]) -> list[str]:
-    runs = [run for study in found for run in study.runs]
-    open_ended = sum(records[-1]["stopped"] is None for _, records in runs)
-    if not open_ended:
+def _unfinished(studies: Sequence[Study]) -> list[str]:
+    runs = [run for study in studies for run in study.runs]
+    count = sum(records[-1]["stopped"] is None for _, records in runs)
+    if not count:
         return []
-    if open_ended == 1:
-        which = f"1 of {len(runs)} runs" if len(runs) > 1 else "The run"
-        return [f"{which} is not finished: it counts as far as it is."]
-    return [f"{open_ended} of {len(runs)} runs are not finished: they count as far as they are."]
+    which = f"{count} of {len(runs)} runs" if len(runs) > 1 else "The run"
+    return [f"{which} {'is' if count == 1 else 'are'} not finished: the rounds so far are shown."]

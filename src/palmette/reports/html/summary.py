@@ -1,4 +1,4 @@
-"""The verdict in plain words: how far each series went, and when its index turned."""
+"""Verdict of the HTML report: how far each series went, and whether its index turned up."""
 
 from __future__ import annotations
 
@@ -7,75 +7,78 @@ from itertools import takewhile
 from typing import Any
 
 from palmette.reports.html.data import Series, Study
-from palmette.reports.phases import FOLLOWING, has_validation, phases_of, turns
+from palmette.reports.phases import has_validation, phases_of, turns
 from palmette.reports.statistics import WITHIN, Difference, Spread
 from palmette.reports.tables import last_kept
-from palmette.reports.words import in_percent
+from palmette.reports.words import counted, in_percent
 
-Row = dict[str, Any]
-_WITHIN_NOISE = "within the noise: the 95 % interval of the difference between equal seeds includes 0"
+Outcome = dict[str, Any]
+_WITHIN_NOISE = "Within noise: the 95 % interval of the difference between equal seeds includes 0."
 _NAMED = 4
-"""Series that go equally far and are named; the last of more is how many others there are."""
+"""How many tied series are named; the last of more is the number of others."""
 
 
-def outcome(series: Series) -> Row:
-    """How far a series went within `WITHIN` of dense, as lists of one number a run, and how often it got there."""
-    many = series.many
-    kept = [last_kept(records) for records in many]
-    at = [records[t] for records, t in zip(many, kept, strict=True)]
-    turned = [turns(phases_of(records)) for records in many]
+def outcome(series: Series) -> Outcome:
+    """How far a series went within `WITHIN` of dense: lists of one number per run, and counts of runs."""
+    kept = [last_kept(records) for records in series.records]
+    found = [turns(phases_of(records)) for records in series.records]
+    both = list(zip(series.records, kept, strict=True))
     return {
         "series": series.name,
-        "n": len(many),
+        "n": len(kept),
         "seeds": [experiment.seed for experiment, _ in series.runs],
-        "dense": [records[0]["test"]["accuracy"] for records in many],
+        "dense": [records[0]["test"]["accuracy"] for records in series.records],
         "round": kept,
-        "density": [record["retrained"]["density"] for record in at],
-        "accuracy": [record["test"]["accuracy"] for record in at],
-        "at_the_end": sum(t == len(records) - 1 for t, records in zip(kept, many, strict=True)),
-        "turned_up": [turn["turned_up"] for turn in turned if turn["turned_up"] is not None],
+        "density": [records[t]["retrained"]["density"] for records, t in both],
+        "accuracy": [records[t]["test"]["accuracy"] for records, t in both],
+        "at_the_end": sum(t == len(records) - 1 for records, t in both),
+        "turned_up": [t for turn in found if (t := turn["turned_up"]) is not None],
         "turned_in_time": sum(
-            turn["turned_up"] is not None and turn["turned_up"] <= t for turn, t in zip(turned, kept, strict=True)
+            turn["turned_up"] is not None and turn["turned_up"] <= t for turn, t in zip(found, kept, strict=True)
         ),
-        "collapsed": [turn["collapsed"] for turn in turned if turn["collapsed"] is not None],
-        "last": [records[-1]["test"]["accuracy"] for records in many],
-        "last_density": [records[-1]["retrained"]["density"] for records in many],
+        "collapsed": [t for turn in found if (t := turn["collapsed"]) is not None],
+        "last": [records[-1]["test"]["accuracy"] for records in series.records],
+        "last_density": [records[-1]["retrained"]["density"] for records in series.records],
     }
 
 
 def verdict(study: Study) -> list[str]:
-    """Two sentences: which series goes furthest, and whether the hypothesis was seen."""
+    """Two sentences: which series goes furthest, and how often the index turned up and runs collapsed."""
     rows = [outcome(series) for series in study.series]
-    return [_furthest(rows), _hypothesis(rows)]
+    n, in_time = (sum(row[name] for row in rows) for name in ("n", "turned_in_time"))
+    turned, collapsed = (sum(len(row[name]) for row in rows) for name in ("turned_up", "collapsed"))
+    within = f" ({in_time} while accuracy was within one point of dense)" if turned else ""
+    return [
+        _furthest(rows),
+        f"The PQ Index turned up in {turned} of {counted(n, 'run')}{within}; {collapsed} collapsed.",
+    ]
 
 
 def sentence(row: Mapping[str, Any]) -> str:
-    """What became of one series, to follow the share of its weights."""
+    """Result of one series, to follow its density."""
     if not any(row["round"]):
-        so_far = "the first cut is already more than one point below."
-        if row["at_the_end"] == row["n"]:
-            so_far = "nothing was trained after a cut so far."
-        return f"of the weights have an accuracy of {percent(row['dense'])} (n = {row['n']}): {so_far}"
-    open_ended = {0: "", row["n"]: " No run had left it at its end: it may go further."}.get(
-        row["at_the_end"], f" {row['at_the_end']} of {row['n']} runs had not left it at the end."
+        dense_only = row["at_the_end"] == row["n"]
+        why = "no cut was trained yet." if dense_only else "the first cut already costs more than one point."
+        return f"of the weights, accuracy {percent(row['dense'])} (n = {row['n']}): {why}"
+    open_ended = {0: "", row["n"]: " All runs ended there: more may be possible."}.get(
+        row["at_the_end"], f" {row['at_the_end']} of {row['n']} runs ended there."
     )
-    times = 1 / _mean(row)
     return (
-        f"of the weights are enough to stay within one point of the dense network ({percent(row['dense'])}): "
-        f"{times:.1f} times fewer, with an accuracy of {percent(row['accuracy'])} "
+        f"of the weights stay within one point of dense ({percent(row['dense'])}): "
+        f"{1 / _mean(row):.1f} times fewer, accuracy {percent(row['accuracy'])} "
         f"(round {number(row['round'])}, n = {row['n']}).{open_ended}"
     )
 
 
 def percent(values: Sequence[float]) -> str:
-    """Mean and deviation, in percent: one digit, or as many as it takes to say how little is left.
+    """Mean and deviation in percent, with one digit or as many as small values need.
 
     >>> percent([0.25, 0.26]), percent([0.0012]), percent([0.000012])
     ('25.5 ± 0.7 %', '0.12 %', '0.0012 %')
     """
-    found = Spread.of(values)
-    deviation = f" ± {in_percent(found.sd, found.mean)}" if found.n > 1 else ""
-    return f"{in_percent(found.mean, found.mean)}{deviation} %"
+    spread = Spread.of(values)
+    deviation = f" ± {in_percent(spread.sd, spread.mean)}" if spread.n > 1 else ""
+    return f"{in_percent(spread.mean, spread.mean)}{deviation} %"
 
 
 def number(values: Sequence[float]) -> str:
@@ -84,103 +87,73 @@ def number(values: Sequence[float]) -> str:
     >>> number([3, 4]), number([7])
     ('3.5 ± 0.7', '7')
     """
-    found = Spread.of(values)
-    return f"{found.mean:.1f} ± {found.sd:.1f}" if found.n > 1 else f"{found.mean:g}"
+    spread = Spread.of(values)
+    return f"{spread.mean:.1f} ± {spread.sd:.1f}" if spread.n > 1 else f"{spread.mean:g}"
 
 
 def judged_on(study: Study) -> str:
-    """Which data decided what is within one point."""
+    """Which data decide what is within one point."""
     held = [has_validation(records) for _, records in study.runs]
+    judged = f"Within {100 * WITHIN:g} point is judged on"
     if all(held):
-        return (
-            f"Within {100 * WITHIN:g} point is judged on validation images; accuracies shown are on the test set."
-        )
+        return f"{judged} validation images; the accuracies shown are on the test set."
     some = " where a run has no validation accuracy" if any(held) else ""
     return (
-        f"Within {100 * WITHIN:g} point is judged on the test set{some}: it describes curves, and is no way to "
-        "choose a round. The first round that falls below counts, even if a later one is better again."
+        f"{judged} the test set{some}: it describes curves and must not be used to choose a round. "
+        "The first round below counts, even if a later one recovers."
     )
 
 
-def _furthest(rows: Sequence[Row]) -> str:
-    if all(row["at_the_end"] == row["n"] and not any(row["round"]) for row in rows):
-        return "So far there are dense networks only: nothing was trained after a cut."
-    if not any(round for row in rows for round in row["round"]):
-        return "No cut stays within one point of dense: the first of each run is already more than that below."
+def _furthest(rows: Sequence[Outcome]) -> str:
+    if not any(t for row in rows for t in row["round"]):
+        dense_only = all(row["at_the_end"] == row["n"] for row in rows)
+        return "No cut was trained yet." if dense_only else "No cut stays within one point of dense."
     if len(rows) == 1:
-        return f"Within one point of dense, {percent(rows[0]['density'])} of the weights are enough."
+        return f"{percent(rows[0]['density'])} of the weights stay within one point of dense."
     # The best of many single runs is the luckiest: where some series have several runs, one of these leads.
     several = [row for row in rows if row["n"] > 1]
     single = [row for row in rows if row["n"] == 1]
-    if not single or not any(round for row in several for round in row["round"]):
+    if not single or not any(t for row in several for t in row["round"]):
         return _compared(rows)
-    lucky = min(single, key=_mean)
+    best = min(single, key=_mean)
     return (
-        f"{_compared(several, ' of those with several runs')} "
-        f"Of single runs that of {lucky['series']} goes furthest: {percent(lucky['density'])}."
+        f"{_compared(several, ' of the methods with several runs')} "
+        f"The best single run is of {best['series']}: {percent(best['density'])}."
     )
 
 
-def _compared(rows: Sequence[Row], among: str = "") -> str:
-    """Which of the rows goes furthest; those that differ by no more than their noise go equally far."""
+def _compared(rows: Sequence[Outcome], among: str = "") -> str:
+    """Which series goes furthest; those that differ within noise are tied."""
     best, *others = sorted(rows, key=_mean)
-    where = f"furthest{among} in these rounds and within one point of dense"
-    equal = [best, *takewhile(lambda row: _alike(row, best), others)]
-    if len(equal) > 1:
-        names = [row["series"] for row in equal]
+    where = f"furthest{among} within one point of dense"
+    tied = [best, *takewhile(lambda row: _equal(row, best), others)]
+    if len(tied) > 1:
+        names = [row["series"] for row in tied]
         last = names.pop() if len(names) <= _NAMED else f"{len(names) - _NAMED + 1} others"
+        low, high = (in_percent(_mean(row), _mean(best)) for row in (best, tied[-1]))
         text = f"{', '.join(names[: _NAMED - 1])} and {last} go {where}"
-        if all(row["density"] == best["density"] for row in equal):
-            return f"{text}, and equally far: {percent(best['density'])} of the weights."
-        low, high = (in_percent(_mean(row), _mean(best)) for row in (best, equal[-1]))
         if low == high:
-            return f"{text}, and equally far: about {low} % of the weights."
-        whose = "The difference is" if len(equal) == 2 else "All differences from the first are"
-        return f"{text}: {low} to {high} % of the weights. {whose} {_WITHIN_NOISE}."
+            return f"{text}, equally far: {low} % of the weights."
+        return f"{text}: {low} to {high} % of the weights. {_WITHIN_NOISE}"
     text = f"{best['series']} goes {where}: {percent(best['density'])} of the weights"
     if not others:
         return f"{text}."
-    text += f"; {others[0]['series']} comes next with {percent(others[0]['density'])}."
-    found = _difference(others[0], best)
-    if found.pairs < 2:
-        return f"{text} {'A single seed says' if found.pairs else 'Different seeds say'} nothing about noise."
-    return f"{text} The difference is beyond the noise of {found.pairs} seeds."
+    pairs = _difference(others[0], best).pairs
+    noise = f"The difference is beyond the noise of {pairs} seeds." if pairs > 1 else "Their noise is unknown."
+    return f"{text}; next is {others[0]['series']} with {percent(others[0]['density'])}. {noise}"
 
 
 def _mean(row: Mapping[str, Any]) -> float:
     return Spread.of(row["density"]).mean
 
 
-def _difference(row: Row, other: Row) -> Difference:
-    """Of the densities that two series reached within a point of dense, paired by seed."""
+def _difference(row: Outcome, other: Outcome) -> Difference:
+    """Difference of the densities that two series reached within one point of dense, paired by seed."""
     one, two = (dict(zip(r["seeds"], r["density"], strict=True)) for r in (row, other))
     return Difference.between(one, two)
 
 
-def _alike(row: Row, other: Row) -> bool:
-    """Whether two series go equally far: without noise, or within it."""
+def _equal(row: Outcome, other: Outcome) -> bool:
+    """Whether two series go equally far, exactly or within noise."""
     found = _difference(row, other)
     return found.mean == 0 or (found.pairs > 1 and found.sign == 0)
-
-
-def _hypothesis(rows: Sequence[Row]) -> str:
-    n = sum(row["n"] for row in rows)
-    turned = sum(len(row["turned_up"]) for row in rows)
-    in_time = sum(row["turned_in_time"] for row in rows)
-    collapsed = sum(len(row["collapsed"]) for row in rows)
-    if not turned:
-        runs, they = ("", "the run") if n == 1 else (f" in any of {n} runs", "they")
-        more = f"The lowest PQ Index was not followed by {FOLLOWING} rounds more{runs}"
-        return f"{more}: {they} ended, or collapsed, before that."
-    if n == 1:
-        while_good = "while accuracy was still" if in_time else "when accuracy was no longer"
-        end = "collapsed later" if collapsed else "did not collapse"
-        return (
-            f"Before {'the collapse' if collapsed else 'its end'} the PQ Index was lowest {while_good} within one "
-            f"point of dense, and higher in the rounds that followed; the run {end}."
-        )
-    return (
-        f"In {turned} of {n} runs the lowest PQ Index came {FOLLOWING} rounds or more before the end, or the "
-        f"collapse, and the index was higher in between: in {in_time} of these while accuracy was still within "
-        f"one point of dense. {collapsed} of {n} collapsed."
-    )

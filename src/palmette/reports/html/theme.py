@@ -1,4 +1,4 @@
-"""How the charts of the page look: colours, dashes, shapes, axes."""
+"""Style of the report's charts: colours, dashes, shapes and axes."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from typing import Any
 
 from palmette.reports.figures import LINES
 
-# Okabe and Ito's again, in an order in which no layer looks like the method that has its number.
+# Okabe and Ito's colours, ordered so that no layer has the colour of the method with the same number.
 LAYER_COLOURS = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "currentColor")
-# Light, middle and dark: told apart in black and white too.
+# Light, medium and dark: distinguishable in black and white.
 PHASE_COLOURS = ("#9BD3F5", "#DB9200", "#5c5c5c")
 DASHES: tuple[list[float], ...] = tuple(
     [1, 0] if line["linestyle"] == "-" else [2 * part for part in line["linestyle"][1]] for line in LINES
 )
-# The markers of the figures as paths in a square from -1 to 1.
+# Markers of the figures as SVG paths in a square from -1 to 1.
 _PATHS = {
     "o": "M1,0A1,1,0,1,1,-1,0A1,1,0,1,1,1,0Z",
     "s": "M-.85,-.85H.85V.85H-.85Z",
@@ -24,24 +24,20 @@ _PATHS = {
     "X": "M0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0L-1,-.5L-.5,-1Z",
 }
 SHAPES: tuple[str, ...] = tuple(_PATHS[line["marker"]] for line in LINES)
-# Those of the figures, so that a method looks the same in both; black would vanish on a dark page.
+# As in the figures, so that a method looks the same in both; black would vanish on a dark page.
 LOOKS: tuple[dict[str, Any], ...] = tuple(
     {"colour": "currentColor" if line["color"] == "#000000" else line["color"], "dash": dash, "shape": shape}
     for line, dash, shape in zip(LINES, DASHES, SHAPES, strict=True)
 )
-"""Colour, dash and shape of the series of a chart: no two are alike to the colour-blind or in black and white."""
+"""Colour, dash and shape per series: distinguishable by colour-blind readers and in black and white."""
 
-# `currentColor` is the colour of the text around the chart: dark on light, light on dark, black on paper.
+# `currentColor` is the text colour around the chart: dark on light, light on dark, black on paper.
 CONFIG: dict[str, Any] = {
     "background": "transparent",
     "font": "system-ui, sans-serif",
     "view": {"stroke": None},
     "axis": {
-        "labelColor": "currentColor",
-        "titleColor": "currentColor",
-        "gridColor": "currentColor",
-        "domainColor": "currentColor",
-        "tickColor": "currentColor",
+        **{f"{part}Color": "currentColor" for part in ("label", "title", "grid", "domain", "tick")},
         "labelOpacity": 0.8,
         "titleOpacity": 0.8,
         "titleFontWeight": "normal",
@@ -57,19 +53,17 @@ CONFIG: dict[str, Any] = {
     "legend": {"labelColor": "currentColor", "titleColor": "currentColor", "labelFontSize": 12, "labelLimit": 130},
 }
 
-
 _POWERS = [f"1e{power}" for power in range(-9, 13)]
 _STEPS, _SHORT = (
     [f"{digit}e{power}" for power in range(-9, 13) for digit in digits] for digits in ((1, 2, 5), (1, 2, 3, 5, 7))
 )
 
 
-def logarithmic(scale: str, form: str) -> dict[str, Any]:
-    """Of the axis of a logarithmic scale, "x" or "y": where it has numbers and lines.
+def log_axis(scale: str, form: str) -> dict[str, Any]:
+    """Ticks and labels of the logarithmic scale "x" or "y", chosen in the browser by its span.
 
-    At 1, 2 and 5 of each decade, or at powers of ten alone where it spans many, or at 3 and 7 too where it spans
-    about one; where it spans less, at Vega's own ticks, which number 0.09 of a longer one and then have no place
-    for 0.1.
+    From 5-fold: 1, 2, 3, 5 and 7 of each decade; from 30-fold: 1, 2 and 5; from 300-fold: powers of ten. Shorter
+    scales have Vega's own ticks, which would label 0.09 of a longer one and then leave no room for 0.1.
     """
     span = f"domain('{scale}')[1] / domain('{scale}')[0]"
     short, steps, powers = (f"[{', '.join(many)}]" for many in (_SHORT, _STEPS, _POWERS))
