@@ -39,7 +39,7 @@ def test_every_way_is_measured_or_says_why_not():
 
 def test_a_model_without_zeros_is_dense():
     report = pm.speed(three_layers(), torch.randn(5, 64))
-    assert way(report, "compacted").note == "no neuron or channel can be taken out"
+    assert way(report, "compacted").note == "no neuron or channel can be removed"
     assert way(report, "CSR").note == "no Linear layer has half zeros or more"
     assert report.fastest == "dense"
 

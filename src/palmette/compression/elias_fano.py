@@ -1,4 +1,4 @@
-"""Where the non-zeros of a tensor are, in few bytes: one bit per entry, or Elias–Fano codes of their indices."""
+"""Positions of the non-zeros of a tensor in few bytes: a bit mask, or Elias–Fano codes of their indices."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def mask_bytes(size: int) -> int:
 
 
 def low_bits(kept: int, size: int) -> int:
-    r"""How many low bits of an index to write as they are, so that `kept` of `size` indices take the fewest bytes.
+    r"""Number of low bits to write verbatim so that `kept` indices below `size` take the fewest bytes.
 
-    It is the number :math:`l` that minimises :math:`k l + k + \lfloor (N - 1) / 2^l \rfloor + 1` bits, close to
+    The number :math:`l` that minimises :math:`k l + k + \lfloor (N - 1) / 2^l \rfloor + 1` bits, close to
     :math:`\log_2(N / k)`.
 
     >>> low_bits(100, 1000), low_bits(100, 10_000), low_bits(100, 100_000)
@@ -33,16 +33,16 @@ def low_bits(kept: int, size: int) -> int:
 
 
 def index_bytes(kept: int, size: int, low: int) -> int:
-    """Bytes of `kept` indices below `size`, with so many low bits each."""
+    """Bytes of `kept` indices below `size` with `low` low bits each."""
     return low * mask_bytes(kept) + mask_bytes(_high_length(kept, size, low)) if kept else 0
 
 
 def pack_indices(indices: Indices, size: int, low: int) -> Bytes:
-    r"""Rising `indices` below `size`, in about :math:`2 + \log_2(N / k)` bits each.
+    r"""Encode rising `indices` below `size` in about :math:`2 + \log_2(N / k)` bits each.
 
-    The `low` lowest bits are written plane by plane, the lowest plane first, each padded to whole bytes. What
-    is left of index number :math:`i`, :math:`h_i`, never falls: it is written as a one at place :math:`h_i + i`
-    of a row of bits. The first bit of a byte is its lowest.
+    The `low` lowest bits are written plane by plane, lowest plane first, each padded to whole bytes. The high bits
+    :math:`h_i` of index number :math:`i` never decrease: each is a one at position :math:`h_i + i` of a bit row.
+    The first bit of a byte is its lowest.
 
     >>> pack_indices(np.array([2, 3, 9]), size=12, low=1).tolist()  # low 0,1,1; high 1,1,4: ones at 1, 2, 6
     [6, 70, 0]
@@ -56,7 +56,7 @@ def pack_indices(indices: Indices, size: int, low: int) -> Bytes:
 
 
 def unpack_indices(code: Bytes, kept: int, size: int, low: int) -> Indices:
-    """What `pack_indices` was given; a ValueError where `code` cannot have come from it.
+    """Decode what `pack_indices` encoded; ValueError for a `code` that it cannot have written.
 
     >>> unpack_indices(np.array([6, 70, 0], np.uint8), kept=3, size=12, low=1).tolist()
     [2, 3, 9]

@@ -1,4 +1,4 @@
-"""The floating point operations of a pass through a model, counted while it runs."""
+"""Count the floating-point operations of a forward pass while it runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palmette.pruning.weights import evaluating, uncompiled
 
 
 def flops_of(run: Callable[[], object]) -> int:
-    """FLOPs of what `run()` computes: two for each multiplication with an addition.
+    """FLOPs of `run()`: two for each multiply-add.
 
     Convolutions, matrix products and attention count; biases, norms, activations and pools do not.
 
@@ -22,8 +22,8 @@ def flops_of(run: Callable[[], object]) -> int:
     120
     """
     counter = FlopCounterMode(display=False)
-    # The fused kernels for attention are not known to the counter, the products they stand for are.
-    # What is compiled while it counts, as `torch.cond` is, would fail, now or in later calls.
+    # SDPBackend.MATH: the counter does not know fused attention kernels. force_eager: functions compiled while the
+    # counter is active, as by `torch.cond`, would fail, now or in later calls.
     with no_fast_path(), sdpa_kernel(SDPBackend.MATH), torch.compiler.set_stance("force_eager"), counter:
         run()
     return int(counter.get_total_flops())
@@ -49,7 +49,7 @@ def flops_per_image(model: nn.Module, *, shape: tuple[int, int, int]) -> int:
 
 @contextmanager
 def no_fast_path() -> Iterator[None]:
-    """PyTorch's transformer layers as the operations they are made of, which their fast path hides."""
+    """Disable the fast path of PyTorch's transformer layers, which hides their operations."""
     fast = torch.backends.mha.get_fastpath_enabled()
     try:
         torch.backends.mha.set_fastpath_enabled(False)

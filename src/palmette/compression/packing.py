@@ -1,6 +1,6 @@
-"""A model in a small file: zeros are not written. Read back it is an ordinary state_dict, equal bit for bit.
+"""`save` and `load`: a small file without the zeros of a model, which loads back bit for bit.
 
-The format is described in docs/format.md.
+docs/format.md describes the format.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from palmette.pruning.weights import INTEGER, is_torch_pruned, uncompiled
 
 _FORMAT = "palmette-packed-1"
 _SECOND_TENSOR = 160
-"""Bytes that naming a second tensor in the file takes, about: a tensor is packed where that saves more."""
+"""Approximate bytes to list a second tensor in the file: a tensor is packed if that saves more."""
 _NAMES = (
     "float64 float32 float16 bfloat16 complex64 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool "
     "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
@@ -37,15 +37,16 @@ _Model = TypeVar("_Model", bound=nn.Module)
 
 
 def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
-    """Write the `state_dict` of `model` to a small safetensors file, whole or not at all.
+    """Write the `state_dict` of `model` to a small safetensors file, atomically.
 
-    Each tensor is written in whichever of three ways takes the fewest bytes: as it is; a bit for each entry and
-    the values that are not zero; or the indices of these, each within a bit of its entropy. Tensors
-    that are one tensor under two names are written once. See docs/format.md.
+    Each tensor is written in the smallest of three ways: dense; a bit for each entry and the non-zero values; or
+    the indices of the non-zeros, each within a bit of its entropy, and their values. A tensor with two names is
+    written once. See docs/format.md.
 
     Args:
         path: the file, usually ``.safetensors``; only `load` and ``palmette unpack`` can read it.
-        model: a module or a `state_dict`, of any dtypes. Zero is the value whose bits are all zero: -0.0 is kept.
+        model: a module or a `state_dict`, of any dtypes. Only values whose bits are all zero are left out: -0.0
+            is kept.
 
     >>> import tempfile
     >>> layer = nn.Linear(1000, 1000, bias=False)
@@ -62,7 +63,7 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
     table: dict[str, dict[str, Any]] = {}
     first: dict[tuple[object, ...], str] = {}
     for name, tensor in state.items():
-        same = first.setdefault(_place(tensor, name), name)
+        same = first.setdefault(_identity(tensor, name), name)
         if same != name:
             table[name] = {"code": "same", "as": same}
             continue
@@ -81,10 +82,10 @@ def load(path: str | Path) -> dict[str, Tensor]: ...
 @overload
 def load(path: str | Path, model: _Model) -> _Model: ...
 def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] | nn.Module:
-    """Read what `save` wrote: an ordinary `state_dict` on the CPU, or `model` filled with it.
+    """Read a file of `save`: an ordinary `state_dict` on the CPU, or `model` filled with it.
 
     Nothing in the file is executed. Every tensor is checked against its checksum, and names and shapes against
-    those of `model` before it is changed. What was one tensor under two names is one again.
+    those of `model` before it is changed. A tensor with two names is a single tensor again.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -146,8 +147,8 @@ def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
     return dict(model)
 
 
-def _place(tensor: Tensor, name: str) -> tuple[object, ...]:
-    """The same for two names of one tensor; for tensors without entries a place of their own."""
+def _identity(tensor: Tensor, name: str) -> tuple[object, ...]:
+    """A key that two names of one tensor share; tensors without entries share none."""
     if not tensor.numel():
         return (name,)
     marks = tensor.is_conj(), tensor.is_neg()
@@ -155,7 +156,7 @@ def _place(tensor: Tensor, name: str) -> tuple[object, ...]:
 
 
 def _packed(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors to be stored for one, and its entry in the table."""
+    """The tensors to store for one tensor, and its entry in the table."""
     tensor = _plain(tensor)
     size, width = tensor.numel(), tensor.element_size()
     if size * width <= _SECOND_TENSOR:
@@ -196,7 +197,7 @@ def _dense(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """On the CPU, in index order, sharing memory with nothing that is written."""
+    """A contiguous tensor on the CPU that shares memory with no other."""
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
     return tensor if whole else tensor.clone()

@@ -1,4 +1,4 @@
-"""How fast a pruned model is, in each way it can be run here: as it is, compacted, with CSR or 2:4 weights."""
+"""`speed`: time a pruned model in each way it can run here: dense, compacted, with CSR or with 2:4 weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from palmette.pruning.weights import uncompiled
 Quartiles: TypeAlias = tuple[float, float, float]
 
 _ROUNDS = 15
-_SHORTEST = 0.005  # seconds that are timed at once
+_SHORTEST = 0.005  # seconds of one timing
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Way:
 
     Args:
         name: "dense", "compacted", "CSR" or "2:4".
-        note: what it is here, or why it cannot be used.
-        seconds: of a pass: lower quartile, median, upper quartile; None where it cannot be used.
-        gain: how many times faster than dense it was in the same round: lower quartile, median, upper quartile.
+        note: what was run, or why the way is not available.
+        seconds: seconds per pass: lower quartile, median, upper quartile; None where not available.
+        gain: speedup over dense in the same round: lower quartile, median, upper quartile.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Speed:
-    """What `speed` measured.
+    """Result of `speed`.
 
     Args:
         ways: "dense", "compacted", "CSR" and "2:4", in this order.
@@ -74,16 +74,16 @@ class Speed:
 
 
 def speed(model: nn.Module, inputs: Any) -> Speed:
-    """Measure how long a pass of `inputs` through `model` takes, in each way it can be run on its device.
+    """Measure how long a forward pass takes in each way that `model` can run on its device.
 
-    The ways are: dense, as it is; compacted, without its dead neurons and channels (see `compact`); CSR, with the
-    Linear layers of which half is zero as sparse matrices; and 2:4, on NVIDIA GPUs that have it, with
-    the Linear layers in which two of each four weights are zero. They run in turns, in evaluation mode, and the
-    answer is the fastest, which is often dense: zeros that are scattered save no time unless something skips them.
+    The ways are: dense; compacted, without dead neurons and channels (see `compact`); CSR, with sparse matrices
+    for the Linear layers that are at least half zeros; and 2:4, on NVIDIA GPUs that support it, for the Linear
+    layers with two zeros in each four weights. The ways take turns, in evaluation mode. The fastest is often
+    dense: scattered zeros save no time unless a kernel skips them.
 
     Args:
         model: any module, on any device; it is not changed.
-        inputs: what it is called with, on its device: a tensor, a tuple of arguments, or a dict of them by name.
+        inputs: inputs on the same device: a tensor, a tuple of arguments, or a dict of keyword arguments.
 
     >>> model = nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10))
     >>> _ = model[0].weight.data[10:].zero_()  # 99 % of the neurons
@@ -91,7 +91,7 @@ def speed(model: nn.Module, inputs: Any) -> Speed:
     'compacted'
     """
     small, report = compact(model, inputs)
-    inputs = copied(inputs)  # the model may change them
+    inputs = copied(inputs)  # the model may change them in place
     small, inner = small.eval(), copy.deepcopy(uncompiled(model)).eval()
     device = next((p.device for p in inner.parameters()), torch.device("cpu"))
     with torch.no_grad():
@@ -119,11 +119,11 @@ def _shrunk(flops: tuple[int, int]) -> str:
 
 
 def _why_not(notes: Sequence[str]) -> str:
-    return notes[0] if notes else "no neuron or channel can be taken out"
+    return notes[0] if notes else "no neuron or channel can be removed"
 
 
 class _Sparse(nn.Module):
-    """A Linear layer whose weight is multiplied from the left, as sparse matrices are."""
+    """A Linear layer that multiplies with its weight from the left, which sparse matrices need."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -161,12 +161,12 @@ def _with_two_of_four(model: nn.Module, device: torch.device) -> tuple[nn.Module
 def _replaced(
     model: nn.Module, made: Callable[[nn.Linear], nn.Module | None], pattern: str
 ) -> tuple[nn.Module | None, str]:
-    """A copy with other Linear layers, where they fit, and how many these are."""
+    """A copy with Linear layers replaced where `made` gives one, and how many were."""
     model = copy.deepcopy(model)
     layers = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that sparse tensors are new
+            warnings.simplefilter("ignore")  # sparse tensors are in beta
             found = {name: new for name, layer in layers.items() if (new := made(layer)) is not None}
     except (RuntimeError, ValueError) as error:
         return None, f"PyTorch cannot: {_first(error)}"
@@ -181,10 +181,10 @@ def _replaced(
 
 
 def _trouble(model: nn.Module, inputs: Any, wanted: Sequence[Tensor]) -> str:
-    """Why a variant cannot be used, if so."""
+    """Why a variant cannot be used; empty if it can."""
     try:
         found = outputs(model, inputs)
-    except Exception as error:  # whatever kernels of sparse matrices may raise
+    except Exception as error:  # sparse kernels raise errors of many kinds
         return f"PyTorch cannot: {_first(error)}"
     for a, b in zip(wanted, found, strict=True):
         if not close(a, b, 1e-3 if a.dtype in (torch.float32, torch.float64) else 0.05):
@@ -199,7 +199,7 @@ def _first(error: Exception) -> str:
 def _timed(
     models: Mapping[str, nn.Module], inputs: Any, device: torch.device
 ) -> dict[str, tuple[Quartiles, Quartiles]]:
-    """Seconds of a pass, and the gain over dense. The models take turns: what disturbs one disturbs all."""
+    """Seconds per pass and gain over dense. The models take turns, so that a disturbance affects all of them."""
     counts = {}
     for name, model in models.items():
         _seconds(model, inputs, device, 2)

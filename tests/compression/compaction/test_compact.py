@@ -564,7 +564,7 @@ def test_a_model_that_cannot_be_traced_is_left_alone_and_the_reason_is_told(capf
     small, report = compact(model, torch.ones(2, 4))
     (note,) = report.notes
     assert re.match(
-        r"Nothing was taken out: torch.export cannot trace the model at test_compact.py, line \d+, "
+        r"Nothing was removed: torch.export cannot trace the model at test_compact.py, line \d+, "
         r"'return self.layer.x. if .*': \w+: .+",
         note,
     )
@@ -591,7 +591,7 @@ class Silent(nn.Module):
 
 def test_an_error_that_says_nothing_is_told_by_its_kind():
     for traced, note in (
-        (True, r"Nothing was taken out: torch.export cannot trace the model at .*: KeyError"),
+        (True, r"Nothing was removed: torch.export cannot trace the model at .*: KeyError"),
         (False, "Left alone: a.weight, a.bias, b.weight: KeyError"),
     ):
         model = Silent(traced)

@@ -143,8 +143,8 @@ def test_no_output_of_any_network_changes():
         model, x = Drawn(seed).double().eval(), torch.randn(2, 4, 8, 8).double()
         walk, why = module._walk(model, (x,), {})
         assert walk is not None, why
-        plan = module.planned(walk)
-        small = module.cut(
+        plan = module.plan_removal(walk)
+        small = module.rebuild(
             model, plan, plan.gone, torch.zeros_like(plan.gone)
         )  # without the check that comes after
         wanted, found = model(3 * x), small(3 * x)

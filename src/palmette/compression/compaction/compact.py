@@ -1,4 +1,4 @@
-"""Dead neurons and channels taken out for good: a smaller model of the same class, with the same outputs."""
+"""`compact`: remove dead neurons and channels, for a smaller model of the same class with the same outputs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from palmette.compression.compaction.graph import Plan, Walk, planned
-from palmette.compression.compaction.rebuild import cut
+from palmette.compression.compaction.graph import Removal, Walk, plan_removal
+from palmette.compression.compaction.rebuild import rebuild
 from palmette.compression.flops import flops_of, no_fast_path
 from palmette.errors import in_full, in_words, place_of
 from palmette.pruning.sources.dtensor import check_whole
@@ -30,13 +30,13 @@ _Model = TypeVar("_Model", bound=nn.Module)
 
 @dataclasses.dataclass(frozen=True)
 class Compaction:
-    """What `compact` did.
+    """Report of `compact`.
 
     Args:
-        layers: shape of each weight that became smaller, before and after, by name.
-        parameters: how many parameters and buffers' entries there were, and are.
-        flops: of one pass over the example inputs, before and after.
-        notes: sentences about what was left alone, and why.
+        layers: name of each weight that became smaller -> its shape before and after.
+        parameters: number of entries of parameters and buffers, before and after.
+        flops: FLOPs of one pass over the example inputs, before and after.
+        notes: sentences about dead channels that stay, and why.
     """
 
     layers: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
@@ -53,21 +53,21 @@ class Compaction:
 
 
 def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
-    """Take out the neurons and channels of `model` that are dead, and return a smaller copy and what was done.
+    """Remove the dead neurons and channels of `model`; return a smaller copy and a report.
 
-    Dead is a channel that is the same number whatever comes in, as after a row of zeros, or that nobody
-    reads, as before a column of zeros. It goes from the layer that makes it and from all that read it; the number
-    it had is added to their biases. Channels are followed through Linear layers, convolutions (in groups too),
-    batch norms, activations, pools, reshapes, sums, concatenations and slices, as `torch.export` traces them.
-    Those that meet something else stay, and the notes say what.
+    A channel is dead if it is the same number for every input, as after a row of zeros, or if no layer reads it,
+    as before a column of zeros. Such a number is added to the biases of the layers that read the channel. Channels
+    are followed through Linear layers, convolutions (grouped ones too), batch norms, activations, pools, reshapes,
+    sums, concatenations and slices, as `torch.export` traces them. Channels that reach another operation stay, and
+    the notes name it.
 
     The copy is an ordinary model of the same class, with the same names in its `state_dict` and smaller shapes. In
-    evaluation mode its outputs are those of `model` to 1e-5, times the largest of them if that is above 1; that is
-    checked on the example inputs and on random ones. `model` itself is not changed.
+    evaluation mode its outputs equal those of `model` to 1e-5, times the largest output if that is above 1; the
+    example inputs and random ones check this. `model` itself is not changed.
 
     Args:
         model: any module.
-        example_inputs: what it is called with: a tensor, a tuple of arguments, or a dict of them by name.
+        example_inputs: a tensor, a tuple of arguments, or a dict of keyword arguments.
 
     >>> model = nn.Sequential(nn.Linear(8, 100), nn.ReLU(), nn.Linear(100, 2))
     >>> _ = model[0].weight.data[:90].zero_()  # 90 of 100 neurons always give relu(bias)
@@ -91,12 +91,12 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
     check_whole(dict(model.named_parameters()), "compact")
     inner = uncompiled(model)
     args, kwargs = _called_with(example_inputs)
-    if "use_cache" in inspect.signature(inner.forward).parameters:  # of Transformers; it cannot be traced
+    if "use_cache" in inspect.signature(inner.forward).parameters:  # Transformers' caches cannot be traced
         kwargs = {"use_cache": False} | kwargs
     with evaluating(inner), no_fast_path(), exact(), torch.no_grad():
         walk, why = _walk(inner, args, kwargs)
         before = flops_of(lambda: _outputs(inner, args, kwargs))
-        plan = planned(walk) if walk else None
+        plan = plan_removal(walk) if walk else None
         small, notes = (
             (copy.deepcopy(inner), [why]) if plan is None else _cut_and_checked(inner, plan, args, kwargs)
         )
@@ -108,13 +108,13 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
 
 
 def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
-    """The tensors that `model` gives for `inputs`: a tensor, a tuple of arguments or a dict of them by name."""
+    """Output tensors of `model` for a tensor, a tuple of arguments or a dict of keyword arguments."""
     args, kwargs = _called_with(inputs)
     return _tensors(model(*args, **kwargs))
 
 
 def _tensors(given: Any) -> list[Tensor]:
-    """Those in what a model gives, in plain dataclasses too."""
+    """All tensors in the output of a model, in plain dataclasses too."""
     found: list[Tensor] = []
     for leaf in tree_leaves(given):
         if isinstance(leaf, Tensor):
@@ -131,7 +131,7 @@ def _called_with(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Walk | None, str]:
-    """The graph, walked over; or none, and why."""
+    """The channels of the traced model; None and the reason where it cannot be traced."""
     try:
         _outputs(model, args, kwargs)
     except Exception as error:
@@ -140,16 +140,16 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
         with _quiet(), _giving_tensors(model):
             program = torch.export.export(model, args, kwargs)
             if any(_changes_inputs(node.target) for node in program.graph.nodes):
-                program = program.run_decompositions({})  # which puts other nodes in their place
-    except Exception as error:  # whatever a model may do that cannot be traced
+                program = program.run_decompositions({})  # replaces in-place operations
+    except Exception as error:  # models may do anything that cannot be traced
         said = in_words(error)[:200]
-        return None, f"Nothing was taken out: torch.export cannot trace the model{place_of(error)}: {said}"
+        return None, f"Nothing was removed: torch.export cannot trace the model{place_of(error)}: {said}"
     return Walk(program, model), ""
 
 
 @contextmanager
 def _giving_tensors(model: nn.Module) -> Iterator[None]:
-    """A list of tensors in place of what `model` gives, which the tracer may not know, such as a dataclass."""
+    """Let `model` return a list of tensors: the tracer does not know every output type, such as dataclasses."""
     own, forward = "forward" in vars(model), model.forward
 
     @functools.wraps(forward)
@@ -172,11 +172,11 @@ def _changes_inputs(target: Any) -> bool:
 
 
 def _cut_and_checked(
-    model: nn.Module, plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]
+    model: nn.Module, plan: Removal, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[nn.Module, list[str]]:
-    """All that can go taken out at once; if that does not give the same outputs, part by part."""
+    """Remove everything at once; where that changes the outputs, part by part."""
     inputs, wanted = [(args, kwargs)], [_outputs(model, args, kwargs)]
-    with suppress(Exception):  # the model may take no random inputs
+    with suppress(Exception):  # the model may refuse random inputs
         other = tree_map(_random, (args, kwargs))
         wanted.append(_outputs(model, *other))
         inputs.append(other)
@@ -184,7 +184,7 @@ def _cut_and_checked(
     def trouble(small: nn.Module) -> str:
         try:
             found = [_outputs(small, *given) for given in inputs]
-        except Exception as error:  # such as a view to a fixed number of channels
+        except Exception as error:  # for example a view to a fixed number of channels
             return in_full(error)[:200]
         same = all(
             close(a, b) for one, two in zip(wanted, found, strict=True) for a, b in zip(one, two, strict=True)
@@ -192,33 +192,33 @@ def _cut_and_checked(
         return "" if same else "the outputs are not the same"
 
     gone, none = plan.gone, torch.zeros_like(plan.gone)
-    for untold in (none, gone):
-        small = cut(model, plan, gone, untold)
+    for keep_sizes in (none, gone):
+        small = rebuild(model, plan, gone, keep_sizes)
         if not gone.any() or not trouble(small):
             return small, []
-    good, untold, notes = none, none, []
+    good, keep_sizes, notes = none, none, []
     for part in plan.parts():
-        why = trouble(cut(model, plan, good | part, untold))
-        if why and not trouble(cut(model, plan, good | part, untold | part)):
-            good, untold = good | part, untold | part
+        why = trouble(rebuild(model, plan, good | part, keep_sizes))
+        if why and not trouble(rebuild(model, plan, good | part, keep_sizes | part)):
+            good, keep_sizes = good | part, keep_sizes | part
         elif why:
-            names = [s.names[0] for s in plan.walk.stored if any(part[atoms].any() for atoms in s.axes.values())]
+            names = [s.names[0] for s in plan.walk.tensors if any(part[atoms].any() for atoms in s.axes.values())]
             splits = [at for parts, at in plan.walk.equal if "(split" in at and any(part[a].any() for a in parts)]
             if splits:
                 why = f"{splits[0]} may ask for parts of a fixed size, where chunk takes what there is; {why}"
             notes.append(f"Left alone: {', '.join(names[:4])}{', …' if len(names) > 4 else ''}: {why}")
         else:
             good = good | part
-    return cut(model, plan, good, untold), notes
+    return rebuild(model, plan, good, keep_sizes), notes
 
 
 def _random(leaf: Any) -> Any:
-    """Other inputs of the same kind; whole numbers, such as tokens, stay."""
+    """Random numbers in place of floating-point inputs; integers, such as tokens, stay."""
     return torch.randn_like(leaf) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
 
 
 def _outputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """The tensors that it gives; its inputs and its buffers stay as they are, whatever it does to them."""
+    """Output tensors of `model`; restores inputs and buffers that it changes in place."""
     given = copied((args, kwargs))
     kept = [
         (module._buffers, name, buffer, buffer.clone())
@@ -234,15 +234,15 @@ def _outputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def copied(inputs: Any) -> Any:
-    """The same inputs, in memory of their own."""
+    """A copy of the inputs."""
     return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
 
 
 def close(wanted: Tensor, found: Tensor, tolerance: float | None = None) -> bool:
-    """Whether the entries of two outputs differ by no more than `tolerance` of the largest.
+    """Whether the entries of two outputs differ by at most `tolerance` times the largest.
 
-    By default by no more than 1e-5, times the largest if that is above 1; and where none reaches 0.01, by no more
-    than 1e-3 of the largest: they may be sums of larger numbers, with the rounding of these.
+    The default is 1e-5, times the largest if that is above 1; and 1e-3 times the largest if that is below 0.01:
+    small outputs may be sums of larger numbers, with their rounding.
     """
     if wanted.shape != found.shape:
         return False
@@ -258,7 +258,7 @@ def close(wanted: Tensor, found: Tensor, tolerance: float | None = None) -> bool
 
 
 def _report(
-    model: nn.Module, small: nn.Module, flops: tuple[int, int], plan: Plan | None, notes: list[str]
+    model: nn.Module, small: nn.Module, flops: tuple[int, int], plan: Removal | None, notes: list[str]
 ) -> Compaction:
     before, after = dict(model.named_parameters()), dict(small.named_parameters())
     layers = {
@@ -275,11 +275,11 @@ def _report(
 
 @contextmanager
 def exact() -> Iterator[None]:
-    """Float32 with all its bits: GPUs multiply with fewer by default, and then sizes of layers change outputs."""
+    """Full float32 precision: with TF32, the default of GPUs, outputs depend on the sizes of layers."""
     backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
     try:
         before = [backend.allow_tf32 for backend in backends]
-    except RuntimeError:  # set in PyTorch's newer way: left as it is
+    except RuntimeError:  # PyTorch's newer setting is in use, and stays
         yield
         return
     try:
@@ -293,7 +293,7 @@ def exact() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """What the tracer logs and prints is for those who trace; what it raises is told."""
+    """Silence the logs and prints of the tracer; its errors are reported."""
     disabled = logging.root.manager.disable
     try:
         logging.disable(logging.CRITICAL)

@@ -1,9 +1,9 @@
-"""Which channels of a network can go: followed through its graph, from what makes them to all that read them.
+"""Find the channels of a network that can be removed, by following them through its graph.
 
-Every index along a channel axis, of a weight or of an activation, is an *atom*; atoms that can only go together
-(a sum's, a batch norm's and its input's) are joined. An activation's channel may be *known*: the same number at
-every place and for every input, as after a row of zeros. An atom can go when each layer that reads it has either a
-column of zeros there, or knows the number and can take it into its bias.
+Every index along a channel axis, of a weight or of an activation, is an *atom*. Atoms that can only be removed
+together (those of a sum, or of a batch norm and its input) are joined. A channel of an activation may be *known*:
+the same number at every position and for every input, as after a row of zeros. An atom can be removed when each
+layer that reads it has a column of zeros there, or knows the number and can add it to its bias.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from palmette.pruning.weights import LAYERS
 
 @dataclass(frozen=True)
 class Channels:
-    """The channels of an activation: their axis, an atom for each, and the numbers that are known."""
+    """Channels of an activation: their axis, an atom for each, and the known numbers."""
 
     axis: int
     atoms: Tensor
@@ -33,17 +33,17 @@ class Channels:
     value: Tensor
 
     def at(self, axis: int, positions: Tensor) -> Channels:
-        """The same channels elsewhere, each as often as `positions` has it."""
+        """Channels selected by `positions`, which may repeat, along another axis."""
         return Channels(axis, self.atoms[positions], self.known[positions], self.value[positions])
 
     def only(self, still: Tensor) -> Channels:
-        """The same channels, of which only those in `still` are known."""
+        """The same channels, known only where `still` is True."""
         return Channels(self.axis, self.atoms, self.known & still, self.value)
 
 
 @dataclass
-class Stored:
-    """A parameter or buffer: its names, how many nodes use it, and the atoms of the axes that have some."""
+class ModelTensor:
+    """A parameter or buffer: its names, the number of nodes that use it, and the atoms of its channel axes."""
 
     names: list[str]
     tensor: Tensor
@@ -52,24 +52,24 @@ class Stored:
     axes: dict[int, Tensor] = field(default_factory=dict)
 
     def owner(self, model: nn.Module) -> Any:
-        """The module that has it."""
+        """The module that it is an attribute of."""
         return model.get_submodule(self.names[0].rpartition(".")[0])
 
 
 @dataclass(frozen=True)
-class Read:
-    """A layer that mixes channels: which of its inputs each output has weights for, and if its bias takes more."""
+class MixingLayer:
+    """A layer whose outputs depend on many input channels."""
 
     inputs: Channels
-    weight: Stored
+    weight: ModelTensor
     in_axis: int
     out_axis: int
-    bias: Stored | None
-    linked: Tensor  # outputs × inputs: some weight is not zero
-    folds: bool
+    bias: ModelTensor | None
+    linked: Tensor  # outputs × inputs: whether any weight is not zero
+    folds: bool  # whether constants of its inputs can be added to its bias
 
 
-Value: TypeAlias = Any  # Channels | Stored | None (nothing is followed) | a number or list of the graph | a tuple
+Value: TypeAlias = Any  # Channels | ModelTensor | None (not followed) | number or list of the graph | tuple
 
 
 class Walk:
@@ -79,15 +79,17 @@ class Walk:
         from palmette.compression.compaction.operations import HANDLERS
 
         self.model = model
-        self.reads: list[Read] = []
-        # The weight of each convolution in groups, and the first atom of each of these.
-        self.groups: list[tuple[Stored, Tensor]] = []
-        self.equal: list[tuple[list[Tensor], str]] = []  # atoms of parts that lose as many each, and of which node
-        self.pins: dict[int, str] = {}  # atom -> the node that keeps it
-        self.alive: set[int] = set()  # atoms that are kept and carry something
+        self.mixing: list[MixingLayer] = []
+        # The weight of each grouped convolution, and the first atom of each group.
+        self.groups: list[tuple[ModelTensor, Tensor]] = []
+        self.equal: list[
+            tuple[list[Tensor], str]
+        ] = []  # atoms of chunks that must lose equally many, and their node
+        self.pins: dict[int, str] = {}  # atom -> what keeps it
+        self.alive: set[int] = set()  # atoms that are kept and not constant
         self._parents: list[int] = []
         self._env: dict[Node, Value] = {}
-        self.stored = self._stored(program)
+        self.tensors = self._model_tensors(program)
         for node in program.graph.nodes:
             if node.op == "call_function":
                 name = "getitem" if node.target is operator.getitem else _op(node)
@@ -98,9 +100,9 @@ class Walk:
             elif node not in self._env:
                 self._env[node] = None
 
-    def _stored(self, program: ExportedProgram) -> list[Stored]:
+    def _model_tensors(self, program: ExportedProgram) -> list[ModelTensor]:
         placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
-        places: dict[tuple[object, ...], Stored] = {}
+        places: dict[tuple[object, ...], ModelTensor] = {}
         for spec in program.graph_signature.input_specs:
             if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER) or spec.target is None:
                 continue
@@ -108,7 +110,7 @@ class Walk:
             if tensor is None:
                 continue
             place = (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else (spec.target,)
-            stored = places.setdefault(place, Stored([], tensor))
+            stored = places.setdefault(place, ModelTensor([], tensor))
             node = placeholders[spec.arg.name]
             stored.names.append(spec.target)
             stored.uses += len(node.users)
@@ -124,20 +126,20 @@ class Walk:
         return found.detach() if isinstance(found, Tensor) else None
 
     def value(self, argument: Any) -> Value:
-        """What is known of an argument of a node: of another node, or the number itself."""
+        """Value of an argument of a node: that of another node, or the number itself."""
         return self._env[argument] if isinstance(argument, Node) else argument
 
     def fresh(self, count: int) -> Tensor:
-        """So many new atoms."""
+        """New atoms."""
         first = len(self._parents)
         self._parents.extend(range(first, first + count))
         return torch.arange(first, first + count)
 
     def unknown(self, axis: int, size: int) -> Channels:
-        """New channels of which no number is known."""
+        """New channels, none of them known."""
         return Channels(axis, self.fresh(size), torch.zeros(size, dtype=torch.bool), torch.zeros(size).double())
 
-    def axis(self, stored: Stored, axis: int) -> Tensor:
+    def axis(self, stored: ModelTensor, axis: int) -> Tensor:
         """The atoms along an axis of a parameter."""
         if axis not in stored.axes:
             stored.axes[axis] = self.fresh(stored.tensor.shape[axis])
@@ -146,7 +148,7 @@ class Walk:
         return stored.axes[axis]
 
     def join(self, one: Tensor, other: Tensor) -> None:
-        """From now on each atom of `one` goes with the atom of `other` beside it, or not at all."""
+        """Remove each atom of `one` only together with the atom at the same position of `other`."""
         for a, b in zip(one.tolist(), other.tolist(), strict=True):
             a, b = self._root(a), self._root(b)
             self._parents[max(a, b)] = min(a, b)
@@ -158,11 +160,11 @@ class Walk:
         return atom
 
     def pin(self, value: Value, why: str) -> None:
-        """What `value` has stays."""
+        """Keep all atoms of `value`."""
         if isinstance(value, Channels):
             self.keep(value.atoms, why)
             self.alive.update(value.atoms[~value.known].tolist())
-        elif isinstance(value, Stored):
+        elif isinstance(value, ModelTensor):
             value.pinned = value.pinned or why
             for atoms in value.axes.values():
                 self.keep(atoms, why)
@@ -171,14 +173,14 @@ class Walk:
                 self.pin(self.value(part), why)
 
     def keep(self, atoms: Tensor, why: str) -> None:
-        """These atoms stay, whether they carry something or not."""
+        """Keep these atoms, constant or not."""
         for atom in atoms.tolist():
             self.pins.setdefault(atom, why)
 
     def stop(self, node: Node) -> Value:
-        """A node that is not followed: what comes into it stays."""
+        """Keep all inputs of a node that is not followed."""
         for source in node.all_input_nodes:
-            self.pin(self._env[source], told(node))
+            self.pin(self._env[source], label_of(node))
         return None
 
     def roots(self) -> Tensor:
@@ -187,25 +189,25 @@ class Walk:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What a walk found: which atoms can go, and which could but for a node that keeps them."""
+class Removal:
+    """Atoms to remove, and dead ones that a node keeps."""
 
     walk: Walk
     gone: Tensor  # per atom
-    kept: Mapping[str, int]  # reason -> how many
+    kept: Mapping[str, int]  # reason -> number of dead channels
 
     def parts(self) -> list[Tensor]:
-        """The atoms that go, in parts that share no axis of any parameter."""
+        """Atoms to remove, split into parts that share no axis of any parameter."""
         parts = self.walk.roots().clone()
-        for stored in self.walk.stored:
+        for stored in self.walk.tensors:
             for atoms in stored.axes.values():
                 together = parts[atoms[self.gone[atoms]]].unique()
                 parts[torch.isin(parts, together)] = together.min() if len(together) else 0
         return [(parts == first) & self.gone for first in parts[self.gone].unique()]
 
 
-def planned(walk: Walk) -> Plan:
-    """Decide which atoms go."""
+def plan_removal(walk: Walk) -> Removal:
+    """Decide which atoms to remove."""
     roots = walk.roots()
     gone, pinned = _going(walk, roots)
     while surplus := _surplus(walk, gone):
@@ -215,27 +217,27 @@ def planned(walk: Walk) -> Plan:
     dead = _removable(walk, roots, pinned=_marked(roots, walk.alive)) & pinned[roots]
     reasons = {int(roots[atom]): why for atom, why in reversed(walk.pins.items())}
     kept = Counter(reasons[root] for root in roots[dead].unique().tolist())
-    for stored in walk.stored:
+    for stored in walk.tensors:
         if stored.pinned and not stored.axes:
             kept += Counter({stored.pinned: _unseen_rows(walk, stored)})
-    return Plan(walk, gone, kept)
+    return Removal(walk, gone, kept)
 
 
 def _going(walk: Walk, roots: Tensor) -> tuple[Tensor, Tensor]:
-    """Per atom whether it goes, and per root whether it is pinned."""
+    """Whether each atom is removed, and whether each root is pinned."""
     pinned = _marked(roots, walk.pins)
     return _leave_one(walk, roots, _removable(walk, roots, pinned=pinned)), pinned
 
 
 def _marked(roots: Tensor, atoms: Iterable[int]) -> Tensor:
-    """Which roots are those of `atoms`."""
+    """Mark the roots of `atoms`."""
     marked = torch.zeros(len(roots), dtype=torch.bool)
     marked[roots[list(atoms)]] = True
     return marked
 
 
 def _surplus(walk: Walk, gone: Tensor) -> list[tuple[Tensor, str]]:
-    """What parts that should lose as many each lose more than the one that loses the fewest."""
+    """Atoms that chunks of equal size would lose beyond the chunk that loses the fewest."""
     found = []
     for parts, why in walk.equal:
         going = [atoms[gone[atoms]] for atoms in parts]
@@ -244,8 +246,8 @@ def _surplus(walk: Walk, gone: Tensor) -> list[tuple[Tensor, str]]:
     return found
 
 
-def _unseen_rows(walk: Walk, stored: Stored) -> int:
-    """Rows of zeros of a layer that has no atoms, as in a block in mixed precision or under weight norm."""
+def _unseen_rows(walk: Walk, stored: ModelTensor) -> int:
+    """Number of zero rows of a layer without atoms, as in a block under autocast or weight norm."""
     path, _, made_of = f".{stored.names[0]}".partition(".parametrizations.")
     layer: Any = walk.model.get_submodule(path[1:]) if made_of else stored.owner(walk.model)
     if not isinstance(layer, LAYERS) or made_of not in ("", "weight.original", "weight.original0"):
@@ -255,14 +257,14 @@ def _unseen_rows(walk: Walk, stored: Stored) -> int:
 
 
 def _removable(walk: Walk, roots: Tensor, pinned: Tensor) -> Tensor:
-    """Per atom whether it can go. What goes is read by nobody, which may let others go: until nothing changes."""
+    """Whether each atom can be removed; repeated until stable, since a removed layer reads nothing any more."""
     gone = torch.zeros(len(roots), dtype=torch.bool)
     while True:
         stays = pinned.clone()
-        for read in walk.reads:
-            taken = read.inputs.known & (read.folds | (read.inputs.value == 0))
-            asked = read.linked[~gone[walk.axis(read.weight, read.out_axis)]].any(0)
-            stays[roots[read.inputs.atoms[asked & ~taken]]] = True
+        for layer in walk.mixing:
+            folded = layer.inputs.known & (layer.folds | (layer.inputs.value == 0))
+            needed = layer.linked[~gone[walk.axis(layer.weight, layer.out_axis)]].any(0)
+            stays[roots[layer.inputs.atoms[needed & ~folded]]] = True
         now = ~stays[roots]
         if bool((now == gone).all()):
             return gone
@@ -270,16 +272,16 @@ def _removable(walk: Walk, roots: Tensor, pinned: Tensor) -> Tensor:
 
 
 def _leave_one(walk: Walk, roots: Tensor, gone: Tensor) -> Tensor:
-    """No axis goes whole: layers without channels are more than most code expects."""
+    """Keep one channel of each axis: most code cannot handle layers without channels."""
     gone = gone.clone()
-    axes = [atoms for stored in walk.stored for atoms in stored.axes.values() if len(atoms)]
+    axes = [atoms for stored in walk.tensors for atoms in stored.axes.values() if len(atoms)]
     while whole := [atoms for atoms in axes if bool(gone[atoms].all())]:
         gone[roots == roots[whole[0][0]]] = False
     return gone
 
 
-def told(node: Node) -> str:
-    """A node, as people find it: its operation and the module it is in."""
+def label_of(node: Node) -> str:
+    """Name of a node for people: its operation and the module it is in."""
     stack: Iterable[tuple[str, Any]] = (node.meta.get("nn_module_stack") or {}).values()
     inside = [path for path, _ in stack if path]
     return f"{node.name} ({_op(node)}{' in ' + inside[-1] if inside else ''})"

@@ -1,4 +1,4 @@
-"""What layers do to channels: those that mix them, and those with a number for each. See `operations`."""
+"""Effect of layers on channels: handlers of the operations that have weights. See `graph`."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from palmette.compression.compaction.graph import Channels, Read, Stored, Value, Walk, told
+from palmette.compression.compaction.graph import Channels, MixingLayer, ModelTensor, Value, Walk, label_of
 from palmette.pruning.weights import LAYERS
 
 Handler = Callable[[Walk, Node], Value]
 
 
 def shape_of(argument: Any) -> torch.Size:
-    """Of what a node gives; a number that `item` took out of a tensor has no axes."""
+    """Shape of the output of a node; empty for a Python number, such as that of `item`."""
     value = argument.meta["val"]
     return value.shape if isinstance(value, Tensor) else torch.Size()
 
 
 def arguments(node: Node, *names: str) -> list[Any]:
-    """The arguments called `names`, by place or by name, with the defaults of the operation."""
+    """Arguments of a node by name, positional or not, with the defaults of the operation."""
     schema = node.target._schema.arguments  # type: ignore[union-attr]
     given = dict(zip((a.name for a in schema), node.args, strict=False)) | dict(node.kwargs)
     defaults = {a.name: a.default_value for a in schema if a.has_default_value()}
@@ -30,17 +30,17 @@ def arguments(node: Node, *names: str) -> list[Any]:
 
 
 def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis: int, uniform: bool) -> Value:
-    """A layer with a weight `w`, inputs along `in_axis` of its first two axes and outputs along the other.
+    """A layer whose weight `w` has inputs along `in_axis`, one of its first two axes, and outputs along the other.
 
-    Channels are along `axis` of what comes in and out. `uniform`: a channel that is the same everywhere gives
-    outputs that are; not where zeros are padded.
+    Channels are along `axis` of input and output. `uniform`: constant inputs give constant outputs, which zero
+    padding prevents.
     """
     inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
-    if not isinstance(weight, Stored) or not (b is None or isinstance(bias, Stored)):
+    if not isinstance(weight, ModelTensor) or not (b is None or isinstance(bias, ModelTensor)):
         return walk.stop(node)
     size = weight.tensor.shape[in_axis]
     if not isinstance(inputs, Channels) or inputs.axis != axis:
-        walk.pin(inputs, told(node))
+        walk.pin(inputs, label_of(node))
         walk.pin(inputs := walk.unknown(axis, size), "the input")
     walk.join(walk.axis(weight, in_axis), inputs.atoms)
     out = walk.axis(weight, 1 - in_axis)
@@ -54,13 +54,13 @@ def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis
     value = kernels.sum(2, dtype=torch.float64) @ inputs.value.where(usable, 0)
     if bias is not None:
         value = value + bias.tensor.double().cpu()
-    folds = uniform and _takes(walk, weight, bias)
-    walk.reads.append(Read(inputs, weight, in_axis, 1 - in_axis, bias, linked, folds))
+    folds = uniform and _can_fold(walk, weight, bias)
+    walk.mixing.append(MixingLayer(inputs, weight, in_axis, 1 - in_axis, bias, linked, folds))
     return Channels(axis, out, known, value.where(known, 0))
 
 
-def _takes(walk: Walk, weight: Stored, bias: Stored | None) -> bool:
-    """Whether a number for each output can be added here and nowhere else: to the bias, or to a new one."""
+def _can_fold(walk: Walk, weight: ModelTensor, bias: ModelTensor | None) -> bool:
+    """Whether constants can be added to the bias, existing or new, without a change elsewhere."""
     if bias is not None:
         return bias.uses == 1
     owner = weight.owner(walk.model)
@@ -98,13 +98,13 @@ def _conv(walk: Walk, node: Node) -> Value:
 
 
 def _grouped(walk: Walk, node: Node, x: Any, w: Any, b: Any, groups: int, uniform: bool) -> Value:
-    """A convolution in groups: all inputs and outputs of a group go together."""
+    """A grouped convolution: all inputs and outputs of a group are removed together."""
     inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
-    if not isinstance(weight, Stored) or not isinstance(inputs, Channels) or inputs.axis != 1 or weight.uses > 1:
+    if not isinstance(inputs, Channels) or inputs.axis != 1 or not (b is None or isinstance(bias, ModelTensor)):
         return walk.stop(node)
-    if not isinstance(weight.owner(walk.model), nn.modules.conv._ConvNd):  # whose number of groups can be changed
+    if not isinstance(weight, ModelTensor) or weight.uses > 1:
         return walk.stop(node)
-    if not (b is None or isinstance(bias, Stored)):
+    if not isinstance(weight.owner(walk.model), nn.modules.conv._ConvNd):  # no number of groups to adjust
         return walk.stop(node)
     out = walk.axis(weight, 0)
     by_group = inputs.atoms.reshape(groups, -1)
@@ -116,7 +116,7 @@ def _grouped(walk: Walk, node: Node, x: Any, w: Any, b: Any, groups: int, unifor
     known = ~(kernels.ne(0).any(3) & ~usable).any(2).flatten()
     given = inputs.value.reshape(groups, 1, -1).where(usable, 0)
     value = (kernels.sum(3, dtype=torch.float64) * given).sum(2).flatten()
-    if isinstance(bias, Stored):
+    if isinstance(bias, ModelTensor):
         walk.join(walk.axis(bias, 0), out)
         value = value + bias.tensor.double().cpu()
     return Channels(1, out, known, value.where(known, 0))
@@ -136,7 +136,7 @@ def _batch_norm(walk: Walk, node: Node) -> Value:
     training, eps = arguments(node, "training", "eps")
     if training or not isinstance(x, Channels) or x.axis != 1 or rest[2] is None or rest[3] is None:
         return walk.stop(node)
-    if not all(a is None or isinstance(s, Stored) for a, s in zip(given[1:], rest, strict=True)):  # it is computed
+    if not all(a is None or isinstance(s, ModelTensor) for a, s in zip(given[1:], rest, strict=True)):  # computed
         return walk.stop(node)
     for stored in [s for s in rest if s is not None]:
         walk.join(walk.axis(stored, 0), x.atoms)
@@ -149,7 +149,7 @@ def _batch_norm(walk: Walk, node: Node) -> Value:
 
 def _prelu(walk: Walk, node: Node) -> Value:
     x, slope = (walk.value(a) for a in node.args)
-    if not isinstance(x, Channels) or x.axis != 1 or not isinstance(slope, Stored):
+    if not isinstance(x, Channels) or x.axis != 1 or not isinstance(slope, ModelTensor):
         return walk.stop(node)
     if len(slope.tensor) > 1:
         walk.join(walk.axis(slope, 0), x.atoms)
@@ -159,7 +159,7 @@ def _prelu(walk: Walk, node: Node) -> Value:
 
 def _embedding(walk: Walk, node: Node) -> Value:
     table = walk.value(node.args[0])
-    if not isinstance(table, Stored):
+    if not isinstance(table, ModelTensor):
         return walk.stop(node)
     zero = ~table.tensor.ne(0).any(0).cpu()
     return Channels(len(shape_of(node)) - 1, walk.axis(table, 1), zero, torch.zeros(len(zero)).double())
@@ -176,4 +176,4 @@ LAYER_HANDLERS: dict[str, Handler] = {
     "prelu": _prelu,
     "embedding": _embedding,
 }
-"""Name of an operation of PyTorch's that has weights -> what it does to channels."""
+"""Name of a PyTorch operation with weights -> its handler."""

@@ -1,4 +1,4 @@
-"""What each operation does to channels: one function each, and the table of all. See `graph`."""
+"""Effect of each operation on channels: a handler for each, and the table of all. See `graph`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from palmette.compression.compaction.graph import Channels, Stored, Value, Walk, told
+from palmette.compression.compaction.graph import Channels, ModelTensor, Value, Walk, label_of
 from palmette.compression.compaction.layers import LAYER_HANDLERS, Handler, arguments, shape_of
 
 
 def _pointwise(walk: Walk, node: Node) -> Value:
-    """A function of each entry alone: run on what is known."""
+    """An elementwise function: applied to the known numbers."""
     x = walk.value(node.args[0])
     if not isinstance(x, Channels) or len(node.all_input_nodes) > 1:
         return walk.stop(node)
@@ -24,7 +24,7 @@ def _pointwise(walk: Walk, node: Node) -> Value:
 
 
 def _same(walk: Walk, node: Node) -> Value:
-    """Nothing happens to the values, but that they may be rounded to another dtype."""
+    """A copy, or a cast, which rounds the known numbers."""
     x, dtype = walk.value(node.args[0]), node.meta["val"].dtype
     if not isinstance(x, Channels) or not dtype.is_floating_point:
         return walk.stop(node)
@@ -34,7 +34,7 @@ def _same(walk: Walk, node: Node) -> Value:
 
 
 def _binary(walk: Walk, node: Node) -> Value:
-    """Two tensors entry by entry, or a tensor and a number; the channel axes must meet."""
+    """An elementwise function of two tensors whose channel axes coincide, or of a tensor and a number."""
     if len(node.all_input_nodes) == 1 and not isinstance(node.args[1], Node):
         return _pointwise(walk, node)
     pair = [walk.value(a) for a in node.args[:2]]
@@ -51,7 +51,7 @@ def _binary(walk: Walk, node: Node) -> Value:
     for argument, value in zip(node.args[:2], pair, strict=True):
         side = (value.known, value.value) if isinstance(value, Channels) else None
         if side is None and isinstance(argument, Node):
-            side = _beside(walk, argument, value, place, channels[0].atoms)
+            side = _operand(walk, argument, value, place, channels[0].atoms)
         if side is None:
             return walk.stop(node)
         sides.append(side)
@@ -65,14 +65,14 @@ def _binary(walk: Walk, node: Node) -> Value:
     return Channels(place + len(out), channels[0].atoms, known, value.double().where(known, 0))
 
 
-def _beside(walk: Walk, argument: Node, value: Value, place: int, atoms: Tensor) -> tuple[Tensor, Tensor] | None:
-    """What is known of a tensor without channels that meets some; None if it cannot be cut with them."""
+def _operand(walk: Walk, argument: Node, value: Value, place: int, atoms: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Known numbers of an operand without channels; None if it cannot be cut along with the channels."""
     shape, size = shape_of(argument), len(atoms)
     unknown = torch.zeros(size, dtype=torch.bool), torch.zeros(size).double()
     spread = len(shape) < -place or shape[place] == 1
-    if spread and not (isinstance(value, Stored) and value.tensor.numel() == 1):
-        return unknown  # one number for all channels, but not known
-    if not isinstance(value, Stored):
+    if spread and not (isinstance(value, ModelTensor) and value.tensor.numel() == 1):
+        return unknown  # one number for all channels
+    if not isinstance(value, ModelTensor):
         return None
     if spread:
         return ~unknown[0], value.tensor.double().cpu().reshape(1).expand(size)
@@ -83,7 +83,7 @@ def _beside(walk: Walk, argument: Node, value: Value, place: int, atoms: Tensor)
 
 
 def _layout(walk: Walk, node: Node) -> Value:
-    """Entries go elsewhere and stay what they are: where each channel goes is found by moving their numbers."""
+    """Entries move and keep their values: channel numbers moved the same way show where each channel ends up."""
     x = walk.value(node.args[0])
     if not isinstance(x, Channels) or len(node.all_input_nodes) > 1:
         return walk.stop(node)
@@ -101,7 +101,7 @@ def _layout(walk: Walk, node: Node) -> Value:
 
 
 def _slice(walk: Walk, node: Node) -> Value:
-    """A range of channels: those between a border and the end that it is counted from stay."""
+    """A range of channels; keeps those between a border and the end that it is counted from."""
     x = walk.value(node.args[0])
     dim, *borders, step = arguments(node, "dim", "start", "end", "step")
     if not isinstance(x, Channels) or len(node.all_input_nodes) > 1 or dim % len(shape_of(node.args[0])) != x.axis:
@@ -110,12 +110,12 @@ def _slice(walk: Walk, node: Node) -> Value:
         return walk.stop(node)
     for border in borders:
         if border is not None and abs(border) < len(x.atoms):
-            walk.keep(x.atoms[:border] if border >= 0 else x.atoms[border:], told(node))
+            walk.keep(x.atoms[:border] if border >= 0 else x.atoms[border:], label_of(node))
     return x.at(x.axis, torch.arange(len(x.atoms))[slice(*borders)])
 
 
 def _chunks(walk: Walk, node: Node) -> Value:
-    """Equal parts, which lose as many channels each."""
+    """Chunks of equal size, which must lose equally many channels."""
     x, parts = walk.value(node.args[0]), node.meta["val"]
     if not isinstance(x, Channels) or len(node.all_input_nodes) > 1:
         return walk.stop(node)
@@ -124,12 +124,12 @@ def _chunks(walk: Walk, node: Node) -> Value:
     if len({part.shape for part in parts}) > 1:
         return walk.stop(node)
     found = tuple(x.at(x.axis, places) for places in torch.arange(len(x.atoms)).chunk(len(parts)))
-    walk.equal.append(([part.atoms for part in found], told(node)))
+    walk.equal.append(([part.atoms for part in found], label_of(node)))
     return found
 
 
 def _pool(walk: Walk, node: Node) -> Value:
-    """Places are averaged: a channel that is the same everywhere stays so, unless zeros come in or it is a sum."""
+    """A pool keeps constant channels constant, unless it counts zero padding or sums."""
     x = walk.value(node.args[0])
     if not isinstance(x, Channels) or x.axis != 1:
         return walk.stop(node)
@@ -139,7 +139,7 @@ def _pool(walk: Walk, node: Node) -> Value:
 
 
 def _reduced(walk: Walk, node: Node) -> Value:
-    """The mean, sum, largest or smallest over axes other than that of the channels."""
+    """Mean, sum, maximum or minimum over axes other than that of the channels."""
     x = walk.value(node.args[0])
     dims: Any = node.args[1] if len(node.args) > 1 else None
     if not isinstance(x, Channels) or dims is None:
@@ -176,8 +176,8 @@ def _cat(walk: Walk, node: Node) -> Value:
         whole = []
         for source, part in zip(nodes, parts, strict=True):
             if not isinstance(part, Channels):
-                walk.pin(part, told(node))
-                walk.pin(part := walk.unknown(dim, shape_of(source)[dim]), told(node))
+                walk.pin(part, label_of(node))
+                walk.pin(part := walk.unknown(dim, shape_of(source)[dim]), label_of(node))
             whole.append(part)
         return Channels(dim, *(torch.cat([getattr(p, f) for p in whole]) for f in ("atoms", "known", "value")))
     if len(labelled) != len(parts):
@@ -190,7 +190,7 @@ def _cat(walk: Walk, node: Node) -> Value:
 
 
 def _nothing(walk: Walk, node: Node) -> Value:
-    """The tracer's own: it checks a dtype where one is changed, and the model does not have it."""
+    """An assertion that the tracer adds at casts."""
     return None
 
 
@@ -225,4 +225,4 @@ HANDLERS: dict[str, Handler] = LAYER_HANDLERS | {
     for names, handler in [(_POINTWISE, _pointwise), (_LAYOUT, _layout), (_POOLS, _pool), *_OTHERS]
     for name in names.split()
 }
-"""Name of an operation of PyTorch's -> what it does to channels. What is not here is not followed."""
+"""Name of a PyTorch operation -> its handler. Channels are not followed through operations that are not listed."""

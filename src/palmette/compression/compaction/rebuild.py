@@ -1,4 +1,4 @@
-"""A copy of a model without the neurons and channels that are to go. See `compact`."""
+"""Copy a model without some of its neurons and channels. See `compact`."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from palmette.compression.compaction.graph import Plan, Stored
+from palmette.compression.compaction.graph import ModelTensor, Removal
 from palmette.pruning.weights import is_transformers_conv1d
 
 
-def cut(model: nn.Module, plan: Plan, gone: Tensor, untold: Tensor) -> nn.Module:
-    """A copy of `model` without the atoms in `gone`, their numbers added to the biases of what reads them.
+def rebuild(model: nn.Module, plan: Removal, gone: Tensor, keep_sizes: Tensor) -> nn.Module:
+    """Copy `model` without the atoms in `gone`, and add their known numbers to the biases of the layers they feed.
 
-    Modules say their new sizes (`out_features`), but not those with atoms in `untold`: there is code that computes
-    with the size of one layer what it needs for another.
+    Attributes such as `out_features` get the new sizes, except in modules with atoms in `keep_sizes`: some code
+    uses the size of one layer to compute with another.
     """
     small = copy.deepcopy(model)
     added: dict[int, Tensor] = {}
-    for read in plan.walk.reads:
-        x = read.inputs
+    for layer in plan.walk.mixing:
+        x = layer.inputs
         taken = gone[x.atoms] & x.known & (x.value != 0)
-        if read.folds and bool((taken & read.linked[~gone[read.weight.axes[read.out_axis]]].any(0)).any()):
-            weight = read.weight.tensor.double().cpu().movedim(read.in_axis, 1)[:, taken]
+        if layer.folds and bool((taken & layer.linked[~gone[layer.weight.axes[layer.out_axis]]].any(0)).any()):
+            weight = layer.weight.tensor.double().cpu().movedim(layer.in_axis, 1)[:, taken]
             amount = weight.unsqueeze(2).flatten(2).sum(2) @ x.value[taken]
-            if read.bias is not None:
-                added[id(read.bias)] = amount
+            if layer.bias is not None:
+                added[id(layer.bias)] = amount
             else:
-                owner = read.weight.owner(small)
-                stays = amount[~gone[read.weight.axes[read.out_axis]]]
-                like = read.weight.tensor
+                owner = layer.weight.owner(small)
+                stays = amount[~gone[layer.weight.axes[layer.out_axis]]]
+                like = layer.weight.tensor
                 owner.bias = nn.Parameter(stays.to(like), requires_grad=bool(owner.weight.requires_grad))
-    for stored in plan.walk.stored:
+    for stored in plan.walk.tensors:
         if any(bool(gone[atoms].any()) for atoms in stored.axes.values()) or id(stored) in added:
             _replace(small, stored, gone, added.get(id(stored)))
     for grouped, firsts in plan.walk.groups:
         grouped.owner(small).groups = int((~gone[firsts]).sum())
-    silent = {n for s in plan.walk.stored for n in s.names if any(untold[a].any() for a in s.axes.values())}
+    same = {n for s in plan.walk.tensors for n in s.names if any(keep_sizes[a].any() for a in s.axes.values())}
     for name, module in small.named_modules():
-        if f"{name}.weight".lstrip(".") not in silent:
+        if f"{name}.weight".lstrip(".") not in same:
             _resize(module)
     return small
 
 
-def _replace(small: nn.Module, stored: Stored, gone: Tensor, amount: Tensor | None) -> None:
-    """A smaller tensor in the place of each name of a parameter or buffer."""
+def _replace(small: nn.Module, stored: ModelTensor, gone: Tensor, amount: Tensor | None) -> None:
+    """Put a smaller tensor in place of a parameter or buffer, under all its names."""
     tensor = stored.tensor if amount is None else (stored.tensor.double() + amount.to(stored.tensor.device))
     for axis, atoms in stored.axes.items():
         tensor = tensor.index_select(axis, (~gone[atoms]).nonzero().flatten().to(tensor.device))
@@ -63,7 +63,7 @@ def _replace(small: nn.Module, stored: Stored, gone: Tensor, amount: Tensor | No
 
 
 def _resize(module: Any) -> None:
-    """What a module says of its size, as its weights have it."""
+    """Set the size attributes of a module to those of its weight."""
     weight = getattr(module, "weight", None)
     if not isinstance(weight, Tensor):
         return
