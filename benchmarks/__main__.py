@@ -1,4 +1,4 @@
-"""`make bench`: every figure of docs/benchmarks.md, on the CPU or, where there is one, on the CUDA device."""
+"""`make bench`: measure every line of docs/benchmarks.md, on a CUDA device if there is one, else on the CPU."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from benchmarks.meters import Figure, machine, table
 
 INTRODUCTION = """# Benchmarks
 
-Each line is measured beside something else in the same run, because machines are noisy; the ratio is what counts.
-`make bench` runs them on the machine at hand, with a CUDA device if there is one, and writes this page. "Extra
-memory" is how far memory rose above where it stood, results included. Times are medians.
+Machines are noisy, so each line compares two measurements of one run: read the ratio. `make bench` measures on the
+machine at hand, with a CUDA device if there is one, and writes this page. "Extra memory" is the rise of memory
+above its level before, results included. Times are medians.
 """
 GROWTH = """## From 10^5 to 10^9 weights
 
 ![Time and memory grow linearly](growth.png)
 
-Time is constant up to some 10^7 weights on a GPU, where it is the host's, and in proportion from there on. The
-index needs scratch memory of constant size; of a cut, the mask is one byte per weight, and the search for the
-threshold a constant and a small share.
+On a GPU, time is constant up to about 10^7 weights, where the host dominates, and proportional beyond. The index
+needs scratch memory of constant size. A cut needs one byte per weight for the mask; the search for its threshold
+adds a constant and a small fraction.
 """
 TITLES = {"weights": "Weights: measure, cut, hold", "training": "Training"}
 WHERE = {"cpu": "on a CPU", "cuda": "on a GPU"}
@@ -64,7 +64,7 @@ def trained(device: str) -> Iterable[Figure]:
 
 
 def write_page(folder: Path) -> None:
-    """docs/benchmarks.md from the tables of the machines it was run on."""
+    """Write docs/benchmarks.md from the tables of all machines."""
     pages = [INTRODUCTION]
     for part, title in TITLES.items():
         for device, where in WHERE.items():

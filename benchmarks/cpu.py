@@ -1,4 +1,4 @@
-"""On the CPU: the index beside two norms, the exact global cut beside numpy and torch.nn.utils.prune."""
+"""On a CPU: the index compared with two norms, the global cut with numpy and torch.nn.utils.prune."""
 
 from __future__ import annotations
 

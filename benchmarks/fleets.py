@@ -1,4 +1,4 @@
-"""What a model-epoch costs when many networks train at once."""
+"""Time of an epoch per network when many networks train at once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def on_cpu() -> list[Figure]:
 
 
 def on_gpu() -> Iterator[Figure]:
-    """Per model-epoch, beside a plain loop with a `DataLoader`, masks held and scores kept."""
+    """Time per model-epoch, masks held and scores kept, compared with a plain loop over a `DataLoader`."""
     fashion = pixels((1, 28, 28), 60_000, 10, augment=False)
     cifar10, cifar100 = (pixels((3, 32, 32), 50_000, classes, augment=True) for classes in (10, 100))
     cases: tuple[tuple[str, Images, str, tuple[int, ...], tuple[int, ...]], ...] = (
@@ -38,17 +38,17 @@ def on_gpu() -> Iterator[Figure]:
         ("transformer", fashion, "", (1, 16), ()),
     )
     for model, images, goal, sizes, compiled in cases:
-        beside = plain_seconds(model, images, 16) if model in ("mlp", "cnn", "resnet18") else None
+        plain = plain_seconds(model, images, 16) if model in ("mlp", "cnn", "resnet18") else None
         for compile, counts in ((False, sizes), (True, compiled)):
             for size in counts:
                 recipe = Recipe(precision="bfloat16", compile=compile)
                 each = epoch_seconds(fleet(model, images, recipe, size).epoch, 1 if model[0] == "w" else 2) / size
-                yield _figure(model, images, recipe, size, each, beside, goal)
+                yield _figure(model, images, recipe, size, each, plain, goal)
                 torch.cuda.empty_cache()
 
 
 def _figure(
-    model: str, images: Images, recipe: Recipe, size: int, each: float, beside: float | None, goal: str
+    model: str, images: Images, recipe: Recipe, size: int, each: float, plain: float | None, goal: str
 ) -> Figure:
     network = MODELS[model](shape=images.shape, classes=images.classes)
     work = 3 * flops_per_image(network, shape=images.shape) * len(images.train_images)
@@ -56,13 +56,13 @@ def _figure(
     return Figure(
         f"{model} on {images.name}, {size} {how}, per model-epoch",
         f"{_milliseconds(each)} ms, {work / each / 1e12:.0f} TFLOP/s",
-        "plain loop, `DataLoader` with 16 workers" if beside else "",
-        f"{beside:.2f} s" if beside else "",
-        f"{beside / each:,.0f}× faster" if beside else "",
+        "plain loop, `DataLoader` with 16 workers" if plain else "",
+        f"{plain:.2f} s" if plain else "",
+        f"{plain / each:,.0f}× faster" if plain else "",
         goal,
     )
 
 
 def _milliseconds(seconds: float) -> str:
-    """Three digits, or all before the point."""
+    """Three significant digits, or all digits before the point."""
     return f"{seconds * 1e3:,.0f}" if seconds > 0.1 else f"{seconds * 1e3:.3g}"

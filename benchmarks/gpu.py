@@ -1,4 +1,4 @@
-"""On a CUDA device: the index beside a copy, the exact global threshold beside sort, kthvalue and torch prune."""
+"""On a GPU: the index compared with a copy, the global threshold with sort, kthvalue and torch.nn.utils.prune."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _weights(dtype: torch.dtype) -> Tensor:
 
 
 def copy_bandwidth() -> float:
-    """Bytes per second, read and written, of a large copy."""
+    """Bytes read and written per second by a large copy."""
     source = torch.empty(2**32, dtype=torch.uint8, device="cuda").random_()
     target = torch.empty_like(source)
     return 2 * source.numel() / seconds(lambda: target.copy_(source), 20)
@@ -76,9 +76,9 @@ def global_threshold(bandwidth: float) -> list[Figure]:
         ]
         if dtype == torch.float32:
             figures += [
-                _beside("`torch.sort`", time, partial(_sort, weights), 3),
-                _beside("`torch.kthvalue`", time, partial(_kthvalue, weights), 1),
-                _beside("`prune.global_unstructured`", with_mask, partial(_torch_prune, weights), 3),
+                _compared("`torch.sort`", time, partial(_sort, weights), 3),
+                _compared("`torch.kthvalue`", time, partial(_kthvalue, weights), 1),
+                _compared("`prune.global_unstructured`", with_mask, partial(_torch_prune, weights), 3),
             ]
         del weights, row, find, cut
     return figures
@@ -106,7 +106,7 @@ def _torch_prune(weights: Tensor) -> nn.Module:
     return layer
 
 
-def _beside(name: str, ours: float, work: Callable[[], object], repeats: int) -> Figure:
+def _compared(name: str, ours: float, work: Callable[[], object], repeats: int) -> Figure:
     theirs, memory = seconds(work, repeats), extra_bytes(work)
     return Figure("", ms(ours), name, f"{ms(theirs)}, {memory / 1e9:.1f} GB", f"{theirs / ours:.0f}× faster")
 

@@ -1,4 +1,4 @@
-"""What it costs per training step that pruned weights stay zero."""
+"""Cost of held masks per training step."""
 
 from __future__ import annotations
 

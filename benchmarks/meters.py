@@ -1,4 +1,4 @@
-"""Time, memory, the machine, and the table that every benchmark prints."""
+"""Measure time and memory, name the machine, and print a table."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ import torch
 
 @dataclass(frozen=True)
 class Figure:
-    """One line of the table: what was measured, beside what, in one run."""
+    """One line of the table: a measurement, compared with another of the same run."""
 
     what: str
     ours: str
-    beside: str = ""
+    compared_with: str = ""
     theirs: str = ""
     ratio: str = ""
     goal: str = ""
 
 
 def seconds(work: Callable[[], object], repeats: int = 5) -> float:
-    """Median wall time of `work`, after one run to warm up; the device has finished when the clock stops."""
+    """Median wall time of `work` after one warm-up run; waits for the device."""
     work()
     times = []
     for _ in range(repeats):
@@ -42,12 +42,12 @@ def seconds(work: Callable[[], object], repeats: int = 5) -> float:
 
 
 def device_seconds(work: Callable[[], object], repeats: int = 20) -> float:
-    """Median time that the device is busy with `work`, between events on it, the host's part left out."""
+    """Median time on the device, between two CUDA events, without the time of the host."""
     work()
     times = []
     for _ in range(repeats):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda._sleep(1_000_000)  # half a millisecond in which the host gets ahead
+        torch.cuda._sleep(1_000_000)  # half a millisecond for the host to get ahead
         start.record()
         work()
         end.record()
@@ -57,10 +57,7 @@ def device_seconds(work: Callable[[], object], repeats: int = 20) -> float:
 
 
 def extra_bytes(work: Callable[[], object]) -> int:
-    """How far memory rose above where it stood while `work` ran: the device's, or without one this process's.
-
-    What `work` returns is alive at the end, so it counts.
-    """
+    """Peak memory of `work`, result included, above the level before: of the device, or else of this process."""
     if torch.cuda.is_available():
         _finish()
         torch.cuda.reset_peak_memory_stats()
@@ -68,22 +65,22 @@ def extra_bytes(work: Callable[[], object]) -> int:
         work()
         _finish()
         return torch.cuda.max_memory_allocated() - before
-    ctypes.CDLL("libc.so.6").malloc_trim(0)  # what was freed before must not be there to be used again
-    Path("/proc/self/clear_refs").write_text("5")  # Linux: forget the highest mark
+    ctypes.CDLL("libc.so.6").malloc_trim(0)  # or freed memory would be used again, unseen
+    Path("/proc/self/clear_refs").write_text("5")  # Linux: reset the peak
     before = _status("VmRSS")
     work()
     return _status("VmHWM") - before
 
 
 def table(figures: list[Figure]) -> str:
-    """Markdown."""
-    head = ("what", "palmette", "beside", "that", "ratio", "goal")
+    """Markdown table."""
+    head = ("what", "palmette", "compared with", "its value", "ratio", "goal")
     lines = [head, ("---",) * len(head), *map(astuple, figures)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def machine() -> str:
-    """The hardware and the versions, for the heading of a table."""
+    """Hardware and versions, for the heading of a table."""
     cpu = next(
         (line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if line.startswith("model name")), ""
     )
@@ -98,7 +95,7 @@ def machine() -> str:
 
 
 def ms(value: float) -> str:
-    """Seconds for eyes, three digits."""
+    """Seconds as text with three digits."""
     return f"{value * 1e3:.3g} ms" if value < 1 else f"{value:.2f} s"
 
 

@@ -1,4 +1,4 @@
-"""An epoch of training: images resident and batched, beside a `DataLoader` that treats them one by one."""
+"""An epoch on images that are resident and batched, compared with a `DataLoader` that transforms one by one."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def on_cpu() -> list[Figure]:
 
 
 def epoch_seconds(epoch: Callable[[int], object], times: int) -> float:
-    """Seconds of the fastest of some epochs, after one to warm up."""
+    """Seconds of the fastest epoch after a warm-up epoch."""
     taken = []
     for number in range(times + 1):
         began = time.perf_counter()
-        epoch(number)  # it gives the score of the epoch, so the device is done with it
+        epoch(number)  # returns a score, so the device has finished
         taken.append(time.perf_counter() - began)
     return min(taken[1:])
 
 
 def pixels(shape: tuple[int, int, int], count: int, classes: int, *, augment: bool) -> Images:
-    """A data set of random pixels; nothing here depends on what is in the images."""
+    """A data set of random pixels; times do not depend on the content of images."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (count, *shape), dtype=torch.uint8, generator=generator)
     labels = torch.randint(classes, (count,), generator=generator)
@@ -64,7 +64,7 @@ def _device() -> torch.device:
 
 
 def fleet(model: str, images: Images, recipe: Recipe, size: int) -> Fleet:
-    """Networks with half of their weights pruned, seeds 0, 1, …"""
+    """A fleet of networks with half of their weights pruned, seeds 0, 1, …"""
     members = []
     for seed in range(size):
         network = build(model, shape=images.shape, classes=images.classes, seed=seed).to(_device())
@@ -75,11 +75,11 @@ def fleet(model: str, images: Images, recipe: Recipe, size: int) -> Fleet:
 
 
 class _OneByOne(Dataset[tuple[Tensor, int]]):
-    """Each image through Pillow and to a tensor, step by step what torchvision's data sets and transforms do.
+    """Each image through Pillow to a tensor, with the steps of torchvision's data sets and transforms.
 
-    That is: a slice of a tensor to an image; flip and crop where asked for; `ToTensor`, which copies to an array,
-    puts channels first and divides by 255; `Normalize`, which copies, makes tensors of mean and sd, and looks for
-    zeros among the latter.
+    These are: a slice of a tensor to an image; flip and crop if `augment`; `ToTensor`, which copies to an array,
+    puts channels first and divides by 255; `Normalize`, which copies, makes tensors of mean and sd, and refuses an
+    sd of zero.
     """
 
     def __init__(self, images: Images) -> None:
@@ -107,7 +107,7 @@ class _OneByOne(Dataset[tuple[Tensor, int]]):
 
 
 def plain_seconds(model: str, images: Images, workers: int) -> float:
-    """An epoch of the loop everybody writes, without masks; from 60 batches after 20 to warm up."""
+    """Seconds of an epoch of a usual training loop without masks, from 60 batches after 20 to warm up."""
     device, recipe = _device(), Recipe()
     network = build(model, shape=images.shape, classes=images.classes).to(device)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)

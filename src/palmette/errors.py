@@ -1,24 +1,28 @@
-"""What palmette raises when what it was given cannot be used: said for people, with nothing changed."""
+"""Errors written for people: argument, rule, value received, way out. What they refuse is left unchanged."""
+
+from __future__ import annotations
+
+import re
 
 
 class PalmetteError(Exception):
-    """Base of all errors of this package that are not plain misuse of an argument."""
+    """Base of all errors of this package, except plain misuse of an argument."""
 
 
 class NothingToPrune(PalmetteError, ValueError):
-    """A model, or a choice of its parameters, without a prunable weight."""
+    """A model, or a selection of its parameters, has no prunable weight."""
 
 
 class NotFinite(PalmetteError, ValueError):
-    """A weight is NaN or infinite, so that nothing can be said about its size."""
+    """A weight is NaN or infinite, so it has no magnitude."""
 
 
 class NotReadable(PalmetteError, ValueError):
-    """A file of weights that is damaged, not whole, or of another format than its name says."""
+    """A file of weights is damaged, incomplete, or of another format than its name says."""
 
 
 class MaskMismatch(PalmetteError, ValueError):
-    """Masks that belong to another model: names or shapes differ."""
+    """Masks belong to another model: names or shapes differ."""
 
 
 class ParameterGone(PalmetteError, RuntimeError):
@@ -30,31 +34,31 @@ class RunBusy(PalmetteError, RuntimeError):
 
 
 class RunDamaged(PalmetteError, ValueError):
-    """Files of a run that are not what was written, or that contradict what is to be written."""
+    """Files of a run are not what was written, or contradict what is to be written."""
 
 
 class RunInterrupted(PalmetteError):
-    """A run that was asked to end did so at a clean point; starting it again goes on from there."""
+    """A run was interrupted and stopped at a clean point; starting it again resumes there."""
 
 
 class RunFailed(PalmetteError, RuntimeError):
-    """A run that failed time and again on a cluster, and was set aside; starting again tries it anew."""
+    """A run failed repeatedly on a cluster and was set aside; starting again retries it."""
 
 
 class ProcessLost(PalmetteError, RuntimeError):
-    """A process that trains along has ended; starting again goes on from the last saved state."""
+    """Another process of the same training has ended; starting again resumes from the last checkpoint."""
 
 
 class NotWritten(PalmetteError, OSError):
-    """A file could not be written, such as on a full disk; what was there before is still there."""
+    """A file could not be written, as on a full disk; the previous file is still there."""
 
 
 class PackedDamaged(PalmetteError, ValueError):
-    """A file that `pm.load` cannot read: it is not whole, or something else wrote it."""
+    """`pm.load` cannot read a file: it is incomplete, or another program wrote it."""
 
 
 def first_line(error: Exception) -> str:
-    """What an error says, without the paragraphs that libraries add; its kind where it says nothing.
+    """First line of a message, without the paragraphs that libraries add; the type of an error without one.
 
     >>> first_line(RuntimeError("shapes differ\\nSee the manual")), first_line(KeyError())
     ('shapes differ', 'KeyError')
@@ -63,7 +67,7 @@ def first_line(error: Exception) -> str:
 
 
 def in_words(error: Exception) -> str:
-    """In a line; what is not said for people, such as a KeyError, by its kind too.
+    """Describe an error in one line; with its type unless the message is written for people.
 
     >>> in_words(KeyError("gate")), in_words(MemoryError()), in_words(RunDamaged("a line is damaged"))
     ("KeyError: 'gate'", 'MemoryError', 'a line is damaged')
@@ -73,7 +77,7 @@ def in_words(error: Exception) -> str:
 
 
 def in_full(error: Exception) -> str:
-    """All that an error in code of others says, in a line: what helps may stand below the first one.
+    """Describe an error of foreign code in one line: its type and all lines of its message.
 
     >>> in_full(RuntimeError("cannot load:\\n  no key 'gate'")), in_full(KeyError())
     ("RuntimeError: cannot load: no key 'gate'", 'KeyError')
@@ -82,7 +86,7 @@ def in_full(error: Exception) -> str:
 
 
 def place_of(error: Exception) -> str:
-    """Where in the code of a model it was raised: the last line of a file that is not PyTorch's own."""
+    """Place in the model's code that raised an error: the last line in a file that is not PyTorch's."""
     import traceback
     from pathlib import Path
 
@@ -94,3 +98,15 @@ def place_of(error: Exception) -> str:
         if frame.line and not Path(frame.filename).is_relative_to(Path(torch.__file__).parent)
     ]
     return f" at {Path(own[-1].filename).name}, line {own[-1].lineno}, {own[-1].line!r}" if own else ""
+
+
+def reason_of(error: BaseException) -> str:
+    """Describe an error of a library as part of a sentence.
+
+    >>> reason_of(KeyError("gate")), reason_of(OSError(28, "No space left on device"))
+    ("there is no 'gate'", 'No space left on device')
+    """
+    if isinstance(error, KeyError):
+        return f"there is no {error}"
+    line = str(getattr(error, "strerror", None) or error).split("\n")[0].rstrip(".")
+    return re.sub(r"^.*I/O error: (.*?) \(os error.*$", r"\1", line)

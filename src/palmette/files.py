@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from palmette.errors import NotWritten
+from palmette.errors import NotWritten, reason_of
 
 _NO_ENTRY = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)  # errors that free space does not cure
 
@@ -42,7 +41,7 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
             save_file(tensors, partial, metadata)
             partial.chmod(mode)  # save_file creates files that only their owner may read
     except (OSError, SafetensorError) as error:
-        raise NotWritten(f"cannot write {str(path)!r}: {said(error)}") from error
+        raise NotWritten(f"cannot write {str(path)!r}: {reason_of(error)}") from error
 
 
 @contextmanager
@@ -90,22 +89,14 @@ def explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[None
         cause = error.__cause__ or error
         if getattr(cause, "errno", None) in _NO_ENTRY:
             raise NotWritten(
-                f"cannot write into the {kind} {str(folder)!r}: {said(cause)}. Choose another folder, or make it "
-                "writable."
+                f"cannot write into the {kind} {str(folder)!r}: {reason_of(cause)}. Choose another folder, or "
+                "make it writable."
             ) from error
         free = "unknown"
         with suppress(OSError):
             free = f"{shutil.disk_usage(folder).free:,} bytes"
         raise NotWritten(
             f"cannot write {os.path.relpath(target, folder)!r} ({size:,} bytes) into the {kind} "
-            f"{str(folder)!r}: {said(cause)}; free there: {free}. What was written before is "
+            f"{str(folder)!r}: {reason_of(cause)}; free there: {free}. What was written before is "
             "whole: make room, and start the same command again."
         ) from error
-
-
-def said(error: BaseException) -> str:
-    """Message of a library's error, as part of a sentence."""
-    if isinstance(error, KeyError):
-        return f"there is no {error}"
-    line = str(getattr(error, "strerror", None) or error).split("\n")[0].rstrip(".")
-    return re.sub(r"^.*I/O error: (.*?) \(os error.*$", r"\1", line)

@@ -22,8 +22,7 @@ from palmette.checkpoints.formats.safetensors import DTYPES, masks_file
 from palmette.checkpoints.open import Checkpoint, open_checkpoint
 from palmette.checkpoints.read_errors import readable
 from palmette.compression.packing import save
-from palmette.errors import NotWritten
-from palmette.files import said
+from palmette.errors import NotWritten, reason_of
 from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
@@ -233,7 +232,7 @@ def _explained(out: Path) -> Iterator[None]:
     except OSError as error:
         why = error.__cause__ if isinstance(error, NotWritten) else None  # it has named what is only partial
         raise NotWritten(
-            f"{str(out)!r} could not be written: {said(why or error)}; what was there before is untouched"
+            f"{str(out)!r} could not be written: {reason_of(why or error)}; what was there before is untouched"
         ) from error
 
 

@@ -19,8 +19,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from palmette.compression.elias_fano import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
-from palmette.errors import PackedDamaged
-from palmette.files import said, write_safetensors
+from palmette.errors import PackedDamaged, reason_of
+from palmette.files import write_safetensors
 from palmette.pruning.masks import check_match
 from palmette.pruning.sources.dtensor import check_whole
 from palmette.pruning.weights import INTEGER, is_torch_pruned, uncompiled
@@ -106,7 +106,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
         raise
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PackedDamaged(
-            f"{str(path)!r} is damaged or no safetensors file: {said(error)}; copy it anew "
+            f"{str(path)!r} is damaged or no safetensors file: {reason_of(error)}; copy it anew "
             "from where it was made, or read one of torch.save with torch.load"
         ) from error
     if model is None:

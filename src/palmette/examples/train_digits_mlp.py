@@ -1,4 +1,4 @@
-"""How `digits-mlp.safetensors` was made: the paper's MLP on the UCI digits, with the paper's recipe."""
+"""Script that made `digits-mlp.safetensors`: the paper's MLP on the UCI digits, with the paper's recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palmette.training.recipe import Recipe
 
 
 def main() -> None:
-    """Train for 200 epochs and write the weights beside this file."""
+    """Train for 200 epochs and write the weights next to this file."""
     digits, recipe = load("digits"), Recipe()
     model = build("mlp", shape=digits.shape, classes=digits.classes)
     training = Training([Member(model, recipe.make_optimizer(model.parameters()), seed=0)], digits, recipe)
