@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from palmette.pruning.budgets import TailMass as TailMass
     from palmette.pruning.decision import Decision as Decision
     from palmette.pruning.masks import Masks as Masks
+    from palmette.pruning.methods import METHODS as METHODS
+    from palmette.pruning.methods import Method as Method
     from palmette.pruning.pruner import Pruner as Pruner
     from palmette.pruning.pruner import prune as prune
     from palmette.pruning.saliency import magnitude as magnitude
@@ -49,7 +51,9 @@ if TYPE_CHECKING:
 _HOME = {
     "Decision": "pruning.decision",
     "FixedRatio": "pruning.budgets",
+    "METHODS": "pruning.methods",
     "Masks": "pruning.masks",
+    "Method": "pruning.methods",
     "Pruner": "pruning.pruner",
     "Sap": "pruning.budgets",
     "TailMass": "pruning.budgets",

@@ -41,7 +41,7 @@ def saved(model, file):
 
 
 BUDGETS = {
-    "--budget sap": pm.Sap(),
+    "--method sap": pm.Sap(),
     "--p 1 --q 2 --eta 0.05 --gamma 1.5 --beta 0.7": pm.Sap(p=1.0, q=2.0, eta=0.05, gamma=1.5, beta=0.7),
     "--density 0.9": pm.FixedRatio(0.1),
     "--density 0.25": pm.FixedRatio(0.75),
@@ -270,7 +270,7 @@ def test_what_cannot_be_cut_or_written_is_refused_with_the_way_out(tmp_path):
         ((tmp_path / "numbers.csv", "-o", out), "holds plain numbers"),
         ((file, "-o", out, "--density", "1.5"), "--density must be between 0 and 1, got 1.5"),
         ((file, "-o", out, "--density", "0.5", "--p", "0.5"), "leave out --p"),
-        ((file, "-o", out, "--density", "0.5", "--budget", "sap"), "leave out --budget"),
+        ((file, "-o", out, "--density", "0.5", "--method", "sap"), "leave out --method"),
         (
             (file, "-o", out, "--include", "nothing*"),
             "include has the pattern 'nothing*', which matches no weight of",

@@ -21,15 +21,16 @@ from rich.console import Console
 
 from palmette.cli import main
 from palmette.cli.live import Live, Pace
-from palmette.cli.options import DIGITS_EPOCHS, SETTINGS, experiments, setting_options
+from palmette.cli.options import DIGITS_EPOCHS, experiments, setting_options
 from palmette.cli.run import Command
 from palmette.cli.watch import Watch
 from palmette.reports import figures
 from palmette.reports.tables import as_text, label, last_kept, summary
-from palmette.studies.experiment import Experiment
+from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.folder import RunDir
 from palmette.studies.in_step import Progress
 from palmette.studies.rounds import run as run_one
+from palmette.studies.spec import PARAMETERS
 from palmette.studies.status import Standing
 from palmette.training import data as data_sets
 from palmette.training.loop import Score
@@ -56,7 +57,7 @@ def made(*args, file=None):
     """The experiments that a command line stands for."""
     command = main.commands["run"]
     with command.make_context("run", list(args)) as context:
-        names = {name for settings in SETTINGS.values() for name in settings}
+        names = {f.name for f in setting_fields()}
         given = {n: v for n, v in context.params.items() if n in names and v is not None}
     return experiments(file, given)
 
@@ -65,8 +66,8 @@ def made(*args, file=None):
 
 
 def test_every_setting_is_a_flag_with_its_default():
-    table = {name: default for settings in SETTINGS.values() for name, (default, _) in settings.items()}
-    fields = {f.name: f.default for f in dataclasses.fields(Experiment)}
+    table = {f.name: f.default for f in setting_fields()}
+    fields = {n: table[n] if n in PARAMETERS else f.default for n, f in Experiment.__dataclass_fields__.items()}
     assert table == fields
     assert {name: type(value) for name, value in table.items()} == {n: type(v) for n, v in fields.items()}
     assert [option.name for option in setting_options()] == list(table)

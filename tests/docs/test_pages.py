@@ -15,8 +15,8 @@ from markdown_it import MarkdownIt
 
 import palmette
 from palmette.cli import main
-from palmette.cli.options import SETTINGS, experiments
-from palmette.studies.experiment import Experiment
+from palmette.cli.options import experiments
+from palmette.studies.experiment import Experiment, setting_fields
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -69,7 +69,7 @@ def test_the_page_on_running_names_every_flag_and_its_default():
     options = {o for p in main.commands["run"].params if isinstance(p, click.Option) for o in p.opts}
     assert [flag for flag in options - {"--seed"} if f"`{flag}`" not in text] == []
     shown = dict(re.findall(r"^\| `--([a-z-]+)` \| `?([^|`]+?)`? \|", text, re.MULTILINE))
-    settings = {n.replace("_", "-"): default for group in SETTINGS.values() for n, (default, _) in group.items()}
+    settings = {f.name.replace("_", "-"): f.default for f in setting_fields()}
     numbers = {n: settings[n] for n in shown.keys() & settings.keys() if type(settings[n]) in (int, float)}
     del numbers["epochs"]  # it has two
     assert {n: float(shown[n]) for n in numbers} == numbers

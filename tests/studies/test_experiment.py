@@ -2,15 +2,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from palmette.pruning.budgets import FixedRatio, Sap
+from palmette.pruning.budgets import FixedRatio, Sap, TailMass
+from palmette.pruning.methods import METHODS, SALIENCIES, Method
+from palmette.pruning.saliency import BUILDERS
 from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut
-from palmette.studies.experiment import Experiment, seeds
+from palmette.studies import version1
+from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
+from palmette.studies.settings import seeds
+from palmette.studies.spec import RunSpec
 from palmette.training.recipe import Recipe
 from palmette.training.rewinding import Rewind
 
@@ -27,7 +32,7 @@ MANY = {
     "precision": "bfloat16",
     "compile": True,
 }
-# Folders of old results bear these names: a change that moves one loses them.
+# Folders of version 1 bear these names: a change that moves one loses them.
 IDS = [
     ({}, "digits-mlp-sap-p0.5-q1-s0-44136fa3"),
     ({"p": 1, "q": 2}, "digits-mlp-sap-p1-q2-s0-08150efd"),
@@ -41,20 +46,80 @@ IDS = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True)
-class WithNewOption(Experiment):
-    brand_new: float = 0.25
-
-
 @pytest.mark.parametrize(("given", "name"), IDS)
-def test_ids_stay_what_they_were(given, name):
-    assert Experiment(**given).id == name
+def test_folders_of_version_1_keep_their_names(given, name):
+    assert Experiment(**given).id_of_version_1 == name
+    assert Experiment(**given).id != name
 
 
-@pytest.mark.parametrize(("given", "name"), IDS)
-def test_a_new_option_with_a_default_moves_no_old_result(given, name):
-    assert WithNewOption(**given).id == name
-    assert WithNewOption(**given, brand_new=0.5).id != name
+def test_a_method_that_version_1_did_not_have_had_no_id_then():
+    assert Experiment(method="tail-mass").id_of_version_1 is None
+    assert Experiment(saliency="input-weighted").id_of_version_1 is None
+
+
+def test_files_of_version_1_have_the_defaults_of_their_time(tmp_path, monkeypatch):
+    (tmp_path / "experiment.toml").write_text("seed = 3\nepochs = 7\n")
+    monkeypatch.setitem(version1.DEFAULTS, "batch", 64)  # as if today's default were another
+    assert read_spec(tmp_path / "experiment.toml") == Experiment(seed=3, epochs=7, batch=64)
+
+
+def test_the_defaults_of_version_1_are_those_that_were_never_written():
+    assert {**Experiment().settings(), **version1.DEFAULTS} == Experiment().settings()
+    assert set(Experiment().settings()) - set(version1.DEFAULTS) == {"saliency"}
+
+
+@pytest.mark.parametrize(("line", "message"), [("seed", "it lacks seed"), ("version", "there is no")])
+def test_a_file_of_version_2_lacks_no_setting(line, message, tmp_path):
+    text = "".join(li for li in Experiment(seed=3).to_toml().splitlines(True) if not li.startswith(line))
+    (tmp_path / "experiment.toml").write_text(text if line == "seed" else text + "new = 1\n")
+    with pytest.raises(ValueError, match=message):
+        read_spec(tmp_path / "experiment.toml")
+
+
+def test_a_newer_version_is_refused():
+    with pytest.raises(ValueError, match="version must be 1 or 2, got 3"):
+        Experiment.from_toml("version = 3")
+
+
+def test_a_method_is_a_name_a_value_or_your_own(tmp_path, monkeypatch):
+    value = Method(budget=FixedRatio(0.3), saliency="dense-magnitude")
+    assert Experiment(method=value) == Experiment(method="one-shot", ratio=0.3)
+    assert Experiment(method="lottery-ticket", saliency="dense-magnitude") == Experiment(method="one-shot")
+    tail = Experiment(method=Method(budget=TailMass(eta=0.2), saliency="input-weighted"))
+    assert (tail.method, tail.eta, tail.saliency) == ("tail-mass", 0.2, "input-weighted")
+    assert tail.pruning == Method(budget=TailMass(eta=0.2), saliency="input-weighted", label="Tail Mass")
+    assert Experiment.from_toml(tail.to_toml()) == tail
+    (tmp_path / "mine.py").write_text("from palmette import Method, Sap\nhalf = Method(budget=Sap(gamma=0.5))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    own = Experiment(method="mine:half")
+    assert (own.budget, own.label, own.differences()) == (Sap(gamma=0.5), "half", {"method": "mine:half"})
+    assert Experiment.from_toml(own.to_toml()) == own
+    with pytest.raises(ValueError, match="p belongs to method='sap' or 'tail-mass', got p=1"):
+        Experiment(method="mine:half", p=1)
+    with pytest.raises(ValueError, match="has no 'whole'"):
+        Experiment(method="mine:whole").pruning  # noqa: B018
+
+
+def test_a_method_value_that_no_file_can_hold_is_refused():
+    class Own(Sap):
+        pass
+
+    with pytest.raises(ValueError, match="is given as method='module:name'"):
+        Experiment(method=Method(budget=Own()))
+    with pytest.raises(ValueError, match="ratio is given twice"):
+        Experiment(method=Method(budget=FixedRatio()), ratio=0.3)
+
+
+def test_a_run_of_ones_own_network_has_an_id_that_copies_share():
+    made = OwnExperiment(model="Net", run="5f2a9c01", method="lottery-ticket", tolerance=0.5, evaluate=True)
+    assert made.id == "net-lottery-ticket-r0.2-5f2a9c01"
+    assert OwnExperiment.from_toml(made.to_toml()) == made
+
+
+def test_every_parameter_of_a_method_is_a_setting():
+    settings = {f.name for f in dataclasses.fields(RunSpec)}
+    assert {f.name for m in METHODS.values() for f in m.budget.parameters()} <= settings
+    assert set(SALIENCIES) == set(BUILDERS)
 
 
 def test_every_setting_that_changes_moves_the_id():
@@ -63,7 +128,7 @@ def test_every_setting_that_changes_moves_the_id():
         "scope": "layer", "rounds": 3, "seed": 1, "rewind": "fine-tune", "stop": "small-cut", "validation": 10,
         "epochs": 5, "batch": 10, "optimizer": "adam", "learning_rate": 0.2, "momentum": 0.5, "nesterov": False,
         "weight_decay": 0.0, "schedule": "step", "warm_up": 1, "clip": None, "label_smoothing": 0.1,
-        "precision": "tf32", "compile": True, "method": "one-shot",
+        "precision": "tf32", "compile": True, "method": "one-shot", "saliency": "input-weighted",
     }  # fmt: skip
     made = [Experiment(), *(Experiment(**{name: value}) for name, value in changes.items())]
     made.append(Experiment(method="one-shot", ratio=0.5))
@@ -149,15 +214,16 @@ def test_toml_comes_back_exactly_from_text_and_file(given, tmp_path):
     assert Experiment.from_toml(file).to_toml() == made.to_toml()
 
 
-def test_toml_holds_what_differs_and_nothing_else():
-    assert Experiment().to_toml() == f"# {Experiment().id}\n"
+def test_toml_holds_every_setting():
     text = Experiment(data="/tmp/x", weight_decay=1e-5, clip=None, nesterov=False).to_toml()
-    assert text.splitlines()[1:] == [
-        'data = "/tmp/x"',
-        "nesterov = false",
-        "weight_decay = 1e-05",
-        'clip = "none"',
+    first, *lines = text.splitlines()
+    assert first.startswith("# x-mlp-sap-p0.5-q1-s0-")
+    assert [line.split(" = ")[0] for line in lines] == [
+        "version",
+        *(f.name for f in dataclasses.fields(Experiment)),
     ]
+    expected = {'data = "/tmp/x"', "nesterov = false", "weight_decay = 1e-05", 'clip = "none"', "rounds = 30"}
+    assert expected <= set(lines)
 
 
 def test_flags_say_what_differs():
@@ -209,16 +275,22 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
     [
         (
             {"method": "lottery-ticket", "p": 1.0},
-            "p belongs to method='sap', got p=1.0 with method='lottery-ticket'",
+            "p belongs to method='sap' or 'tail-mass', got p=1.0 with method='lottery-ticket'",
         ),
-        ({"method": "one-shot", "eta": 0.1}, "eta belongs to method='sap', got eta=0.1 with method='one-shot'"),
+        (
+            {"method": "one-shot", "gamma": 2},
+            "gamma belongs to method='sap', got gamma=2.0 with method='one-shot'",
+        ),
         (
             {"ratio": 0.3},
             "ratio belongs to method='lottery-ticket' or 'one-shot', got ratio=0.3 with method='sap'",
         ),
         ({"optimizer": "adam", "momentum": 0.5}, "momentum belongs to optimizer='sgd', got momentum=0.5 with"),
         ({"rewind": "epoch:5", "epochs": 4}, "rewind=epoch:5 needs a recipe of at least 5 epochs, got 4"),
-        ({"method": "SAP"}, "method must be one of sap, lottery-ticket, one-shot, got 'SAP'"),
+        (
+            {"method": "SAP"},
+            "method must be one of sap, lottery-ticket, one-shot, tail-mass, or module:name",
+        ),
         ({"scope": "network"}, "scope must be one of 'neuron', 'layer', 'global', got 'network'"),
         ({"model": "mpl"}, "model must be one of linear, mlp"),
         ({"model": "module:"}, "or module:function, got 'module:'"),
@@ -252,7 +324,7 @@ def test_what_cannot_be_is_refused_when_it_is_made(given, message):
 
 def test_a_change_is_checked_like_a_new_experiment():
     assert replace(Experiment(p=1, q=2), seed=4) == Experiment(p=1, q=2, seed=4)
-    with pytest.raises(ValueError, match="p belongs to method='sap'"):
+    with pytest.raises(ValueError, match="p belongs to method='sap' or 'tail-mass'"):
         replace(Experiment(p=1, q=2), method="one-shot")
 
 

@@ -203,4 +203,4 @@ def test_what_cannot_be_compiled_trains_as_it_is_and_says_so(tmp_path, monkeypat
     runs = [dataclasses.replace(e, compile=True, rounds=1) for e in RUNS]
     outcomes = run_together({tmp_path / e.id: e for e in runs}, observer=observer)
     assert set(outcomes.values()) == {"1 round is done"}
-    assert observer.said == ["the model cannot be compiled here, and trains as it is: no compiler here"]
+    assert observer.said == ["the model cannot be compiled here and trains without: no compiler here"]

@@ -15,7 +15,7 @@ from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
 from palmette.training.members import Member
 from palmette.training.models import build
-from palmette.training.order import mixed, random_order
+from palmette.training.random_streams import mix, random_order
 from palmette.training.recipe import Recipe
 from palmette.training.rewinding import Rewind
 
@@ -85,7 +85,7 @@ def test_an_epoch_is_the_plain_loop_written_out(digits):
     optimizer = torch.optim.SGD(other.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     for epoch in range(2):
         optimizer.param_groups[0]["lr"] = 0.05 * (1 + math.cos(math.pi * epoch / 2))
-        for batch in random_order([mixed(0, 0, epoch)], 1500)[0].split(400):
+        for batch in random_order([mix(0, 0, epoch)], 1500)[0].split(400):
             x = (digits.train_images[batch].float() / 255 - digits.mean[0]) / digits.sd[0]
             optimizer.zero_grad()
             functional.cross_entropy(other(x), digits.train_labels[batch]).backward()
@@ -174,7 +174,7 @@ def test_evaluation_changes_nothing_and_counts_every_image(digits, monkeypatch):
     model = build("cnn", shape=digits.shape, classes=10)
     before = copy.deepcopy(model.state_dict())
     whole = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
-    monkeypatch.setattr(loop, "_TESTED_AT_ONCE", 100)
+    monkeypatch.setattr(loop, "_TEST_BATCH", 100)
     parts = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
     assert whole.accuracy == parts.accuracy
     assert whole.loss == pytest.approx(parts.loss, rel=1e-5)
@@ -203,7 +203,7 @@ def test_each_rewind_says_where_weights_and_schedule_start():
 
 
 def test_seeds_are_mixed_so_that_neighbours_share_nothing():
-    seeds = {mixed(seed, round, epoch) for seed in range(8) for round in range(8) for epoch in range(8)}
+    seeds = {mix(seed, round, epoch) for seed in range(8) for round in range(8) for epoch in range(8)}
     assert len(seeds) == 512
     assert all(0 <= s < 2**63 for s in seeds)
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.options import SETTINGS
+from palmette.cli.options import parameter_options
+from palmette.pruning.budgets import Sap
 from palmette.reports.words import counted, measured, size
 
 if TYPE_CHECKING:
@@ -25,27 +26,20 @@ EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
 _FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, where names would not fit
 
 
-def sap_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The settings of SAP, and which tensors of a file are weights: for all commands that read one."""
-    of_sap = {name: SETTINGS["How it is pruned"][name] for name in ("p", "q", "eta", "gamma", "beta")}
-    options = (
-        *(click.option(f"--{n}", default=d, show_default=True, help=text) for n, (d, text) in of_sap.items()),
-        click.option(
-            "--include",
-            multiple=True,
-            metavar="PATTERN",
-            help="Take the tensors of these names, as 'encoder.*.weight', whatever they look like.",
-        ),
-        click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out the tensors of these names."),
-    )
-    for option in reversed(options):
-        command = option(command)
+def pattern_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Which tensors of a file are weights: for all commands that read one."""
+    for name, text in (
+        ("--exclude", "Leave out the tensors of these names."),
+        ("--include", "Take the tensors of these names, as 'encoder.*.weight', whatever they look like."),
+    ):
+        command = click.option(name, multiple=True, metavar="PATTERN", help=text)(command)
     return command
 
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH")
-@sap_options
+@parameter_options(*(f.name for f in Sap.parameters()))
+@pattern_options
 @click.option("--json", "as_json", is_flag=True, help="Print all of it for a program.")
 @click.option(
     "--csv", "as_csv", is_flag=True, help="Print a line of figures for each layer, and one for the whole."
@@ -73,11 +67,6 @@ def sap_options(command: Callable[..., None]) -> Callable[..., None]:
 )
 def measure(
     paths: tuple[str, ...],
-    p: float,
-    q: float,
-    eta: float,
-    gamma: float,
-    beta: float,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     as_json: bool,
@@ -86,6 +75,7 @@ def measure(
     memory: str,
     part: str | None,
     out: Path | None,
+    **parameters: float | None,
 ) -> None:
     """How compressible are the weights in PATH?
 
@@ -108,11 +98,10 @@ def measure(
     from palmette.checkpoints.parts import measure_part, merge_parts
     from palmette.checkpoints.report import how_compressible
     from palmette.files import write_whole
-    from palmette.pruning.budgets import OF_SAP, Sap
 
     if as_json and as_csv:
         raise ValueError("--json and --csv both print; give one of them")
-    budget = Sap(p=p, q=q, eta=eta, gamma=gamma, beta=beta)
+    budget = Sap(**{name: value for name, value in parameters.items() if value is not None})
     file, *others = (EXAMPLE if path == "example" else Path(path) for path in paths)
     settings: Any = {"budget": budget, "include": include or None, "exclude": exclude, "memory": _bytes(memory)}
     if (part is None) != (out is None):
@@ -120,7 +109,7 @@ def measure(
     if out is not None and (out.suffix != ".json" or out.name.endswith(".index.json")):
         raise ValueError(f"-o must name a .json file, so that it is known for a part later, got {str(out)!r}")
     if all(f.suffix == ".json" and not f.name.endswith(".index.json") for f in (file, *others)):
-        given = [n for n in (*OF_SAP, "include", "exclude", "part") if was_given(n)]
+        given = [n for n in (*parameters, "include", "exclude", "part") if was_given(n)]
         if given:
             raise ValueError(f"parts were measured already; leave out --{given[0]}")
         report = merge_parts([file, *others], memory=_bytes(memory))

@@ -3,73 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any
 
 import click
 
-if TYPE_CHECKING:
-    from palmette.studies.experiment import Experiment
+from palmette.pruning.methods import METHODS
+from palmette.studies.experiment import Experiment, setting_fields
+from palmette.studies.settings import seeds
+from palmette.studies.spec import BELONGS_TO, PARAMETER_FIELDS, PARAMETERS, parameters_of
 
-PAIRS = ((0.5, 1.0), (1.0, 2.0))  # the paper's p and q
+PAPER = ("sap", "lottery-ticket", "one-shot")
+PAIRS = {"sap": ({"p": 0.5, "q": 1.0}, {"p": 1.0, "q": 2.0})}  # the paper's
 SEEDS = "0..2"
 DIGITS_EPOCHS = 15
 
-# Setting -> its default and what it means, in groups. `Experiment` has the same names and defaults, as a test
-# asks; they stand here once more because it needs torch, and help is to be instant.
-SETTINGS: dict[str, dict[str, tuple[Any, str]]] = {
-    "What is trained": {
-        "data": ("digits", "A data set (`palmette data` lists them), a folder of images or an .npz file."),
-        "model": (
-            "mlp",
-            "linear, mlp, cnn, resnet18, resnet50, wresnet28x8, resnet20, resnet56, transformer, or your own "
-            "as module:function, called with shape=(channels, height, width) and classes=number.",
-        ),
-        "seed": (
-            0,
-            "Seeds of initial weights and data order, as 0..3,7: their numbers, not how many. One run each for "
-            "every method.",
-        ),
-        "validation": (0, "Images cut from the training set, to judge by in place of the test set."),
-    },
-    "How it is pruned": {
-        "method": ("sap", "sap, lottery-ticket, one-shot, or several of them with commas between."),
-        "p": (0.5, "The smaller norm of the PQ Index that guides SAP, 0 < p <= 1."),
-        "q": (1.0, "The larger norm, q >= 1."),
-        "eta": (0.0, "Slack of the bound that SAP cuts by, at least 0: larger cuts more."),
-        "gamma": (1.0, "Factor on what SAP cuts."),
-        "beta": (0.9, "The largest fraction that SAP cuts in a round."),
-        "ratio": (0.2, "The fraction that Lottery Ticket and One Shot cut in each round."),
-        "scope": ("global", "Where weights compete: neuron, layer or global."),
-        "rounds": (30, "How often to prune; round 0 trains the dense network."),
-        "rewind": (
-            "init",
-            "Where a round starts: init (the initial weights), epoch:k (those of round 0 after k epochs), "
-            "learning-rate (the weights stay, the learning rate starts again) or fine-tune (the weights stay, and "
-            "all epochs have the last, smallest learning rate of the schedule).",
-        ),
-        "stop": (
-            "",
-            "What may end a run early, as index-turns-up:2,small-cut:0.01,density:0.05,accuracy-drops:0.01.",
-        ),
-    },
-    "How it is trained": {
-        "epochs": (200, "Of each round."),
-        "batch": (250, "Images per step."),
-        "optimizer": ("sgd", "sgd, adam or adamw."),
-        "learning_rate": (0.1, "Of the first epoch."),
-        "momentum": (0.9, "Of sgd."),
-        "nesterov": (True, "Nesterov's momentum, of sgd."),
-        "weight_decay": (5e-4, "Of the optimizer."),
-        "schedule": ("cosine", "cosine, step (a tenth after 1/2 and 3/4 of the epochs) or constant."),
-        "warm_up": (0, "Epochs over which the learning rate rises."),
-        "clip": (1.0, "Largest norm of the gradient, or none."),
-        "label_smoothing": (0.0, "Of the cross entropy."),
-        "precision": ("float32", "float32, tf32 or bfloat16."),
-        "compile": (False, "torch.compile, which pays from minutes of training on."),
-    },
-}
 # Where the command has another default than one `Experiment`.
 _DEFAULTS = {
     "seed": SEEDS,
@@ -77,6 +26,7 @@ _DEFAULTS = {
     "p": "0.5 and 1",
     "q": "1 and 2",
     "epochs": f"200; {DIGITS_EPOCHS} for the small digits that come along",
+    "saliency": "the method's",
     "stop": "after --rounds, or when nothing is left to cut",
 }
 
@@ -95,9 +45,10 @@ class GroupedCommand(RememberingCommand):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, group by group."""
-        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in SETTINGS}
+        titles = {f.name: str(f.metadata["group"]) for f in fields(Experiment)}
+        groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles.values()}
         for parameter in self.get_params(ctx):
-            title = next((t for t, names in SETTINGS.items() if parameter.name in names), "Where, and what else")
+            title = titles.get(str(parameter.name), "Where, and what else")
             if (record := parameter.get_help_record(ctx)) is not None:
                 groups.setdefault(title, []).append(record)
         for title, rows in groups.items():
@@ -107,11 +58,21 @@ class GroupedCommand(RememberingCommand):
 
 def setting_options() -> list[click.Option]:
     """An option for each setting; None where it was not given."""
-    return [
-        _option(name, default, text)
-        for settings in SETTINGS.values()
-        for name, (default, text) in settings.items()
-    ]
+    return [_option(f.name, f.default, f.metadata["help"]) for f in setting_fields()]
+
+
+def parameter_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Options for these parameters of budgets, all by default, for commands that cut without training."""
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        for f in reversed(list(PARAMETER_FIELDS.values())):
+            if f.name in (names or PARAMETER_FIELDS):
+                command = click.option(f"--{f.name}", type=float, metavar="X", help=_parameter_help(f.name))(
+                    command
+                )
+        return command
+
+    return decorated
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -140,13 +101,12 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
             q, three seeds, and fewer epochs for digits.
         given: what flags say, by the name of the setting; `method` and `seed` may be lists as text.
     """
-    from palmette.studies.experiment import BELONGS_TO, Experiment, Method, seeds
     from palmette.training.data import canonical
 
     base = Experiment() if file is None else Experiment.from_toml(file)
     settings = base.differences() | dict(given)
     seed_text = str(settings.pop("seed", SEEDS if file is None else base.seed))
-    method_text = settings.pop("method", ",".join(get_args(Method)) if file is None else base.method)
+    method_text = settings.pop("method", ",".join(PAPER) if file is None else base.method)
     methods = list(dict.fromkeys(part.strip() for part in method_text.split(",")))
     chosen = {"method": methods, "optimizer": [settings.get("optimizer", base.optimizer)]}
     for name in settings:
@@ -163,8 +123,7 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
     for method in methods:
         others = [n for n, (other, values) in BELONGS_TO.items() if other == "method" and method not in values]
         own = {n: v for n, v in settings.items() if n not in others} | {"method": method}
-        pairs = PAIRS if both and method == "sap" else ()
-        made += [Experiment(**own, p=p, q=q) for p, q in pairs] or [Experiment(**own)]
+        made += [Experiment(**own | pair) for pair in (PAIRS.get(method, ({},)) if both else ({},))]
     return [replace(experiment, seed=seed) for seed in seeds(seed_text) for experiment in made]
 
 
@@ -215,6 +174,15 @@ def device_named(name: str | None) -> str:
     return name
 
 
+def _parameter_help(name: str) -> str:
+    """What a parameter means and its default, also for methods whose default differs from the first's."""
+    first, *others = PARAMETERS[name]
+    defaults = {method: parameters_of(METHODS[method])[name] for method in PARAMETERS[name]}
+    differ = [f"{defaults[method]} for {method}" for method in others if defaults[method] != defaults[first]]
+    shown = _DEFAULTS.get(name, str(defaults[first]))
+    return f"{PARAMETER_FIELDS[name].metadata['help']} [default: {', '.join([shown, *differ])}]"
+
+
 def _flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
@@ -231,7 +199,8 @@ def _option(name: str, default: Any, text: str) -> click.Option:
         return click.Option(
             [f"{_flag(name)}/--no-{name}", name], default=None, help=f"{text} [default: {shown}]", is_flag=True
         )
-    return click.Option(names, type=kind, metavar=metavar, default=None, help=f"{text} [default: {shown}]")
+    full = _parameter_help(name) if name in PARAMETERS else f"{text} [default: {shown}]"
+    return click.Option(names, type=kind, metavar=metavar, default=None, help=full)
 
 
 def _number_or_none(text: str) -> float | str:

@@ -150,7 +150,7 @@ def _asked(
     compile: bool,
 ) -> Asked:
     from palmette.studies.experiment import Experiment
-    from palmette.studies.experiment import seeds as read_seeds
+    from palmette.studies.settings import seeds as read_seeds
 
     if epochs is not None and epochs < 1:
         raise ValueError(f"--epochs must be at least 1, got {epochs}: the paper's figures are of trained networks")
@@ -284,7 +284,7 @@ def _write(picture: Picture, looks: Looks, out: Path) -> Path:
     from palmette.reports.figures import as_file
     from palmette.reports.paper.drawing import draw
     from palmette.reports.paper.published import published
-    from palmette.studies.experiment import slug
+    from palmette.studies.settings import slug
 
     beside, log = looks
     own = beside if beside is not None and beside.in_part(picture) else None

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.measure import EXAMPLE, broken, printable, sap_options, was_given
+from palmette.cli.measure import EXAMPLE, broken, pattern_options, printable
+from palmette.cli.options import parameter_options
+from palmette.pruning.methods import METHODS
 from palmette.reports.words import size
+from palmette.studies.spec import RunSpec
 
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
     from palmette.pruning.budgets import Budget
     from palmette.pruning.methods import Scope
+
+# A cut of one file is the first, and the weights in it are the dense ones.
+_BY_MAGNITUDE = ("magnitude", "dense-magnitude")
 
 
 @click.command()
@@ -35,11 +42,19 @@ if TYPE_CHECKING:
     show_default=True,
     help="Where weights compete.",
 )
-@click.option("--budget", type=click.Choice(["sap"]), help="Let the PQ Index say how many go. [default]")
 @click.option(
-    "--density", type=float, metavar="D", help="In place of SAP: keep this fraction of what is not pruned yet."
+    "--method",
+    metavar="NAME",
+    help=f"What says how many go: {', '.join(METHODS)}, or your own as module:name. [default: sap]",
 )
-@sap_options
+@click.option(
+    "--density",
+    type=float,
+    metavar="D",
+    help="In place of a method: keep this fraction of what is not pruned yet.",
+)
+@parameter_options()
+@pattern_options
 @click.option("--pack", is_flag=True, help="Write the small form that `pm.load` and `palmette unpack` read.")
 @click.option(
     "--calibrate",
@@ -51,17 +66,13 @@ def prune(
     path: str,
     out: Path,
     scope: Scope,
-    budget: str | None,
+    method: str | None,
     density: float | None,
-    p: float,
-    q: float,
-    eta: float,
-    gamma: float,
-    beta: float,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     pack: bool,
     calibrate: Path | None,
+    **parameters: float | None,
 ) -> None:
     """Cut the checkpoint PATH once, and write OUT.
 
@@ -75,14 +86,11 @@ def prune(
       palmette prune folder -o pruned-folder --exclude 'lm_head*'
     """
     from palmette.checkpoints.prune import prune_checkpoint
-    from palmette.pruning.budgets import OF_SAP, Sap
 
-    given = [name for name in OF_SAP if was_given(name)]
-    if density is not None and (given or budget):
-        raise ValueError(
-            f"--density decides in place of SAP; leave out {f'--{given[0]}' if given else '--budget'}"
-        )
-    chosen: Budget = Sap(p=p, q=q, eta=eta, gamma=gamma, beta=beta) if density is None else down_to(density)
+    given = {name: value for name, value in parameters.items() if value is not None}
+    if density is not None and (given or method):
+        raise ValueError(f"--density decides in place of a method; leave out --{next(iter(given), 'method')}")
+    chosen = _budget(method or "sap", given) if density is None else down_to(density)
     source = EXAMPLE if path == "example" else Path(path)
     patterns = include or None
     if calibrate is not None:
@@ -96,6 +104,17 @@ def prune(
             source, out, scope=scope, budget=chosen, include=patterns, exclude=exclude, pack=pack
         )
     _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
+
+
+def _budget(name: str, parameters: Mapping[str, Any]) -> Budget:
+    """The budget of a method, which must not need more than the weights in a file."""
+    method = RunSpec(method=name, **parameters).pruning
+    if method.saliency not in _BY_MAGNITUDE:
+        raise ValueError(
+            f"--method {name} ranks weights by {method.saliency}, and a file holds magnitudes alone; "
+            "--calibrate ranks those of a folder of Transformers by their inputs"
+        )
+    return method.budget
 
 
 def down_to(density: float) -> Budget:

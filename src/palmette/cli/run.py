@@ -326,7 +326,7 @@ class Command:
 
     def _name(self, suffix: str) -> Path:
         """A name that other commands in the same folder do not have."""
-        from palmette.studies.experiment import slug
+        from palmette.studies.settings import slug
 
         first = self.planned[0]
         digest = hashlib.sha256("\n".join(sorted(e.id for e in self.planned)).encode()).hexdigest()[:8]

@@ -201,7 +201,8 @@ def _state(one: Mapping[str, Any]) -> str:
 def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
     """What tells the runs apart, in place of their ids."""
     from palmette.reports.tables import label
-    from palmette.studies.experiment import Experiment, slug
+    from palmette.studies.experiment import Experiment
+    from palmette.studies.settings import slug
 
     them = [None if one["damage"] else Experiment(**one["settings"]) for one in found]
     names = {

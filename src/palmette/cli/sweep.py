@@ -201,6 +201,6 @@ class Sweep(Command):
 
     def _name(self, suffix: str) -> Path:
         """Named as the file of the grid, so that another grid in the same folder has another."""
-        from palmette.studies.experiment import slug
+        from palmette.studies.settings import slug
 
         return self.out / f"{slug(self.stem)}-{super()._name(suffix).stem[-8:]}{suffix}"

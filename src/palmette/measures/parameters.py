@@ -3,7 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import field
 from numbers import Integral, Real
+from typing import Any
+
+
+def setting(default: Any, help: str, group: str = "", *, short: str = "", in_label: bool = False) -> Any:
+    """A dataclass field that flags, ids and labels can be made of.
+
+    Args:
+        default: of the field.
+        help: what it means, for the command line.
+        group: the heading it stands under in the help.
+        short: the letters that stand for it in the id of a run; left out of ids where empty.
+        in_label: whether tables and figures show it next to the method's name.
+    """
+    return field(default=default, metadata={"help": help, "group": group, "short": short, "in_label": in_label})
 
 
 def is_number(value: object, *, whole: bool = False) -> bool:

@@ -6,10 +6,10 @@ This module imports no torch: specs, flags and help are made of it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from palmette.measures.parameters import as_number, check_eta, check_mass_power, check_pq
+from palmette.measures.parameters import as_number, check_eta, check_mass_power, check_pq, setting
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +24,11 @@ class Budget(ABC):
 
     p: float
     q: float
+
+    @classmethod
+    def parameters(cls) -> list[Field[Any]]:
+        """The fields that a user may set, in order; a budget of your own need not be a dataclass."""
+        return [f for f in fields(cls) if f.init] if is_dataclass(cls) else []
 
     def __call__(self, rows: Any, kept: Any = None) -> Tensor:
         """Exact counts, int64, one per row: how many of its kept entries go.
@@ -77,11 +82,13 @@ class Sap(Budget):
     Diao et al. 2023, Algorithm 1.
     """
 
-    p: float = 0.5
-    q: float = 1.0
-    eta: float = 0.0
-    gamma: float = 1.0
-    beta: float = 0.9
+    p: float = setting(
+        0.5, "The smaller norm of the PQ Index that guides SAP, 0 < p <= 1.", short="p", in_label=True
+    )
+    q: float = setting(1.0, "The larger norm, q >= 1.", short="q", in_label=True)
+    eta: float = setting(0.0, "Slack of the bound that SAP cuts by, at least 0: larger cuts more.")
+    gamma: float = setting(1.0, "Factor on what SAP cuts.")
+    beta: float = setting(0.9, "The largest fraction that SAP cuts in a round.")
 
     def __post_init__(self) -> None:
         check_pq(self.p, self.q)
@@ -116,7 +123,7 @@ class FixedRatio(Budget):
     Frankle and Carbin 2019; Diao et al. 2023, Section 4.1 with :math:`P = 0.2`.
     """
 
-    ratio: float = 0.2
+    ratio: float = setting(0.2, "The fraction that Lottery Ticket and One Shot cut in each round.", short="r")
     p: float = field(default=0.5, init=False, repr=False)
     q: float = field(default=1.0, init=False, repr=False)
 
@@ -148,8 +155,8 @@ class TailMass(Budget):
     Diao et al. 2023, Theorem 2 and Appendix A.
     """
 
-    p: float = 0.5
-    eta: float = 0.1
+    p: float = setting(0.5, "The power that is the mass of a weight.", short="p", in_label=True)
+    eta: float = setting(0.1, "How much the tail may weigh.", short="eta", in_label=True)
 
     def __post_init__(self) -> None:
         check_mass_power(self.p)

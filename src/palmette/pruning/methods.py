@@ -105,6 +105,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 """Methods by name. The first three are the paper's."""
 
 
+def rank_of(name: str) -> int:
+    """Where a method stands in the order of `METHODS`, in which tables and colours are; your own come last."""
+    return list(METHODS).index(name) if name in METHODS else len(METHODS)
+
+
 def method_named(name: str) -> Method:
     """The method called `name` in `METHODS`, or the `Method` that ``"module:name"`` names.
 

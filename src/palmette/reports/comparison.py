@@ -23,16 +23,15 @@ from palmette.reports.statistics import (
 )
 from palmette.reports.tables import in_usual_order, label
 from palmette.reports.words import setting
-from palmette.studies.experiment import BELONGS_TO, Experiment
+from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.record import framed, rows_of
+from palmette.studies.spec import OF_METHOD
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_OF_METHOD = tuple(name for name, (other, _) in BELONGS_TO.items() if other == "method")
-_OF_LABEL = ("p", "q")  # which `label` says
-_SETTINGS = tuple(f.name for f in fields(Experiment) if f.name not in ("method", "seed", *_OF_METHOD))
+_SETTINGS = tuple(f.name for f in fields(Experiment) if f.name not in ("method", "seed", *OF_METHOD))
 _ALWAYS = ("data", "model", "scope")
 # `rounds` and `stop` end a run and change nothing before its end; `held_out` is what they say about images.
 _SHARED_BY_PAIRS = ("seed", *(n for n in _SETTINGS if n not in ("rounds", "stop", "validation")), "held_out")
@@ -57,7 +56,9 @@ def name_of(experiment: Experiment) -> str:
     ('SAP (p=1, q=2), eta=0.1', 'One Shot')
     """
     differences = experiment.differences()
-    more = (f"{n}={differences[n]:g}" for n in _OF_METHOD if n in differences and n not in _OF_LABEL)
+    more = (
+        f"{n}={setting(differences[n])}" for n in OF_METHOD if n in differences and n not in experiment.in_label
+    )
     return ", ".join([label(experiment), *more])
 
 
@@ -177,15 +178,15 @@ def compare(
     known = named(table).assign(test_accuracy=table["test_accuracy"].astype(float))
     point = "round" if at is None else "density"
     conditions = [n for n in _SETTINGS if n in _ALWAYS or known[n].nunique(dropna=False) > 1]
-    known = known.sort_values([*conditions, "method", *_OF_METHOD], key=in_usual_order, kind="stable")
+    known = known.sort_values([*conditions, "method", *OF_METHOD], key=in_usual_order, kind="stable")
     points = known if at is None else at_densities(known, list(dict.fromkeys(at)))
     if baseline is not None:
-        names = known.sort_values(["method", *_OF_METHOD], key=in_usual_order).drop_duplicates("name")
+        names = known.sort_values(["method", *OF_METHOD], key=in_usual_order).drop_duplicates("name")
         baseline = chosen(baseline, names["name"], names["method"])
         points = points.assign(difference=differences(points, baseline))
     # What is to be compared stands together, and pruning goes on downwards: rounds rise, densities fall.
     points = points.assign(condition=points.groupby(conditions, sort=False, dropna=False).ngroup())
-    keys = ["condition", point, "method", *_OF_METHOD]
+    keys = ["condition", point, "method", *OF_METHOD]
     rising = [key != "density" for key in keys]
     points = points.sort_values(keys, ascending=rising, key=in_usual_order, kind="stable")
     rows = []

@@ -6,13 +6,13 @@ import io
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from palmette.pruning.methods import Scope
+from palmette.pruning.methods import SCOPES, rank_of
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
 from palmette.reports.statistics import WITHIN, Spread, last_within
 from palmette.reports.words import counted, in_percent
-from palmette.studies.experiment import Experiment, Method
+from palmette.studies.experiment import Experiment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,15 +39,13 @@ def label(experiment: Experiment) -> str:
     >>> label(Experiment(p=1, q=2)), label(Experiment(method="one-shot"))
     ('SAP (p=1, q=2)', 'One Shot')
     """
-    if experiment.method == "sap":
-        return f"SAP (p={experiment.p:g}, q={experiment.q:g})"
-    return {"lottery-ticket": "Lottery Ticket", "one-shot": "One Shot"}[experiment.method]
+    return experiment.label
 
 
 def in_usual_order(column: pd.Series) -> pd.Series:
     """What sorts a column of settings: methods and scopes as they are always named, all else as it is."""
-    order = {"method": get_args(Method), "scope": get_args(Scope)}.get(str(column.name))
-    return column if order is None else column.map(order.index)
+    order = {"method": rank_of, "scope": SCOPES.index}.get(str(column.name))
+    return column if order is None else column.map(order)
 
 
 def by_method(runs: Iterable[Run], names: Iterable[str] | None = None) -> dict[str, list[Sequence[Record]]]:

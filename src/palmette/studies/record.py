@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -134,7 +133,7 @@ def rows_of(
     layers: bool = False,
 ) -> list[dict[str, Any]]:
     """The rows of one run in `read_runs`."""
-    settings = {"id": experiment.id, **asdict(experiment)}
+    settings = {"id": experiment.id, **experiment.settings()}
     times = {timing["round"]: timing for timing in timings}
     rows: list[dict[str, Any]] = []
     for record in records:

@@ -13,10 +13,12 @@ from typing import Any, Protocol
 import torch
 
 from palmette.errors import NotWritten, PalmetteError, RunDamaged, RunInterrupted, in_words
-from palmette.studies.experiment import BELONGS_TO, Experiment, nearest_setting, placed, seeds
+from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.in_step import Observer
 from palmette.studies.rounds import Outcomes, fleets, run_together
+from palmette.studies.settings import nearest, placed, seeds
+from palmette.studies.spec import BELONGS_TO
 
 MOST = 100_000
 """Combinations that a grid may have: more are a slip of the pen."""
@@ -224,7 +226,7 @@ def _settings(table: Any, place: str) -> dict[str, Any]:
 
 def _check_name(name: str, place: str) -> None:
     if name not in _DEFAULTS:
-        raise ValueError(f"{place} has {name!r}, which is no setting; {nearest_setting(name)}")
+        raise ValueError(f"{place} has {name!r}, which is no setting; {nearest(name, list(_DEFAULTS))}")
 
 
 def _own(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,13 +28,13 @@ from torch._C._distributed_c10d import Store, TCPStore
 from palmette.errors import ProcessLost
 from palmette.training.data.images import Images
 from palmette.training.loop import Score, Training, autocast
-from palmette.training.members import Alone, Member
-from palmette.training.order import mixed
+from palmette.training.members import Member, Single
+from palmette.training.random_streams import mix
 from palmette.training.recipe import Recipe
 from palmette.training.sync_batch_norm import synced
 
 Follower = tuple[subprocess.Popen[bytes], IO[bytes]]
-_PATIENCE = timedelta(days=7)  # for a leader that evaluates; a process that is gone is noticed at once
+_TIMEOUT = timedelta(days=7)  # for a leader that evaluates; a process that is gone is noticed at once
 _START = 120.0  # seconds
 _STUCK = 30.0
 _GO_ON = "The same command goes on from the last saved state"
@@ -57,7 +57,7 @@ class Team:
         self._others = others
         self._images: Images | None = None
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
-        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_PATIENCE)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
 
     def share(self, count: int) -> slice:
         """Which of `count` images are this process's."""
@@ -222,10 +222,10 @@ class SharedTraining(Training):
             team.send_images(images)
             team.send("train", member, recipe)
         super().__init__([member], images, recipe)
-        assert isinstance(self.network, Alone)
+        assert isinstance(self.network, Single)
         self.network.add_gradients = self._add_gradients
         self._team = team
-        self._fused, self._is_recorded = False, True  # kernels and graphs are for whole batches
+        self._fused, self._is_captured = False, True  # kernels and graphs are for whole batches
 
     def begin(self, number: int, *, learning_rate: float | None = None) -> int:
         """Make ready for an epoch, all together."""
@@ -234,7 +234,7 @@ class SharedTraining(Training):
         self._team.in_epoch = True
         count = super().begin(number, learning_rate=learning_rate)
         if self._team.rank:
-            torch.manual_seed(mixed(torch.initial_seed() % 2**62, self._team.rank))
+            torch.manual_seed(mix(torch.initial_seed() % 2**62, self._team.rank))
         return count
 
     def finish(self) -> list[Score]:
@@ -246,13 +246,13 @@ class SharedTraining(Training):
     def _step(self, size: int) -> None:
         share = self._team.share(size)
         count = share.stop - share.start
-        self._place += share.start
+        self._position += share.start
         pixels, answers = self._batch(count)
         with synced(self._team.add_):
             with autocast(self.recipe.precision, self.device):
                 scores = self.network.scores(pixels)
-            self.network.learn(scores, self._slopes(scores, answers) * (count / size))
-        self._place += size - share.start
+            self.network.learn(scores, self._loss_gradients(scores, answers) * (count / size))
+        self._position += size - share.start
 
     def _add_gradients(self, gradients: Sequence[Tensor]) -> None:
         flat = self._team.add_(torch.cat([gradient.reshape(-1) for gradient in gradients]))

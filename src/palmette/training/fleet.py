@@ -1,4 +1,4 @@
-"""Many members of one architecture, trained together in whichever way is fastest."""
+"""Many members of one architecture, trained together in the fastest way."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from palmette.training.loop import Score, Training, evaluate, evaluate_all, trai
 from palmette.training.members import Member, stackable
 from palmette.training.recipe import Recipe
 
-SIDE_BY_SIDE = 4  # streams; more gain little on an H200, and take memory
-CHEAP = 1_000_000  # FLOPs per image, up to which stacking pays on a CPU: more keep it busy one by one
+STREAMS = 4  # more gain little on an H200 and take memory
+CHEAP_FLOPS = 1_000_000  # per image; up to these, stacking pays on a CPU
 
 
 class Fleet:
-    """Members of one architecture, each of which trains as if it were alone.
+    """Members of one architecture, each trained as if it were alone.
 
-    Those that are `stackable` are one tensor and train in one pass, on a CPU if they are cheap. Others keep a CPU
-    busy one after another, and a GPU side by side, a few at once.
+    `stackable` members are one tensor and train in one pass; on a CPU only if they are small. Other members train
+    one after another on a CPU, and in a few parallel streams on a GPU.
 
     Args:
         members: on one device.
         images: the data set.
         recipe: how to train.
-        stack: whether they may be stacked.
-        check: whether to try first that each does the same together with the others as alone.
-        company: whether one by itself is trained as among others: on a CPU with one thread it then comes to the
-            same weights, to the last bit, and takes up to twice as long.
-        team: processes that train each of them together.
+        stack: whether members may be stacked.
+        check: first compare a stacked step with the steps of each member alone.
+        company: stack a single member, too: on a CPU with one thread it then reaches the same weights, bit for
+            bit, as in a larger fleet, and takes up to twice as long.
+        team: processes that train each member together.
     """
 
     def __init__(
@@ -57,9 +57,9 @@ class Fleet:
         several = len(members) > 1 or (company and self.device.type == "cpu")
         self.stacked = stack and several and team is None and stackable(models)
         if self.stacked and self.device.type == "cpu":
-            self.stacked = flops_per_image(models[0], shape=images.shape) <= CHEAP
+            self.stacked = flops_per_image(models[0], shape=images.shape) <= CHEAP_FLOPS
         if self.stacked and check and (why := _difference(members, images, recipe)) is not None:
-            self._notes.append(f"these networks cannot be stacked, and train one by one: {why}")
+            self._notes.append(f"these networks cannot be stacked and train one by one: {why}")
             self.stacked = False
         parts = [list(members)] if self.stacked else [[member] for member in members]
         self.trainings: list[Training] = (
@@ -68,18 +68,18 @@ class Fleet:
             else [SharedTraining(member, images, recipe, team) for member in members]
         )
         draws = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in models[0].modules())
-        streams = 1 if self.device.type == "cpu" or draws else min(SIDE_BY_SIDE, len(self.trainings))
+        streams = 1 if self.device.type == "cpu" or draws else min(STREAMS, len(self.trainings))
         self._streams = [torch.cuda.Stream(self.device) for _ in range(streams)] if streams > 1 else []
 
     @property
     def notes(self) -> list[str]:
-        """What a user should know, complete after the first epoch."""
+        """Notes for the user, complete after the first epoch."""
         return list(
             dict.fromkeys([*self._notes, *(note for training in self.trainings for note in training.notes)])
         )
 
     def epoch(self, number: int, *, learning_rate: float | None = None) -> list[Score]:
-        """Train for one epoch, counted from 0; the score of each member while it went on."""
+        """Train for one epoch, counted from 0; return each member's mean score during it."""
         scores: list[Score] = []
         at_once = max(1, len(self._streams))
         with training_mode(self.recipe.precision, self.device):
@@ -102,7 +102,7 @@ class Fleet:
         return torch.cuda.stream(self._streams[place]) if self._streams else contextlib.nullcontext()
 
     def evaluate(self, images: Tensor, labels: Tensor, prepare: Preparation) -> list[Score]:
-        """The score of each member in the recipe's precision, as `palmette.training.loop.evaluate` gives it."""
+        """Score of each member in the recipe's precision."""
         return [
             score
             for training in self.trainings
@@ -111,9 +111,9 @@ class Fleet:
 
 
 def _difference(members: Sequence[Member], images: Images, recipe: Recipe) -> str | None:
-    """What copies of the members do differently in one pass than alone, in one step; None if nothing.
+    """How one stacked step of copies of the members differs from steps alone; None if it does not.
 
-    A model of a user's own may do anything: keep a result in an attribute, or what cannot be done for many.
+    A user's model may keep results in attributes, or use operations that cannot be stacked.
     """
     few = replace(images, train_images=images.train_images[:8], train_labels=images.train_labels[:8])
     step = replace(recipe, batch=8, compile=False)
@@ -132,15 +132,15 @@ def _difference(members: Sequence[Member], images: Images, recipe: Recipe) -> st
         scores = evaluate_all(training.network, *test)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever it may be
+    except Exception as error:  # user code may raise anything
         return first_line(error)
-    most = {"float32": 1e-3, "tf32": 1e-2, "bfloat16": 1e-1}[recipe.precision]
+    tolerance = {"float32": 1e-3, "tf32": 1e-2, "bfloat16": 1e-1}[recipe.precision]
     for one, other, score in zip(together, alone, scores, strict=True):
         Training([other], few, step).epoch(0)
-        if abs(score.loss - evaluate(other.model, *test).loss) > most * (1 + abs(score.loss)):
-            return "they give other scores together than alone"
+        if abs(score.loss - evaluate(other.model, *test).loss) > tolerance * (1 + abs(score.loss)):
+            return "their scores differ between stacked and single training"
         buffers = zip(one.model.named_buffers(), other.model.buffers(), strict=True)
         for (name, ours), theirs in buffers:
-            if not torch.allclose(ours.double(), theirs.double(), rtol=most, atol=most, equal_nan=True):
-                return f"the buffer {name!r} becomes another together than alone"
+            if not torch.allclose(ours.double(), theirs.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
+                return f"the buffer {name!r} differs between stacked and single training"
     return None

@@ -1,4 +1,4 @@
-"""A Linear layer of many networks at once, and the ReLU that follows it."""
+"""Linear layers of stacked networks, fused with a following ReLU."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from palmette.measures.cuda_sums import triton_is_there
 from palmette.training.gpu import steps as fused
 
 
-def make_linear_fast(skeleton: nn.Module) -> None:
-    """Let each Linear within `skeleton` do its work for many at once, along with the ReLU that may follow it.
+def use_batched_linear(skeleton: nn.Module) -> None:
+    """Make each Linear of `skeleton` compute all members at once, with the ReLU that may follow it.
 
-    `skeleton` may then be called under `torch.vmap` alone.
+    Afterwards, `skeleton` works only under `torch.vmap`.
     """
     for module in skeleton.modules():
         if type(module) is nn.Linear:
             module.forward = functools.partial(_linear, module, relu=False)  # type: ignore[method-assign]
     for module in skeleton.modules():
         if type(module) is nn.Sequential:
-            for one, following in itertools.pairwise(module):
-                if type(one) is nn.Linear and type(following) is nn.ReLU and stands_once(skeleton, one, following):
+            for one, after in itertools.pairwise(module):
+                if type(one) is nn.Linear and type(after) is nn.ReLU and is_used_once(skeleton, one, after):
                     one.forward = functools.partial(_linear, one, relu=True)  # type: ignore[method-assign]
-                    following.forward = same  # type: ignore[method-assign, assignment]
+                    after.forward = identity  # type: ignore[method-assign, assignment]
 
 
-def same(x: Tensor) -> Tensor:
-    """Nothing is left to do, for what stands before did it along."""
+def identity(x: Tensor) -> Tensor:
+    """Forward of a module whose work an earlier module does."""
     return x
 
 
-def stands_once(skeleton: nn.Module, *modules: nn.Module) -> bool:
-    """Whether each of the modules stands at one place, without hooks that would see a result between."""
+def is_used_once(skeleton: nn.Module, *modules: nn.Module) -> bool:
+    """Whether `skeleton` uses each of the modules at one place only, and no hook sees their results."""
     places = [module for _, module in skeleton.named_modules(remove_duplicate=False)]
     hooks = any(m._forward_hooks or m._forward_pre_hooks for m in modules)
     return not hooks and all(sum(m is module for m in places) == 1 for module in modules)
@@ -52,10 +52,10 @@ def _linear(module: nn.Linear, x: Tensor, *, relu: bool) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    r""":math:`y = x w^\top + b`, or its positive part, of members that are stacked along a first dimension.
+    r""":math:`y = x w^\top + b`, or its positive part, of members stacked along a first dimension.
 
-    Written out so that each matrix comes out row by row, as it is stored, and so that a row is as wide as a layer.
-    That width usually divides by eight, as a GPU wants it to multiply fast; a batch of 250 does not.
+    Each matrix product is row-major with rows as wide as a layer: GPUs are fast if that width is a multiple of
+    eight, which layers usually are and a batch of 250 is not.
     """
 
     @staticmethod
@@ -75,15 +75,15 @@ class _Linear(torch.autograd.Function):
         ctx.save_for_backward(x, weight, output if ctx.relu else None)
 
     @staticmethod
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, out = ctx.saved_tensors
-        if slopes.is_cuda and triton_is_there() and slopes.shape[1] <= fused.FEW_ROWS:
-            slopes, of_bias = fused.slopes_of_bias(slopes, out, needed=ctx.has_bias)
+        if gradients.is_cuda and triton_is_there() and gradients.shape[1] <= fused.FEW_ROWS:
+            gradients, of_bias = fused.bias_gradients(gradients, out, needed=ctx.has_bias)
         else:
-            slopes = slopes if out is None else torch.ops.aten.threshold_backward(slopes, out, 0)
-            of_bias = slopes.sum(1) if ctx.has_bias else None
-        of_x = _product(slopes, weight) if ctx.needs_input_grad[0] else None
-        of_weight = torch.bmm(slopes.mT, x) if ctx.needs_input_grad[1] else None
+            gradients = gradients if out is None else torch.ops.aten.threshold_backward(gradients, out, 0)
+            of_bias = gradients.sum(1) if ctx.has_bias else None
+        of_x = _product(gradients, weight) if ctx.needs_input_grad[0] else None
+        of_weight = torch.bmm(gradients.mT, x) if ctx.needs_input_grad[1] else None
         return of_x, of_weight, of_bias, None
 
     @staticmethod
@@ -97,5 +97,5 @@ class _Linear(torch.autograd.Function):
 
 
 def _product(one: Tensor, other: Tensor) -> Tensor:
-    """Row by row on a GPU. A CPU is faster column by column, and finds the next factor as it wants it."""
+    """Product, row-major on a GPU and column-major on a CPU, where the next product is then faster."""
     return torch.bmm(one, other) if one.is_cuda else torch.bmm(other.mT, one.mT).mT

@@ -1,7 +1,7 @@
-"""What is trained in one pass: one network by itself, or many of one architecture stacked into one tensor.
+"""Networks that train in one pass: a single one, or many of one architecture stacked into one tensor.
 
-Both kinds are used alike: `scores` of a batch for each member, `learn` from their losses, and the tensors that are
-`changing` while they do.
+`Single` and `Stacked` share an interface: `scores` of a batch for each member, `learn` to take a step, and
+`state_tensors`, which a step changes.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from torch.func import functional_call
 
 from palmette.errors import first_line
 from palmette.measures.cuda_sums import triton_is_there
-from palmette.training.gpu.convolution import make_convolutions_fast
-from palmette.training.linear import make_linear_fast
+from palmette.training.gpu.convolution import fuse_convolutions
+from palmette.training.linear import use_batched_linear
 from palmette.training.recipe import Recipe, set_learning_rate
-from palmette.training.update import Update, laid_out_like
+from palmette.training.stacked_optimizer import StackedOptimizer, with_layout_of
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Member:
     """One network in training.
 
     Args:
-        model: on the device where it is to be trained.
-        optimizer: of its parameters, from the recipe.
+        model: on the device that trains it.
+        optimizer: for its parameters, from the recipe.
         seed: of the data order.
-        round: of pruning, :math:`t`; each has an order of its own.
-        masks: by the name of the weight, True where it is kept; what is pruned is zero, and stays so.
+        round: of pruning, :math:`t`; the data order differs between rounds.
+        masks: by name of the weight, True where it is kept; pruned weights stay zero.
     """
 
     model: nn.Module
@@ -42,8 +42,8 @@ class Member:
     masks: Mapping[str, Tensor] = field(default_factory=dict)
 
 
-class Alone:
-    """One network. Its gradients are masked, clipped and given to its own optimizer."""
+class Single:
+    """One network, whose gradients are masked, clipped and passed to its optimizer."""
 
     def __init__(self, member: Member, recipe: Recipe) -> None:
         self.models, self.optimizer, self.recipe = (member.model,), member.optimizer, recipe
@@ -52,16 +52,16 @@ class Alone:
             raise ValueError("there is nothing to train: all parameters of the model are frozen")
         self.device = next(iter(named.values())).device
         if self.device.type == "cuda":
-            # Convolutions are twice as fast.
+            # Doubles the speed of convolutions.
             member.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-            for group in self.optimizer.param_groups:  # a recorded step reads it there; one that was saved is not
+            for group in self.optimizer.param_groups:  # a CUDA graph reads it on the device
                 group["lr"] = torch.tensor(float(group["lr"]), device=self.device)
-        for parameter, known in self.optimizer.state.items():
-            for key, value in known.items():
+        for parameter, state in self.optimizer.state.items():
+            for key, value in state.items():
                 if isinstance(value, Tensor) and value.shape == parameter.shape:
-                    known[key] = laid_out_like(parameter, value)
+                    state[key] = with_layout_of(parameter, value)
         self.notes: list[str] = []
-        self.add_gradients: Callable[[list[Tensor]], None] | None = None  # over the processes that train along
+        self.add_gradients: Callable[[list[Tensor]], None] | None = None  # over all workers
         self._forward: Callable[[Tensor], Tensor] = member.model
         self._fast: nn.Module | None = None
         on_gpu = self.device.type == "cuda" and triton_is_there()
@@ -69,53 +69,53 @@ class Alone:
             self._forward = compiled(member.model, self.notes)
         elif on_gpu:
             fast = copy.deepcopy(member.model).to("meta")
-            self._fast = fast if make_convolutions_fast(fast) else None
+            self._fast = fast if fuse_convolutions(fast) else None
         self._parameters = named
         self._masks = {
-            name: laid_out_like(p, member.masks[name].to(p.device, p.dtype))
+            name: with_layout_of(p, member.masks[name].to(p.device, p.dtype))
             for name, p in named.items()
             if name in member.masks and not bool(member.masks[name].all())
         }
-        self._used = named  # by the forward pass
-        self._update: Update | None = None
-        if on_gpu and recipe.optimizer == "sgd" and all(_lies_in_one_piece(p) for p in named.values()):
-            rounded = _rounded(member.model) if self._fast is not None else ()
+        self._used = named  # in the forward pass
+        self._fused_optimizer: StackedOptimizer | None = None
+        if on_gpu and recipe.optimizer == "sgd" and all(_has_fused_layout(p) for p in named.values()):
+            autocast = _autocast_names(member.model) if self._fast is not None else ()
             stacked = {name: p.detach()[None].requires_grad_() for name, p in named.items()}
-            self._update = Update(stacked, [member], recipe, rounded=rounded)
-            copies = {name: p for name, p in self._update.used.items() if p is not stacked[name]}
+            self._fused_optimizer = StackedOptimizer(stacked, [member], recipe, autocast=autocast)
+            copies = {name: p for name, p in self._fused_optimizer.used.items() if p is not stacked[name]}
             self._used = {**named, **{name: p[0].detach().requires_grad_() for name, p in copies.items()}}
 
     def set_learning_rate(self, rate: float) -> None:
-        """Of the steps to come."""
+        """Set the learning rate of the next steps."""
         set_learning_rate(self.optimizer, rate)
-        if self._update is not None:
-            self._update.set_learning_rate(rate)
+        if self._fused_optimizer is not None:
+            self._fused_optimizer.set_learning_rate(rate)
 
     def scores(self, x: Tensor) -> Tensor:
         """1×B×classes from 1×B×C×H×W."""
         (model,) = self.models
-        if self._update is not None and not model.training:
-            self._update.refresh()  # the weights may have been cut since the last step
+        if self._fused_optimizer is not None and not model.training:
+            self._fused_optimizer.refresh()  # weights may have been pruned since the last step
         if self._fast is None or not model.training or self.add_gradients is not None:
             return self._forward(x[0])[None]
         state = {**dict(model.named_parameters()), **dict(model.named_buffers()), **self._used}
         scores: Tensor = functional_call(self._fast, state, (x[0],))
         return scores[None]
 
-    def learn(self, scores: Tensor, slopes: Tensor) -> None:
-        """One step downhill; `slopes` is the gradient of the loss with respect to the `scores`."""
-        if self._update is not None and self.add_gradients is None:
-            found = torch.autograd.grad(scores, list(self._used.values()), slopes, allow_unused=True)
-            self._update([None if gradient is None else gradient[None] for gradient in found])
+    def learn(self, scores: Tensor, score_gradients: Tensor) -> None:
+        """Take one optimizer step; `score_gradients` is the gradient of the loss with respect to `scores`."""
+        if self._fused_optimizer is not None and self.add_gradients is None:
+            found = torch.autograd.grad(scores, list(self._used.values()), score_gradients, allow_unused=True)
+            self._fused_optimizer([None if gradient is None else gradient[None] for gradient in found])
             return
         parameters = list(self._parameters.values())
-        gradients = torch.autograd.grad(scores, parameters, slopes, allow_unused=True)
+        gradients = torch.autograd.grad(scores, parameters, score_gradients, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
-            parameter.grad = None if gradient is None else laid_out_like(parameter, gradient)
+            parameter.grad = None if gradient is None else with_layout_of(parameter, gradient)
         masked = [
             (g, mask) for name, mask in self._masks.items() if (g := self._parameters[name].grad) is not None
         ]
-        if masked:  # as floats and all at once, which takes a tenth of the time of booleans one by one
+        if masked:  # one call with float masks takes a tenth of the time of boolean masks one by one
             torch._foreach_mul_([gradient for gradient, _ in masked], [mask for _, mask in masked])
         if self.add_gradients is not None:
             self.add_gradients([p.grad for p in parameters if p.grad is not None])
@@ -123,30 +123,30 @@ class Alone:
             nn.utils.clip_grad_norm_(parameters, self.recipe.clip)
         self.optimizer.step()
 
-    def changing(self) -> Iterator[Tensor]:
-        """Every tensor that a step writes."""
+    def state_tensors(self) -> Iterator[Tensor]:
+        """Tensors that a step changes."""
         (model,) = self.models
         yield from model.buffers()
-        if self._update is not None:
-            yield from self._update.changing()
+        if self._fused_optimizer is not None:
+            yield from self._fused_optimizer.state_tensors()
             return
         yield from model.parameters()
-        for known in self.optimizer.state.values():
-            yield from (value for value in known.values() if isinstance(value, Tensor))
+        for state in self.optimizer.state.values():
+            yield from (value for value in state.values() if isinstance(value, Tensor))
 
 
 class Stacked:
-    """Networks of one architecture, stacked along a first dimension, each as if it were alone.
+    """Networks of one architecture, stacked along a first dimension, each trained as if it were alone.
 
-    From here on the parameters and buffers of the members, and the tensors of their optimizers, are slices of the
-    stack: whatever is done to either is done to both.
+    Parameters and buffers of the members, and the tensors of their optimizers, become slices of the stack, so that
+    a change of either changes both.
     """
 
     def __init__(self, members: Sequence[Member], recipe: Recipe) -> None:
         self.models = tuple(member.model for member in members)
         self._skeleton = copy.deepcopy(self.models[0]).to("meta")
         if not recipe.compile:
-            make_linear_fast(self._skeleton)
+            use_batched_linear(self._skeleton)
         self._parameters = {
             name: _stack_([model.get_parameter(name) for model in self.models]).requires_grad_(p.requires_grad)
             for name, p in self.models[0].named_parameters()
@@ -156,7 +156,9 @@ class Stacked:
             for name, _ in self.models[0].named_buffers()
         }
         self.device = next(iter(self._parameters.values())).device
-        self._update = Update(self._parameters, members, recipe, rounded=_rounded(self.models[0]))
+        self._optimizer = StackedOptimizer(
+            self._parameters, members, recipe, autocast=_autocast_names(self.models[0])
+        )
         self.notes: list[str] = []
         self._all = torch.vmap(self._one)
         if recipe.compile:
@@ -167,35 +169,35 @@ class Stacked:
         return scores
 
     def set_learning_rate(self, rate: float) -> None:
-        """Of the steps to come."""
-        self._update.set_learning_rate(rate)
+        """Set the learning rate of the next steps."""
+        self._optimizer.set_learning_rate(rate)
 
     def scores(self, x: Tensor) -> Tensor:
         """M×B×classes from M×B×C×H×W."""
         self._skeleton.train(self.models[0].training)
         if not self._skeleton.training:
-            self._update.refresh()  # the weights may have been cut since the last step
-        return self._all(self._update.used, self._buffers, x)
+            self._optimizer.refresh()  # weights may have been pruned since the last step
+        return self._all(self._optimizer.used, self._buffers, x)
 
-    def learn(self, scores: Tensor, slopes: Tensor) -> None:
-        """One step downhill of each member, as that of `Alone`."""
-        used = [p for p in self._update.used.values() if p.requires_grad]
-        self._update(torch.autograd.grad(scores, used, slopes, allow_unused=True))
+    def learn(self, scores: Tensor, score_gradients: Tensor) -> None:
+        """Take one optimizer step of each member, as `Single` does."""
+        used = [p for p in self._optimizer.used.values() if p.requires_grad]
+        self._optimizer(torch.autograd.grad(scores, used, score_gradients, allow_unused=True))
 
-    def changing(self) -> Iterator[Tensor]:
-        """Every tensor that a step writes."""
+    def state_tensors(self) -> Iterator[Tensor]:
+        """Tensors that a step changes."""
         yield from self._buffers.values()
-        yield from self._update.changing()
+        yield from self._optimizer.state_tensors()
 
 
-Network: TypeAlias = Alone | Stacked
+Network: TypeAlias = Single | Stacked
 
 
 def stackable(models: Sequence[nn.Module]) -> bool:
-    """Whether such models can train in one pass, each as if it were alone.
+    """Whether the models can train in one pass, each as if it were alone.
 
-    Convolutions of many models at once are slow, and a model that draws numbers itself would draw others. Tied
-    weights come apart in a stack, and what is no tensor must be the same for all.
+    Stacked convolutions are slow, and dropout would draw other numbers. Tied weights would be separated, and
+    attributes that are no tensors must be equal in all models.
     """
     kinds = (nn.modules.conv._ConvNd, nn.modules.dropout._DropoutNd, nn.RNNBase, nn.MultiheadAttention)
     first = models[0]
@@ -206,8 +208,8 @@ def stackable(models: Sequence[nn.Module]) -> bool:
     return all(_plain_attributes(model) == _plain_attributes(first) for model in models[1:])
 
 
-def _rounded(model: nn.Module) -> set[str]:
-    """Names of what autocast would round in each step, and is kept rounded instead."""
+def _autocast_names(model: nn.Module) -> set[str]:
+    """Names of parameters that autocast would convert in each step; a converted copy is kept instead."""
     return {
         f"{name}.{own}"
         for name, module in model.named_modules()
@@ -216,8 +218,8 @@ def _rounded(model: nn.Module) -> set[str]:
     }
 
 
-def _lies_in_one_piece(parameter: Tensor) -> bool:
-    """Whether it is what the kernels of `palmette.training.gpu.steps` take: float32, each place of memory once."""
+def _has_fused_layout(parameter: Tensor) -> bool:
+    """Whether `palmette.training.gpu.steps` can update `parameter`: float32, in memory without gaps or overlap."""
     size = 1
     for stride, length in sorted(zip(parameter.stride(), parameter.shape, strict=True)):
         if length > 1 and stride != size:
@@ -232,7 +234,7 @@ def _plain_attributes(model: nn.Module) -> list[dict[str, object]]:
 
 
 def compiled(function: Callable[..., Tensor], notes: list[str]) -> Callable[..., Tensor]:
-    """`function` compiled; or as it is, with a note, where that fails."""
+    """Compile `function`; if that fails, keep it as it is and add a note."""
     fast: Any = torch.compile(function, dynamic=False)
     works: list[bool] = []
 
@@ -246,7 +248,7 @@ def compiled(function: Callable[..., Tensor], notes: list[str]) -> Callable[...,
                 if works or isinstance(error, torch.OutOfMemoryError):
                     raise
                 works[:] = [False]
-                notes.append(f"the model cannot be compiled here, and trains as it is: {first_line(error)}")
+                notes.append(f"the model cannot be compiled here and trains without: {first_line(error)}")
         return function(*inputs)
 
     return call
@@ -254,7 +256,7 @@ def compiled(function: Callable[..., Tensor], notes: list[str]) -> Callable[...,
 
 @torch.no_grad()
 def _stack_(tensors: Sequence[Tensor]) -> Tensor:
-    """One tensor of all; each of them becomes a slice of it."""
+    """Stack `tensors`; each becomes a slice of the result."""
     stacked = torch.stack([t.detach() for t in tensors])
     for tensor, part in zip(tensors, stacked, strict=True):
         tensor.data = part

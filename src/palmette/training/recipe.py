@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
+from palmette.measures.parameters import setting
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -14,9 +16,11 @@ if TYPE_CHECKING:
 OptimizerName = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["cosine", "step", "constant"]
 Precision = Literal["float32", "tf32", "bfloat16"]
+TRAINING = "How it is trained"
+"""The heading of these settings in the help."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Recipe:
     r"""Optimizer, schedule, epochs, batch, clipping and precision. The defaults are the paper's.
 
@@ -40,19 +44,21 @@ class Recipe:
     Diao et al. 2023, Table 3; clipping as in the authors' code.
     """
 
-    epochs: int = 200
-    batch: int = 250
-    optimizer: OptimizerName = "sgd"
-    learning_rate: float = 0.1
-    momentum: float = 0.9
-    nesterov: bool = True
-    weight_decay: float = 5e-4
-    schedule: Schedule = "cosine"
-    warm_up: int = 0
-    clip: float | None = 1.0
-    label_smoothing: float = 0.0
-    precision: Precision = "float32"
-    compile: bool = False
+    epochs: int = setting(200, "Of each round.", TRAINING)
+    batch: int = setting(250, "Images per step.", TRAINING)
+    optimizer: OptimizerName = setting("sgd", "sgd, adam or adamw.", TRAINING)
+    learning_rate: float = setting(0.1, "Of the first epoch.", TRAINING)
+    momentum: float = setting(0.9, "Of sgd.", TRAINING)
+    nesterov: bool = setting(True, "Nesterov's momentum, of sgd.", TRAINING)
+    weight_decay: float = setting(5e-4, "Of the optimizer.", TRAINING)
+    schedule: Schedule = setting(
+        "cosine", "cosine, step (a tenth after 1/2 and 3/4 of the epochs) or constant.", TRAINING
+    )
+    warm_up: int = setting(0, "Epochs over which the learning rate rises.", TRAINING)
+    clip: float | None = setting(1.0, "Largest norm of the gradient, or none.", TRAINING)
+    label_smoothing: float = setting(0.0, "Of the cross entropy.", TRAINING)
+    precision: Precision = setting("float32", "float32, tf32 or bfloat16.", TRAINING)
+    compile: bool = setting(False, "torch.compile, which pays from minutes of training on.", TRAINING)
 
     def __post_init__(self) -> None:
         for name, least in (("epochs", 0), ("batch", 1), ("warm_up", 0)):

@@ -1,6 +1,7 @@
-"""Batch normalisation over the images of all processes, as if one had them all.
+"""Batch normalisation over the batches of all workers.
 
-PyTorch's SyncBatchNorm is for GPUs alone, and replaces modules; this is for any device, and for a step.
+PyTorch's SyncBatchNorm works on GPUs only and replaces modules; this works on any device, for the duration of a
+step.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 Add = Callable[[Tensor], Tensor]
-"""Takes a tensor and gives its sum over all processes, in place."""
+"""Sums a tensor over all workers, in place."""
 
 
 @contextmanager
 def synced(add: Add) -> Iterator[None]:
-    """Inside, batch normalisation that trains takes mean and variance over all processes, running ones too."""
+    """Make training batch norms use mean and variance over all workers within this context."""
     kind: Any = _BatchNorm
     alone = kind.forward
 
     def forward(module: Any, x: Tensor) -> Any:
         return _forward(module, add, x) if module.training else alone(module, x)
 
-    # Of the class, not of the modules: a class of one's own that does more than this one still does.
+    # Patch the class, not the modules, so that subclasses keep what they add.
     kind.forward = forward
     try:
         yield
@@ -41,12 +42,12 @@ def _forward(module: Any, add: Add, x: Tensor) -> Tensor:
     shape = [1, -1, *[1] * (x.dim() - 2)]
     here = x.numel() // x.shape[1]
     count = add(torch.full((), float(here), dtype=torch.float64, device=x.device))
-    if here <= 1 and float(count) <= 1:  # as PyTorch says of one process; a GPU is not waited for otherwise
+    if here <= 1 and float(count) <= 1:  # PyTorch's rule; `float` waits for the GPU only here
         raise ValueError("batch normalisation needs more than one value per channel, got a batch of one")
     total: Callable[..., Tensor] = _Sum.apply
     mean = total(wide.sum(others), add) / count
     centred = wide - mean.view(shape)
-    # Not from the sum of squares: their difference would round.
+    # Not from the sum of squares, whose difference loses digits.
     variance = total(centred.square().sum(others), add) / count
     if module.track_running_stats:
         with torch.no_grad():
@@ -61,7 +62,7 @@ def _forward(module: Any, add: Add, x: Tensor) -> Tensor:
 
 
 class _Sum(torch.autograd.Function):
-    """The sum over all processes; each adds to the gradient of all."""
+    """Sum over all workers; the gradient is summed likewise."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, add: Add) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from palmette.training.data import Images, load, validation_split
 from palmette.training.data.augment import PADDING, Preparation, Shifts, shifted
 from palmette.training.data.split import usual_size
-from palmette.training.order import random_bits
+from palmette.training.random_streams import random_bits
 
 
 def pixels(*shape, seed=0):

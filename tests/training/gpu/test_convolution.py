@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from palmette.training.gpu.convolution import make_convolutions_fast
-from palmette.training.members import _lies_in_one_piece
+from palmette.training.gpu.convolution import fuse_convolutions
+from palmette.training.members import _has_fused_layout
 from palmette.training.models import build
 
 
 def changed(model):
-    make_convolutions_fast(model)
+    fuse_convolutions(model)
     return {name for name, module in model.named_modules() if "forward" in vars(module)}
 
 
@@ -46,7 +46,7 @@ def test_a_pool_of_another_kind_does_its_own_work(pool):
     ],
 )
 def test_a_norm_of_another_kind_is_left_alone(norm):
-    assert not make_convolutions_fast(layers(norm=norm))
+    assert not fuse_convolutions(layers(norm=norm))
 
 
 def test_what_stands_twice_or_is_watched_is_left_alone():
@@ -61,16 +61,16 @@ def test_what_stands_twice_or_is_watched_is_left_alone():
 def test_the_first_convolution_of_images_is_a_product():
     assert changed(build("resnet18", shape=(3, 32, 32), classes=10)) == {"stem"}
     assert not changed(nn.Sequential(nn.Conv2d(3, 8, 5), nn.Conv2d(8, 8, 3, padding=1)))
-    assert not make_convolutions_fast(build("mlp", shape=(1, 8, 8), classes=10))
+    assert not fuse_convolutions(build("mlp", shape=(1, 8, 8), classes=10))
 
 
 def test_weights_that_lie_in_one_piece():
     weight = torch.zeros(4, 3, 3, 3)
-    assert _lies_in_one_piece(weight)
-    assert _lies_in_one_piece(weight.to(memory_format=torch.channels_last))
-    assert _lies_in_one_piece(torch.zeros(4, 8, 1, 1).to(memory_format=torch.channels_last))
-    assert _lies_in_one_piece(torch.zeros(()))
-    assert _lies_in_one_piece(torch.zeros(3, 4).T)
-    assert not _lies_in_one_piece(weight[:, :2])
-    assert not _lies_in_one_piece(torch.zeros(3, 1).expand(3, 4))
-    assert not _lies_in_one_piece(weight.double())
+    assert _has_fused_layout(weight)
+    assert _has_fused_layout(weight.to(memory_format=torch.channels_last))
+    assert _has_fused_layout(torch.zeros(4, 8, 1, 1).to(memory_format=torch.channels_last))
+    assert _has_fused_layout(torch.zeros(()))
+    assert _has_fused_layout(torch.zeros(3, 4).T)
+    assert not _has_fused_layout(weight[:, :2])
+    assert not _has_fused_layout(torch.zeros(3, 1).expand(3, 4))
+    assert not _has_fused_layout(weight.double())

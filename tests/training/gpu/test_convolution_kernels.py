@@ -9,7 +9,7 @@ from torch.func import functional_call
 
 import palmette as pm
 from palmette.training.data.images import Images
-from palmette.training.gpu.convolution import make_convolutions_fast
+from palmette.training.gpu.convolution import fuse_convolutions
 from palmette.training.loop import Training, arithmetic, autocast
 from palmette.training.members import Member
 from palmette.training.models import build
@@ -56,16 +56,16 @@ def test_it_is_what_torch_does(make, precision):
     model = model.cuda().to(memory_format=torch.channels_last).train()
     x = torch.randn(64, *shape, device="cuda").contiguous(memory_format=torch.channels_last)
     exact, usual, fast = copy.deepcopy(model).double(), copy.deepcopy(model), copy.deepcopy(model).to("meta")
-    assert make_convolutions_fast(fast)
+    assert fuse_convolutions(fast)
     with arithmetic(precision, torch.device("cuda")), autocast(precision, torch.device("cuda")):
         ours = functional_call(fast, {**dict(model.named_parameters()), **dict(model.named_buffers())}, (x,))
         theirs = usual(x)
     truth = exact(x.double())
-    slopes = torch.randn_like(truth)
+    gradients = torch.randn_like(truth)
     with arithmetic(precision, torch.device("cuda")):
-        found = torch.autograd.grad(ours, list(model.parameters()), slopes.to(ours.dtype), allow_unused=True)
-        others = torch.autograd.grad(theirs, list(usual.parameters()), slopes.to(theirs.dtype))
-    wanted = torch.autograd.grad(truth, list(exact.parameters()), slopes)
+        found = torch.autograd.grad(ours, list(model.parameters()), gradients.to(ours.dtype), allow_unused=True)
+        others = torch.autograd.grad(theirs, list(usual.parameters()), gradients.to(theirs.dtype))
+    wanted = torch.autograd.grad(truth, list(exact.parameters()), gradients)
 
     def far(values, true):
         values, true = values.detach().double(), true.detach().double()
@@ -100,9 +100,9 @@ def test_an_epoch_is_what_torch_s_optimizer_makes_of_it(name, precision):
         optimizer = recipe.make_optimizer(model.parameters())
         for number in range(2):  # the second begins with what the optimizer knows
             training = Training([Member(model, optimizer, 0, masks=pruner.masks)], images, recipe)
-            assert training.network._update is not None
+            assert training.network._fused_optimizer is not None
             if plain:
-                training.network._update = training.network._fast = None
+                training.network._fused_optimizer = training.network._fast = None
                 training.network._used = training.network._parameters
             training.epoch(number)
         assert all(bool((model.get_parameter(n)[~m] == 0).all()) for n, m in pruner.masks.items())

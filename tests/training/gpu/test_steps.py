@@ -111,9 +111,9 @@ def test_a_graph_of_steps_is_the_steps_one_by_one(augmented):
     recipe = Recipe(batch=100)
     (graph,), (eager,) = members("mlp", augmented, recipe, count=1), members("mlp", augmented, recipe, count=1)
     first, second = Training([graph], augmented, recipe), Training([eager], augmented, recipe)
-    second._is_recorded = True  # so that it is not
+    second._is_captured = True  # so that it is not
     assert first.epoch(0) == second.epoch(0)
-    assert first._steps_at_once > 1
+    assert first._steps_per_call > 1
     assert apart(graph, eager) == 0
 
 
@@ -136,7 +136,7 @@ def test_a_model_that_cannot_be_recorded_trains_all_the_same_and_says_so(digits)
     before = copy.deepcopy(model.state_dict())
     assert training.epoch(0)[0].accuracy > training.epoch(1)[0].accuracy - 1
     assert not torch.equal(before["head.weight"], model.head.weight)
-    assert "launched anew each time" in training.notes[0]
+    assert "cannot be captured as a CUDA graph" in training.notes[0]
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
+from palmette.pruning.methods import rank_of
 from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, turns
 from palmette.reports.statistics import Spread
 from palmette.reports.tables import Record, Run, label
 from palmette.reports.words import setting
-from palmette.studies.experiment import BELONGS_TO, OWN_DATA, Experiment, Method
+from palmette.studies.experiment import OWN_DATA, Experiment
 from palmette.studies.paper import MODEL_NAMES
+from palmette.studies.spec import BELONGS_TO
 from palmette.training.recipe import Recipe
 
 Table = list[dict[str, Any]]
@@ -145,6 +147,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
         name: value
         for name, value in every.items()
         if name != "seed"
+        and (name != "saliency" or value)
         and (name not in BELONGS_TO or every[BELONGS_TO[name][0]] in BELONGS_TO[name][1])
         and not (experiment.data == OWN_DATA and name in _UNKNOWN)
     }
@@ -177,7 +180,7 @@ def _order(experiment: Experiment) -> tuple[Any, ...]:
         (name, value if isinstance(value, int | float) else 0, str(value))
         for name, value in settings_of(experiment).items()
     ]
-    return get_args(Method).index(experiment.method), experiment.p, experiment.q, sorted(rest), experiment.seed
+    return rank_of(experiment.method), experiment.p, experiment.q, sorted(rest), experiment.seed
 
 
 def _series(runs: Sequence[Run]) -> tuple[Series, ...]:

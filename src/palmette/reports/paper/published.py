@@ -15,6 +15,7 @@ from palmette.reports.paper.runs import Picture
 from palmette.reports.words import counted
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import PaperFigure
+from palmette.studies.spec import PARAMETERS
 
 Line: TypeAlias = list[tuple[float, float]]  # rounds and values
 Values: TypeAlias = dict[tuple[str, str], Line]  # by panel and method
@@ -171,11 +172,9 @@ def name_in_file(experiment: Experiment) -> str:
     >>> [name_in_file(e) for e in (Experiment(p=1, q=2), Experiment(eta=0.1), Experiment(method="one-shot"))]
     ['sap_p1_q2', 'sap_p0.5_q1_eta0.1', 'one_shot']
     """
-    if experiment.method != "sap":
-        return experiment.method.replace("-", "_")
-    more = {"eta": experiment.eta, "gamma": experiment.gamma}
-    named = {n: v for n, v in more.items() if v != getattr(Experiment, n)}
-    return "_".join(["sap", *(f"{n}{v:g}" for n, v in ({"p": experiment.p, "q": experiment.q} | named).items())])
+    changed = experiment.differences()
+    shown = [n for n in PARAMETERS if n in experiment.in_label or n in changed]
+    return "_".join([experiment.method.replace("-", "_"), *(f"{n}{getattr(experiment, n):g}" for n in shown)])
 
 
 def _parse(text: str, source: str) -> Values:

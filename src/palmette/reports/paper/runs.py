@@ -12,12 +12,14 @@ from palmette.errors import RunDamaged
 from palmette.reports.comparison import name_of
 from palmette.reports.tables import Run
 from palmette.reports.words import counted
-from palmette.studies.experiment import Experiment, slug
+from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir, find_runs
 from palmette.studies.paper import FIGURES, MODEL_NAMES, SEEDS, PaperFigure, rounds_of
 from palmette.studies.record import experiment_of, records_of
+from palmette.studies.settings import slug
+from palmette.studies.spec import OF_METHOD
 
-VARIED = ("method", "p", "q", "eta", "gamma", "beta", "ratio", "scope")
+VARIED = ("method", *OF_METHOD, "scope")
 """What figures vary. A run belongs to a figure whose data, model and variant it has."""
 
 # These end a run and change nothing before its end; whether it is compiled changes rounding alone.

@@ -1,7 +1,7 @@
-"""Convolutions on a GPU with what follows them: batch norm, ReLU and max-pool in as few passes as there can be.
+"""Convolutions on a GPU, with batch norm, ReLU and max-pool fused into as few passes as possible.
 
-A pass over a feature map takes as long as the convolution that made it. Between two convolutions torch makes eight
-passes forward and back, compiled; here there are four, and the map is stored once.
+A pass over a feature map takes as long as a convolution. Between two convolutions, compiled torch makes eight
+passes forward and backward; here there are four, and the map is stored once.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from palmette.training.linear import same, stands_once
+from palmette.training.linear import identity, is_used_once
 
-_FEW_CHANNELS = 4  # of images; libraries are slow with them
-_TILE, _COLUMNS = 64, 64  # of a feature map that a program reads at once
-_PARTS, _FEW = 512, 8  # sums of a channel, and channels, that a program adds up at once
+_FEW_CHANNELS = 4  # of images; libraries are slow for so few
+_TILE, _COLUMNS = 64, 64  # block of a feature map that a program reads
+_PARTS, _FEW = 512, 8  # partial sums, and channels, that a program adds up
 
 
-def make_convolutions_fast(skeleton: nn.Module) -> bool:
-    """Let the convolutions within `skeleton` work with what follows them; whether there are any that can.
+def fuse_convolutions(skeleton: nn.Module) -> bool:
+    """Fuse convolutions of `skeleton` with the layers that follow them; return whether there are any.
 
-    `skeleton` may then be called in training, on a CUDA device with Triton, alone.
+    Afterwards, `skeleton` works only in training mode on a CUDA device with Triton.
     """
     found = False
     for module in skeleton.modules():
@@ -38,18 +38,18 @@ def make_convolutions_fast(skeleton: nn.Module) -> bool:
             if not (norm.affine and norm.track_running_stats and norm.momentum is not None):
                 continue
             pooled = type(pool) is nn.MaxPool2d and _halves(pool)
-            if not stands_once(skeleton, conv, norm, relu, *([pool] if pooled else [])):
+            if not is_used_once(skeleton, conv, norm, relu, *([pool] if pooled else [])):
                 continue
             conv.forward = functools.partial(_convolve, conv, with_bias=False)  # type: ignore[method-assign]
             norm.forward = functools.partial(_normalise, conv, norm, 2 if pooled else 1)  # type: ignore[method-assign]
             for passed in (relu, pool) if pooled else (relu,):
-                passed.forward = same  # type: ignore[method-assign]
+                passed.forward = identity  # type: ignore[method-assign]
             found = True
     return found
 
 
 def _is_plain(conv: nn.Conv2d) -> bool:
-    """3×3, at every pixel, zeros beyond the edge."""
+    """Whether `conv` is 3×3 with stride 1 and zero padding of 1."""
     usual = conv.kernel_size == (3, 3) and conv.stride == conv.dilation == (1, 1) and conv.groups == 1
     return usual and conv.padding in ((1, 1), "same") and conv.padding_mode == "zeros"
 
@@ -71,7 +71,7 @@ def _convolve(conv: nn.Conv2d, x: Tensor, *, with_bias: bool) -> Tensor:
     if torch.is_autocast_enabled(x.device.type):
         dtype = torch.get_autocast_dtype(x.device.type)
         x, weight = x.to(dtype), weight.to(dtype)
-    out: Tensor = _OfImages.apply(x, weight)  # type: ignore[no-untyped-call]
+    out: Tensor = _ImageConvolution.apply(x, weight)  # type: ignore[no-untyped-call]
     return out if bias is None else out + bias.to(out.dtype)[:, None, None]
 
 
@@ -84,8 +84,8 @@ def _normalise(conv: nn.Conv2d, norm: nn.BatchNorm2d, pool: int, z: Tensor) -> T
     return out
 
 
-class _OfImages(torch.autograd.Function):
-    """A 3×3 convolution of images with few channels, as one product of matrices; images have no gradient."""
+class _ImageConvolution(torch.autograd.Function):
+    """3×3 convolution of images with few channels as one matrix product; images need no gradient."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -105,19 +105,19 @@ class _OfImages(torch.autograd.Function):
         return (columns @ flat.T).view(count, height, width, -1).permute(0, 3, 1, 2)
 
     @staticmethod
-    def backward(ctx: Any, slopes: Tensor) -> tuple[None, Tensor]:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[None, Tensor]:
         (columns,) = ctx.saved_tensors
         out, channels = ctx.shape[:2]
-        rows = slopes.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1).reshape(-1, out)
+        rows = gradients.contiguous(memory_format=torch.channels_last).permute(0, 2, 3, 1).reshape(-1, out)
         found = (rows.T @ columns)[:, : 9 * channels]
         return None, found.reshape(out, 3, 3, channels).permute(0, 3, 1, 2)
 
 
 class _NormReluPool(torch.autograd.Function):
-    """Batch norm, ReLU and the largest of each 2×2 window, or of each pixel alone.
+    """Batch norm, ReLU and max-pool of 2×2 or 1×1 windows.
 
-    The bias of the convolution before is not added, for the norm takes the mean off again: it changes the running
-    mean alone, and its gradient is zero.
+    The bias of the preceding convolution is not added, since the norm subtracts the mean: it changes the running
+    mean only, and its gradient is zero.
     """
 
     @staticmethod
@@ -192,31 +192,31 @@ class _NormReluPool(torch.autograd.Function):
         return out
 
     @staticmethod
-    def backward(ctx: Any, slopes: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradients: Tensor) -> tuple[Tensor | None, ...]:
         from palmette.training.gpu import convolution_kernels as kernels
 
         z, tops, found = ctx.saved_tensors
         pool = ctx.pool
-        slopes = slopes.contiguous(memory_format=torch.channels_last)
+        gradients = gradients.contiguous(memory_format=torch.channels_last)
         count, channels, height, width = z.shape
-        down, across = slopes.shape[2:]
+        down, across = gradients.shape[2:]
         blocks, rows, tile = -(-channels // _COLUMNS), count * down * across, _TILE // pool
         chunk, parts = _chunks(rows, blocks)
         sums, products = z.new_empty(2, parts, channels, dtype=torch.float32)
         both = z.new_empty(2, channels, dtype=torch.float32)
         of_z = torch.empty_like(z, memory_format=torch.channels_last)
         with torch.cuda.device(z.device):
-            kernels.slope_sums[(parts, blocks)](
-                tops, slopes, found, sums, products, rows, channels, chunk, ROWS=_TILE, COLUMNS=_COLUMNS
+            kernels.gradient_sums[(parts, blocks)](
+                tops, gradients, found, sums, products, rows, channels, chunk, ROWS=_TILE, COLUMNS=_COLUMNS
             )
             kernels.sums_of_parts[(-(-channels // _FEW),)](
                 sums, products, both, channels, parts, PARTS=_PARTS, COLUMNS=_FEW, num_warps=8
             )
             all_down, all_across = -(-height // pool), -(-width // pool)
             windows = count * all_down * all_across
-            kernels.slopes_before[(-(-windows // tile), blocks)](
+            kernels.input_gradients[(-(-windows // tile), blocks)](
                 z,
-                slopes,
+                gradients,
                 found,
                 both,
                 of_z,
@@ -237,6 +237,6 @@ class _NormReluPool(torch.autograd.Function):
 
 
 def _chunks(rows: int, blocks: int) -> tuple[int, int]:
-    """How many rows a program sums up, and how many programs that makes: enough to keep the device busy."""
+    """Rows per program, and the number of programs: enough to keep the device busy."""
     chunk = _TILE * max(1, -(-rows * blocks // (_PARTS * _TILE)))
     return chunk, -(-rows // chunk)

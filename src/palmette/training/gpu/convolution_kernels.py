@@ -1,6 +1,6 @@
-"""The Triton kernels behind `palmette.training.gpu.convolution`; imported only where Triton is there.
+"""Triton kernels of `palmette.training.gpu.convolution`; imported only where Triton is installed.
 
-Feature maps lie channel by channel within a pixel: they are matrices with a row for each pixel of each image.
+Feature maps are in channels-last order: matrices with a row for each pixel of each image.
 """
 
 # ruff: noqa: ANN001, ANN201, ANN202
@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def columns(x_ptr, out_ptr, rows, height, width, CHANNELS: tl.constexpr, WIDTH: tl.constexpr, ROWS: tl.constexpr):
-    """The 3×3 pixels around each pixel as one row of `WIDTH` values; zero beyond the edge and at the end."""
+    """Write the 3×3 pixels around each pixel as one row of `WIDTH` values, padded with zeros."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     lane = tl.arange(0, WIDTH)
     place, channel = lane // CHANNELS, lane % CHANNELS
@@ -27,12 +27,12 @@ def columns(x_ptr, out_ptr, rows, height, width, CHANNELS: tl.constexpr, WIDTH: 
 
 @triton.jit
 def statistics(z_ptr, means_ptr, squares_ptr, rows, channels, chunk, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Mean, and sum of squares around it, of each channel in each chunk of rows."""
+    """Mean, and sum of squares about it, of each channel in each chunk of rows."""
     part = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     valid = column < channels
     first, last = part * chunk, tl.minimum(rows, (part + 1) * chunk)
-    # Sums are taken around the mean of the first rows, so that they round less.
+    # Sums about the mean of the first rows round less.
     row = first + tl.arange(0, ROWS)
     inside = (row < last)[:, None] & valid[None, :]
     z = tl.load(z_ptr + row.to(tl.int64)[:, None] * channels + column[None, :], mask=inside, other=0.0)
@@ -73,7 +73,7 @@ def normalisation(
     PARTS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Mean and reciprocal deviation of each channel, what they make of weight and bias, and the running ones.
+    """Statistics of each channel, the resulting factor and summand, and the running statistics.
 
     `found` has four rows: mean, reciprocal deviation, and the factor and summand that normalise.
     """
@@ -116,7 +116,7 @@ def normalisation(
 
 @triton.jit
 def _window(row, k: tl.constexpr, down, across, height, width, POOL: tl.constexpr):
-    """Which pixel is the k-th of the window that belongs to each row, and whether there is one."""
+    """Index of the k-th pixel in the window of each row, and whether it is inside the image."""
     y = (row // across % down) * POOL + k // POOL
     x = (row % across) * POOL + k % POOL
     image = row // across // down
@@ -139,7 +139,7 @@ def rectified(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Normalise, ReLU, and the largest of each window, which goes to `tops` as it was before, if there are any."""
+    """Normalise, ReLU and max-pool; with a pool, `tops` gets the maxima before normalisation."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < channels)[None, :]
@@ -151,7 +151,7 @@ def rectified(
         pixel, _ = _window(row, k, down, across, height, width, POOL)
         z = tl.load(z_ptr + pixel[:, None] * channels + column[None, :], mask=inside, other=0.0).to(tl.float32)
         value = z * factor + summand
-        stays = (value <= best) | (best != best)  # what is not a number stays so
+        stays = (value <= best) | (best != best)  # NaN stays NaN
         top = tl.where(stays, top, z)
         best = tl.where(stays, best, value)
     place = row.to(tl.int64)[:, None] * channels + column[None, :]
@@ -162,9 +162,9 @@ def rectified(
 
 
 @triton.jit
-def slope_sums(
+def gradient_sums(
     tops_ptr,
-    slopes_ptr,
+    gradients_ptr,
     found_ptr,
     sums_ptr,
     products_ptr,
@@ -174,7 +174,7 @@ def slope_sums(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Sums of the gradient before the ReLU, and of its products with the normalised values, of each chunk."""
+    """Sums of the gradient before the ReLU, and of its products with normalised values, for each chunk."""
     part = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     valid = column < channels
@@ -189,11 +189,11 @@ def slope_sums(
         row = start + tl.arange(0, ROWS)
         place = row.to(tl.int64)[:, None] * channels + column[None, :]
         inside = (row < last)[:, None] & valid[None, :]
-        slope = tl.load(slopes_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        gradient = tl.load(gradients_ptr + place, mask=inside, other=0.0).to(tl.float32)
         top = tl.load(tops_ptr + place, mask=inside, other=0.0).to(tl.float32)
-        slope = tl.where(top * factor + summand > 0.0, slope, 0.0)
-        total += slope
-        product += slope * (top - mean) * deviation
+        gradient = tl.where(top * factor + summand > 0.0, gradient, 0.0)
+        total += gradient
+        product += gradient * (top - mean) * deviation
     at = part * channels + column
     tl.store(sums_ptr + at, tl.sum(total, 0), mask=valid)
     tl.store(products_ptr + at, tl.sum(product, 0), mask=valid)
@@ -201,7 +201,7 @@ def slope_sums(
 
 @triton.jit
 def sums_of_parts(sums_ptr, products_ptr, found_ptr, channels, parts, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
-    """The gradients of the bias and of the weight, two rows, from those of the chunks."""
+    """Gradients of bias and weight, two rows, from the sums of the chunks."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([PARTS, COLUMNS], tl.float32)
     product = tl.zeros([PARTS, COLUMNS], tl.float32)
@@ -216,9 +216,9 @@ def sums_of_parts(sums_ptr, products_ptr, found_ptr, channels, parts, PARTS: tl.
 
 
 @triton.jit
-def slopes_before(
+def input_gradients(
     z_ptr,
-    slopes_ptr,
+    gradients_ptr,
     found_ptr,
     sums_ptr,
     out_ptr,
@@ -235,7 +235,7 @@ def slopes_before(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The gradient with respect to what was normalised. Here windows at an edge may be smaller; they have none."""
+    """Gradient of the input of the norm. Incomplete windows at an edge get none from the pool."""
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     valid = column < channels
@@ -250,7 +250,7 @@ def slopes_before(
     image = (row // across // down).to(tl.int64)
     place = ((image * pooled_down + y) * pooled_across + x)[:, None] * channels + column[None, :]
     inside = whole[:, None] & valid[None, :]
-    slope = tl.load(slopes_ptr + place, mask=inside, other=0.0).to(tl.float32)
+    gradient = tl.load(gradients_ptr + place, mask=inside, other=0.0).to(tl.float32)
     best = tl.zeros([ROWS, COLUMNS], tl.float32)
     which = tl.full([ROWS, COLUMNS], -1, tl.int32)
     for k in tl.static_range(POOL * POOL):
@@ -264,6 +264,6 @@ def slopes_before(
         own = ((row < rows) & there)[:, None] & valid[None, :]
         at = pixel[:, None] * channels + column[None, :]
         z = tl.load(z_ptr + at, mask=own, other=0.0).to(tl.float32)
-        given = tl.where((which == k) & inside, slope, 0.0)
+        given = tl.where((which == k) & inside, gradient, 0.0)
         found = factor * (given - of_sum - (z - mean) * deviation * of_product)
         tl.store(out_ptr + at, found.to(out_ptr.dtype.element_ty), mask=own)

@@ -1,4 +1,4 @@
-"""Steps of training as one CUDA graph: recorded once, replayed without work for the host."""
+"""Training steps as one CUDA graph: captured once, replayed with little work for the host."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor
 
 from palmette.errors import first_line
 
-_WARM_UP = 3  # steps, in which libraries choose their algorithms and allocate what they keep
+_WARM_UP = 3  # steps, in which libraries choose algorithms and allocate workspace
 
 
 def captured(
     step: Callable[[], None], state: Callable[[], Iterable[Tensor]], *, device: torch.device, repeats: int = 1
 ) -> tuple[Callable[[], None], int, str | None]:
-    """`step` as a graph of the CUDA `device`, or as it is where it cannot be recorded.
+    """Capture `step` as a graph of the CUDA `device`; return `step` itself if that fails.
 
     Args:
-        step: reads and writes tensors in place; nothing in it waits for the device.
-        state: all tensors that `step` changes; after recording they are what they were before. One that `step`
-            itself has created, such as a momentum, becomes zero.
-        repeats: how many steps one graph does: between two graphs the device rests for some microseconds.
+        step: reads and writes tensors in place, without synchronisation.
+        state: all tensors that `step` changes; they are restored after the capture. Tensors that `step` creates,
+            such as momentum, become zero.
+        repeats: steps per graph; the device pauses some microseconds between two graphs.
 
     Returns:
-        What to call; how many steps it does, one if it is no graph; why it is none, if so.
+        The function to call, the steps it takes per call, and why there is no graph, or None.
     """
     before = {id(tensor): tensor.detach().clone() for tensor in state()}
 
@@ -42,10 +42,10 @@ def captured(
     try:
         with torch.cuda.stream(side):
             for number in range(_WARM_UP):
-                with _no_waiting(number == _WARM_UP - 1):
+                with _no_synchronisation(number == _WARM_UP - 1):
                     step()
                 restore()
-            graph = _recorded(step, repeats)
+            graph = _graph_of(step, repeats)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -57,8 +57,8 @@ def captured(
 
 
 @contextmanager
-def _no_waiting(forbidden: bool) -> Iterator[None]:
-    """Raise where the host would wait for the device: in a recording, that could not be mended."""
+def _no_synchronisation(forbidden: bool) -> Iterator[None]:
+    """Raise if the host would wait for the device, since a failed capture cannot be undone."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error" if forbidden else before)
     try:
@@ -67,7 +67,7 @@ def _no_waiting(forbidden: bool) -> Iterator[None]:
         torch.cuda.set_sync_debug_mode(before)
 
 
-def _recorded(step: Callable[[], None], times: int) -> torch.cuda.CUDAGraph:
+def _graph_of(step: Callable[[], None], times: int) -> torch.cuda.CUDAGraph:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
         for _ in range(times):

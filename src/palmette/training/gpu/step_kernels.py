@@ -1,4 +1,4 @@
-"""The Triton kernels behind `palmette.training.gpu.steps`; imported only where Triton is there."""
+"""Triton kernels of `palmette.training.gpu.steps`; imported only where Triton is installed."""
 
 # ruff: noqa: ANN001, ANN201
 # mypy: ignore-errors
@@ -27,7 +27,7 @@ def prepare(
     CHANNELS_LAST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Fetch the images and labels of a batch of each member, flip and crop, and look the pixels up in a table."""
+    """Gather images and labels of a batch of each member, flip, crop, and look up the pixels in a table."""
     one = tl.program_id(0)
     member, number = one // batch, one % batch
     place = member.to(tl.int64) * count + tl.load(place_ptr) + number
@@ -65,7 +65,7 @@ def prepare(
 def losses(
     scores_ptr,
     answers_ptr,
-    slopes_ptr,
+    gradients_ptr,
     totals_ptr,
     smoothing,
     batch,
@@ -77,7 +77,7 @@ def losses(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """Cross entropy of each member: add its sum and how many are right to the totals, and write its slope."""
+    """Cross entropy of each member: add its sum and the right answers to the totals, and write its gradient."""
     member = tl.program_id(0)
     column = tl.arange(0, COLUMNS)[None, :]
     valid = column < classes
@@ -99,12 +99,12 @@ def losses(
         of_answer = tl.sum(tl.where(is_answer, logarithm, 0.0), 1)
         each = -(1.0 - smoothing) * of_answer - smoothing / classes * tl.sum(logarithm, 1)
         loss += tl.where(there, each, 0.0)
-        # The first of the largest, as `argmax` on most devices has it.
+        # The first of equal maxima, as `argmax` returns on most devices.
         first = tl.min(tl.where(score == top[:, None], column, COLUMNS), 1)
         right += (there & (first == answer)).to(tl.int32)
         target = tl.where(is_answer, 1.0 - smoothing, 0.0) + smoothing / classes
-        slope = (power / sum[:, None] - target) / batch
-        tl.store(slopes_ptr + place, slope.to(slopes_ptr.dtype.element_ty), mask=inside)
+        gradient = (power / sum[:, None] - target) / batch
+        tl.store(gradients_ptr + place, gradient.to(gradients_ptr.dtype.element_ty), mask=inside)
     total = totals_ptr + member
     tl.store(total, tl.load(total) + tl.sum(loss, 0).to(tl.float64))
     total += members
@@ -113,7 +113,7 @@ def losses(
 
 @triton.jit
 def add_bias(out_ptr, bias_ptr, size, rows, columns, BIAS: tl.constexpr, RELU: tl.constexpr, BLOCK: tl.constexpr):
-    """Add each member's bias to its rows, and put zero in place of what is negative."""
+    """Add each member's bias to its rows, and apply ReLU."""
     lane = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = lane < size
     value = tl.load(out_ptr + lane, mask=inside, other=0.0).to(tl.float32)
@@ -121,13 +121,13 @@ def add_bias(out_ptr, bias_ptr, size, rows, columns, BIAS: tl.constexpr, RELU: t
         bias = lane // columns // rows * columns + lane % columns
         value += tl.load(bias_ptr + bias, mask=inside, other=0.0).to(tl.float32)
     if RELU:
-        value = tl.where(value < 0.0, 0.0, value)  # what is not a number stays so
+        value = tl.where(value < 0.0, 0.0, value)  # NaN stays NaN
     tl.store(out_ptr + lane, value.to(out_ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def slopes_of_bias(
-    slopes_ptr,
+def bias_gradients(
+    gradients_ptr,
     out_ptr,
     masked_ptr,
     bias_ptr,
@@ -137,7 +137,7 @@ def slopes_of_bias(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):
-    """The gradient before a ReLU from the one after it, and its sum over the rows of each member."""
+    """Gradient before a ReLU from the gradient after it, and its sum over the rows of each member."""
     member = tl.program_id(0)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
@@ -145,19 +145,19 @@ def slopes_of_bias(
         row = start + tl.arange(0, ROWS)
         inside = (row < rows)[:, None] & (column < columns)[None, :]
         place = (member.to(tl.int64) * rows + row[:, None]) * columns + column[None, :]
-        slope = tl.load(slopes_ptr + place, mask=inside, other=0.0).to(tl.float32)
+        gradient = tl.load(gradients_ptr + place, mask=inside, other=0.0).to(tl.float32)
         if RELU:
             out = tl.load(out_ptr + place, mask=inside, other=0.0).to(tl.float32)
-            slope = tl.where(out > 0.0, slope, 0.0)
-            tl.store(masked_ptr + place, slope.to(masked_ptr.dtype.element_ty), mask=inside)
-        total += slope
+            gradient = tl.where(out > 0.0, gradient, 0.0)
+            tl.store(masked_ptr + place, gradient.to(masked_ptr.dtype.element_ty), mask=inside)
+        total += gradient
     sums = tl.sum(total, 0).to(bias_ptr.dtype.element_ty)
     tl.store(bias_ptr + member * columns + column, sums, mask=column < columns)
 
 
 @triton.jit
 def squares(gradients, masks, firsts, sizes, sums_ptr, blocks, MASKED: tl.constexpr, BLOCK: tl.constexpr):
-    """The sum of squares of each block of each member's gradients, of which there are several tensors."""
+    """Sum of squares of each block of each member's gradients, over several tensors."""
     member, block = tl.program_id(0), tl.program_id(1)
     for i in tl.static_range(len(gradients)):
         lane = (block - firsts[i]) * BLOCK + tl.arange(0, BLOCK)
@@ -172,7 +172,7 @@ def squares(gradients, masks, firsts, sizes, sums_ptr, blocks, MASKED: tl.conste
 
 @triton.jit
 def clipping(sums_ptr, scale_ptr, clip_ptr, blocks, BLOCK: tl.constexpr):
-    """What each member's gradient is multiplied with, so that its norm is at most `clip`."""
+    """Factor of each member's gradient that limits its norm to `clip`."""
     member = tl.program_id(0)
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, blocks, BLOCK):
@@ -180,7 +180,7 @@ def clipping(sums_ptr, scale_ptr, clip_ptr, blocks, BLOCK: tl.constexpr):
         total += tl.load(sums_ptr + member * blocks + lane, mask=lane < blocks, other=0.0)
     norm = tl.sqrt_rn(tl.sum(total, 0))
     scale = tl.load(clip_ptr) / (norm + 1e-6)
-    # A gradient that is not finite makes its member so, as it would alone.
+    # A gradient that is not finite affects only its member.
     tl.store(scale_ptr + member, tl.where(scale > 1.0, 1.0, scale))
 
 
@@ -203,7 +203,7 @@ def sgd(
     NESTEROV: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Mask, clip, decay, momentum and step of several parameters of each member; and copies in another dtype."""
+    """Mask, clip, decay, momentum and step of several parameters of each member, and copies in another dtype."""
     member, block = tl.program_id(0), tl.program_id(1)
     for i in tl.static_range(len(gradients)):
         lane = (block - firsts[i]) * BLOCK + tl.arange(0, BLOCK)

@@ -1,4 +1,4 @@
-"""Batches and steps of many members on a CUDA device, each in one pass over its data, with Triton."""
+"""Fused batch preparation, loss, bias and SGD of many members on a CUDA device, with Triton."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def prepare(
     padding: int,
     channels_last: bool,
 ) -> tuple[Tensor, Tensor]:
-    """The next `batch` images of each member, M×B×C×H×W, flipped, cropped and looked up; and their labels.
+    """Next `batch` images of each member, M×B×C×H×W, flipped, cropped and normalised, and their labels.
 
-    `table` is what `Preparation` makes of each of the 256 values of a pixel, C×256.
+    `table`, C×256, holds what `Preparation` returns for each of the 256 values of a pixel.
     """
     from palmette.training.gpu import step_kernels as kernels
 
@@ -67,20 +67,20 @@ def prepare(
 
 
 def add_losses(scores: Tensor, answers: Tensor, totals: Tensor, *, smoothing: float) -> Tensor:
-    """Add the cross entropy and the number of right answers of each member to `totals`; the slope of its mean."""
+    """Add each member's cross entropy and number of right answers to `totals`; return the gradient of its mean."""
     from palmette.training.gpu import step_kernels as kernels
 
-    slopes = torch.empty_like(scores)
-    if slopes.stride() != scores.stride():  # it has gaps, or shares places
+    gradients = torch.empty_like(scores)
+    if gradients.stride() != scores.stride():  # `scores` has gaps or overlaps
         scores = scores.contiguous()
-        slopes = torch.empty_like(scores)
+        gradients = torch.empty_like(scores)
     members, batch, classes = scores.shape
     columns = max(16, 1 << (classes - 1).bit_length())
     with torch.cuda.device(scores.device):
         kernels.losses[(members,)](
             scores,
             answers,
-            slopes,
+            gradients,
             totals,
             smoothing,
             batch,
@@ -91,11 +91,11 @@ def add_losses(scores: Tensor, answers: Tensor, totals: Tensor, *, smoothing: fl
             COLUMNS=columns,
             num_warps=8,
         )
-    return slopes
+    return gradients
 
 
 def add_bias_(out: Tensor, bias: Tensor | None, *, relu: bool) -> None:
-    """Add each member's bias, M×columns, to its rows, M×rows×columns; and make zero what is negative, if asked."""
+    """Add each member's bias, M×columns, to its rows, M×rows×columns, and apply ReLU if `relu`."""
     from palmette.training.gpu import step_kernels as kernels
 
     if bias is None and not relu:
@@ -114,23 +114,23 @@ def add_bias_(out: Tensor, bias: Tensor | None, *, relu: bool) -> None:
 
 
 FEW_ROWS = 2048
-"""Up to which `slopes_of_bias` is faster than several kernels of torch's."""
+"""Number of rows up to which `bias_gradients` is faster than several kernels of torch."""
 
 
-def slopes_of_bias(slopes: Tensor, out: Tensor | None, *, needed: bool) -> tuple[Tensor, Tensor | None]:
-    """What `slopes` are before the ReLU that gave `out`, if there was one; and their sums over rows, if needed."""
+def bias_gradients(gradients: Tensor, out: Tensor | None, *, needed: bool) -> tuple[Tensor, Tensor | None]:
+    """Gradients before the ReLU that gave `out`, if there was one, and their sums over rows, if `needed`."""
     from palmette.training.gpu import step_kernels as kernels
 
     if out is None and not needed:
-        return slopes, None
-    slopes = slopes.contiguous()
-    members, rows, columns = slopes.shape
-    masked = slopes if out is None else torch.empty_like(slopes)
-    of_bias = slopes.new_empty(members, columns)
-    with torch.cuda.device(slopes.device):
-        kernels.slopes_of_bias[(members, -(-columns // 32))](
-            slopes,
-            slopes if out is None else out,
+        return gradients, None
+    gradients = gradients.contiguous()
+    members, rows, columns = gradients.shape
+    masked = gradients if out is None else torch.empty_like(gradients)
+    of_bias = gradients.new_empty(members, columns)
+    with torch.cuda.device(gradients.device):
+        kernels.bias_gradients[(members, -(-columns // 32))](
+            gradients,
+            gradients if out is None else out,
             masked,
             of_bias,
             rows,
@@ -142,18 +142,18 @@ def slopes_of_bias(slopes: Tensor, out: Tensor | None, *, needed: bool) -> tuple
     return masked, of_bias if needed else None
 
 
-_TENSORS = 8  # that one launch treats; the kernel is written out for each of them
+_TENSORS = 8  # per launch; the kernel is unrolled over them
 
 
-class Step:
+class FusedSGD:
     """Mask, clip and SGD of stacked parameters, in two passes over the gradients.
 
     Args:
-        parameters: by name, float32, stacked along the first dimension, without gaps.
-        copies: of some of them in another dtype, written along.
-        momenta: of each, or none.
-        masks: uint8, of those that have pruned weights.
-        recipe: the numbers of SGD.
+        parameters: by name, float32, stacked along the first dimension, contiguous.
+        copies: of some parameters in another dtype, updated as well.
+        momenta: of each parameter, or none.
+        masks: uint8, of parameters with pruned weights.
+        recipe: the settings of SGD.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class Step:
         self._recipe = recipe
         first = next(iter(parameters.values()))
         self._members, self._device = len(first), first.device
-        # Numbers go to the kernels in a tensor; as arguments each new value would be compiled anew.
+        # A tensor, because Triton would compile a kernel for each new value of an argument.
         self._numbers = torch.tensor(
             [recipe.weight_decay, recipe.momentum, recipe.clip or 0.0], device=self._device
         )
@@ -177,7 +177,7 @@ class Step:
         self._scale = torch.ones(self._members, device=self._device)
 
     def __call__(self, gradients: Mapping[str, Tensor], rate: Tensor) -> None:
-        """Step with `rate`, a number on the device; gradients lie as the parameters do, maybe in another dtype."""
+        """Take a step with `rate`, a scalar on the device; gradients have the strides of the parameters."""
         from palmette.training.gpu import step_kernels as kernels
 
         names = list(gradients)
@@ -219,7 +219,7 @@ class Step:
                 )
 
     def _tensors(self, names: Sequence[str], gradients: Mapping[str, Tensor]) -> tuple[dict[str, Any], int]:
-        """What kernels want to know of the parameters with these `names`, and how many blocks they have in all."""
+        """Kernel arguments for the parameters with these `names`, and their total number of blocks."""
         sizes = [self._parameters[name][0].numel() for name in names]
         ends = list(itertools.accumulate(-(-size // _BLOCK) for size in sizes))
         own = [self._parameters[name] for name in names]
@@ -235,5 +235,5 @@ class Step:
 
 
 def _bits(names: Sequence[str], among: Collection[str]) -> int:
-    """Bit i says whether the i-th of the `names` is `among` them."""
+    """Bit i is set if the i-th of `names` is in `among`."""
     return sum((name in among) << i for i, name in enumerate(names))

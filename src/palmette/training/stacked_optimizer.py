@@ -1,4 +1,4 @@
-"""One step of the optimizer for members that are stacked: mask, clip, SGD or Adam, each member for itself."""
+"""Optimizer of stacked members: mask, clip, then SGD or Adam, each member separately."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
     from palmette.training.members import Member
 
 
-class Update:
-    """The same step as `torch.optim` would do for each member by itself, after masking and clipping its gradient.
+class StackedOptimizer:
+    """Masks and clips gradients, then takes the step of `torch.optim` for each member.
 
-    What the members' optimizers know, such as a momentum, becomes a slice of what is stacked here.
+    State of the members' optimizers, such as momentum, becomes slices of the tensors stacked here.
 
     Args:
-        parameters: by name, stacked along the first dimension, without gaps.
-        members: whose parameters they are, with their optimizers and masks.
-        recipe: for the optimizer and its numbers.
-        rounded: names of what the forward pass may read in bfloat16, if that is the recipe's precision.
+        parameters: by name, stacked along the first dimension, contiguous.
+        members: owners of the parameters, with their optimizers and masks.
+        recipe: the optimizer and its settings.
+        autocast: names of parameters that the forward pass may read in bfloat16, if that is the recipe's
+        precision.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Update:
         members: Sequence[Member],
         recipe: Recipe,
         *,
-        rounded: Collection[str],
+        autocast: Collection[str],
     ) -> None:
         self.recipe = recipe
         self._parameters = {name: p for name, p in parameters.items() if p.requires_grad}
@@ -43,13 +44,13 @@ class Update:
         keys = ["exp_avg", "exp_avg_sq"]
         if recipe.optimizer == "sgd":
             keys = ["momentum_buffer"] if recipe.momentum else []
-        self._known = {
-            name: [_known(name, members, key, p) for key in keys] for name, p in self._parameters.items()
+        self._state = {
+            name: [_stack_state(name, members, key, p) for key in keys] for name, p in self._parameters.items()
         }
         self._steps = {}
         if recipe.optimizer != "sgd":
             self._steps = {
-                name: _known(name, members, "step", torch.zeros(len(members), device=first.device))
+                name: _stack_state(name, members, "step", torch.zeros(len(members), device=first.device))
                 for name in self._parameters
             }
         self._masks = {}
@@ -61,40 +62,40 @@ class Update:
                     if mask is not None:
                         part.copy_(mask)
                 self._masks[name] = kept
-        # What the forward pass reads: in bfloat16 a copy of the weights, which the step keeps up to date.
+        # In bfloat16 the forward pass reads a copy of the weights, which the step updates.
         self._copies: dict[str, Tensor] = {}
-        self._fused: fused.Step | None = None
+        self._fused: fused.FusedSGD | None = None
         if first.is_cuda and recipe.optimizer == "sgd" and triton_is_there():
             if recipe.precision == "bfloat16":
-                copied = {name: p for name, p in self._parameters.items() if name in rounded}
+                copied = {name: p for name, p in self._parameters.items() if name in autocast}
                 self._copies = {name: p.detach().bfloat16().requires_grad_() for name, p in copied.items()}
-            self._fused = fused.Step(self._parameters, self._copies, self._known, self._masks, recipe)
+            self._fused = fused.FusedSGD(self._parameters, self._copies, self._state, self._masks, recipe)
         self.used = {**parameters, **self._copies}
 
     def set_learning_rate(self, rate: float) -> None:
-        """In place, as a recorded step needs it."""
+        """Set the learning rate in place, where a CUDA graph reads it."""
         self._rate.fill_(rate)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Bring the copies up to date with the weights."""
+        """Update the bfloat16 copies from the weights."""
         for name, copy in self._copies.items():
             copy.copy_(self._parameters[name])
 
-    def changing(self) -> Iterator[Tensor]:
-        """Every tensor that a step writes."""
+    def state_tensors(self) -> Iterator[Tensor]:
+        """Tensors that a step changes."""
         yield from self._parameters.values()
         yield from self._copies.values()
-        for known in self._known.values():
-            yield from known
+        for tensors in self._state.values():
+            yield from tensors
         yield from self._steps.values()
 
     @torch.no_grad()
     def __call__(self, gradients: Sequence[Tensor | None]) -> None:
-        """Step; `gradients` belong to those of `used` that are trained, in their order."""
+        """Take a step; `gradients` are of the trained parameters in `used`, in their order."""
         found = {n: g for n, g in zip(self._parameters, gradients, strict=True) if g is not None}
         if self._fused is not None:
-            self._fused({n: laid_out_like(self._parameters[n], g) for n, g in found.items()}, self._rate)
+            self._fused({n: with_layout_of(self._parameters[n], g) for n, g in found.items()}, self._rate)
             return
         found = {name: g.to(self._parameters[name].dtype) for name, g in found.items()}
         for name, mask in self._masks.items():
@@ -103,7 +104,7 @@ class Update:
         if self.recipe.clip is not None:
             norms = torch.stack([torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in found.values()])
             scale = (self.recipe.clip / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-            found = {name: g * _beside(scale, g) for name, g in found.items()}
+            found = {name: g * _per_member(scale, g) for name, g in found.items()}
         for name, gradient in found.items():
             if self.recipe.optimizer == "sgd":
                 self._sgd(name, gradient)
@@ -113,14 +114,14 @@ class Update:
     def _sgd(self, name: str, gradient: Tensor) -> None:
         recipe, parameter = self.recipe, self._parameters[name]
         gradient = gradient.add(parameter, alpha=recipe.weight_decay)
-        for momentum in self._known[name]:
+        for momentum in self._state[name]:
             momentum.mul_(recipe.momentum).add_(gradient)
             gradient = gradient.add_(momentum, alpha=recipe.momentum) if recipe.nesterov else momentum
         parameter.sub_(gradient * self._rate)
 
     def _adam(self, name: str, gradient: Tensor) -> None:
         recipe, parameter, betas = self.recipe, self._parameters[name], (0.9, 0.999)
-        first, second = self._known[name]
+        first, second = self._state[name]
         step = self._steps[name].add_(1)
         if recipe.optimizer == "adamw":
             parameter.mul_(1 - self._rate * recipe.weight_decay)
@@ -128,26 +129,26 @@ class Update:
             gradient = gradient.add(parameter, alpha=recipe.weight_decay)
         first.lerp_(gradient, 1 - betas[0])
         second.mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-        scale = _beside(self._rate / (1 - betas[0] ** step), gradient)
-        root = second.sqrt() / _beside((1 - betas[1] ** step).sqrt(), gradient)
+        scale = _per_member(self._rate / (1 - betas[0] ** step), gradient)
+        root = second.sqrt() / _per_member((1 - betas[1] ** step).sqrt(), gradient)
         parameter.sub_(scale * first / root.add_(1e-8))
 
 
-def laid_out_like(parameter: Tensor, values: Tensor) -> Tensor:
-    """`values` in the order in memory that the parameter has, as one kernel for all parameters wants it."""
+def with_layout_of(parameter: Tensor, values: Tensor) -> Tensor:
+    """`values` with the strides of `parameter`, as the fused kernel needs them."""
     if values.stride() == parameter.stride():
         return values
-    # Not `empty_like`, which has other strides where a dimension has one entry.
-    same = torch.empty_strided(parameter.shape, parameter.stride(), dtype=values.dtype, device=values.device)
-    return same.copy_(values)
+    # Not `empty_like`, whose strides differ where a dimension has size 1.
+    copy = torch.empty_strided(parameter.shape, parameter.stride(), dtype=values.dtype, device=values.device)
+    return copy.copy_(values)
 
 
-def _beside(per_member: Tensor, values: Tensor) -> Tensor:
+def _per_member(per_member: Tensor, values: Tensor) -> Tensor:
     return per_member.view(-1, *(1,) * (values.dim() - 1))
 
 
-def _known(name: str, members: Sequence[Member], key: str, like: Tensor) -> Tensor:
-    """What the members' optimizers know of a parameter under `key`, stacked; zeros where they know nothing."""
+def _stack_state(name: str, members: Sequence[Member], key: str, like: Tensor) -> Tensor:
+    """Stack the members' optimizer state `key` of a parameter; zeros where there is none."""
     stacked = torch.zeros_like(like, requires_grad=False)
     for part, member in zip(stacked, members, strict=True):
         state = member.optimizer.state[member.model.get_parameter(name)]

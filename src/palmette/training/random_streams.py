@@ -1,8 +1,7 @@
-"""The random order of the images and what is drawn for each: functions of a few numbers, alike on every device.
+"""Counter-based random numbers for data order and augmentation, the same on every device.
 
-A generator of torch gives other numbers on a GPU than on a CPU, and one stream for each model. Here entry i of a
-stream is a hash of its key and i, so that the streams of many models are one tensor, and nothing has a state that
-would have to be saved.
+Torch's generators differ between CPU and GPU and have a state to save. Here entry i of a stream is a hash of its
+key and i, so that the streams of many members are one tensor.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ _FACTORS = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 _LAST_SHIFT = 31
 
 
-def mixed(*numbers: int) -> int:
-    """One key below 2^63 from several numbers, so that neighbours share nothing.
+def mix(*numbers: int) -> int:
+    """Hash several numbers to a key below 2^63, unrelated for neighbouring numbers.
 
-    >>> mixed(0, 0, 1) == mixed(0, 1, 0)
+    >>> mix(0, 0, 1) == mix(0, 1, 0)
     False
 
     Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators", the finaliser of SplitMix64.
@@ -36,12 +35,12 @@ def mixed(*numbers: int) -> int:
 
 
 def random_bits(keys: Sequence[int], count: int, *, device: torch.device | str = "cpu") -> Tensor:
-    """For each key `count` integers from 0 to 2^63 - 1, evenly distributed: SplitMix64 started at the key.
+    """`count` uniform integers from 0 to 2^63 - 1 for each key: SplitMix64 seeded with the key.
 
-    >>> random_bits([7], 2).tolist() == [[mixed(7), mixed(7 + _GOLDEN)]]
+    >>> random_bits([7], 2).tolist() == [[mix(7), mix(7 + _GOLDEN)]]
     True
     """
-    # int64 multiplication wraps around like that of unsigned integers; a shift must be kept from copying the sign.
+    # int64 multiplication wraps around as unsigned does; the mask removes the sign that a shift copies.
     steps = torch.arange(1, count + 1, device=device) * _signed(_GOLDEN)
     state = torch.tensor([_signed(key) for key in keys], device=device)[:, None] + steps
     for shift, factor in _FACTORS:
@@ -52,12 +51,12 @@ def random_bits(keys: Sequence[int], count: int, *, device: torch.device | str =
 
 
 def random_order(keys: Sequence[int], count: int, *, device: torch.device | str = "cpu") -> Tensor:
-    """For each key a permutation of 0 … count - 1.
+    """Permutation of 0 … count - 1 for each key.
 
     >>> random_order([1, 2], 5).tolist()
     [[0, 1, 4, 3, 2], [0, 2, 1, 3, 4]]
     """
-    # The index is written into the low bits, because sorting values is many times faster than finding their order.
+    # The index is in the low bits, because sorting values is many times faster than argsort.
     low = 2 ** max(1, count - 1).bit_length() - 1
     tagged: Tensor = random_bits(keys, count, device=device) & ~low | torch.arange(count, device=device)
     if tagged.device.type == "cpu":

@@ -1,0 +1,125 @@
+"""Settings as text: TOML, seeds, stop rules, and names that are safe for files. Imports no torch."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+import tomllib
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import Field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from palmette.measures.parameters import as_number, is_number
+
+if TYPE_CHECKING:
+    from palmette.pruning.stopping import AccuracyDrops, StopRule
+
+_KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+
+
+def typed(field: Field[Any], value: Any) -> object:
+    """`value` as Python's own type of the field, if it is of that kind; "none" where None is allowed."""
+    name, kind = field.name, float if field.default is None else cast(Any, type(field.default))
+    optional = field.default is None or "None" in str(field.type)
+    if optional and (value is None or value == "none"):
+        return None
+    number = kind in (int, float) and not isinstance(value, bool) and is_number(value, whole=kind is int)
+    if not (number or (kind in (bool, str) and isinstance(value, kind))):
+        raise TypeError(f"{name} must be {_KINDS[kind]}, got {name}={value!r}")
+    if kind is float and not math.isfinite(as_number(value)):
+        raise ValueError(f"{name} must be finite, got {name}={value!r}")
+    if kind is int and not 0 <= value < 2**63:  # what TOML promises to carry
+        raise ValueError(f"{name} must be at least 0 and below 2**63, got {name}={value!r}")
+    if kind is str and any(unicodedata.category(c) in ("Cc", "Cs") for c in value):
+        raise ValueError(f"{name} must be text without control characters, got {name}={value!r}")
+    return kind(value) + 0 if number else value  # + 0: -0.0 is 0.0
+
+
+def toml_at(text_or_path: str | Path) -> tuple[str, dict[str, Any]]:
+    """Where TOML was found, for an error to say, and what it holds."""
+    text, place = str(text_or_path), ""
+    try:
+        if isinstance(text_or_path, Path) or re.fullmatch(r".*\.toml", text):
+            place = f"{text_or_path}: "
+            if not Path(text_or_path).is_file():
+                raise FileNotFoundError(
+                    f"no experiment at {text!r}: a TOML file with settings, such as `epochs = 20`"
+                )
+            text = Path(text_or_path).read_text(encoding="utf-8-sig")  # some editors begin with a mark
+        return place, tomllib.loads(text)
+    except ValueError as error:  # text that is no TOML, or no text
+        raise placed(place, error) from error
+
+
+def placed(place: str, error: Exception) -> Exception:
+    """An error of the same kind that says first where it was found.
+
+    >>> placed("grid.toml: ", ValueError("p is missing"))
+    ValueError('grid.toml: p is missing')
+    """
+    if isinstance(error, UnicodeDecodeError):
+        return ValueError(f"{place}this file is no text in UTF-8; save it as UTF-8")
+    return (TypeError if isinstance(error, TypeError) else ValueError)(f"{place}{error}")
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """What may have been meant by a name that no setting has, in words: the nearest, or all where none is near.
+
+    >>> nearest("epoch", ["epochs", "p"]), nearest("lr", ["epochs", "p"])
+    ("the nearest is 'epochs'", 'there are epochs, p')
+    """
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    return f"the nearest is {near[0]!r}" if near else f"there are {', '.join(known)}"
+
+
+def seeds(text: str) -> list[int]:
+    """Seeds as written on the command line.
+
+    >>> seeds("0..3,7")
+    [0, 1, 2, 3, 7]
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*([0-9]{1,99})\s*(?:\.\.\s*([0-9]{1,99})\s*)?", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
+        if not 0 <= last - first < 100_000:
+            rule = "seeds must be numbers or rising ranges of up to 100,000, as 0..3,7"
+            raise ValueError(f"{rule}, got {part!r} in {text!r}")
+        found += range(first, last + 1)
+    return list(dict.fromkeys(found))
+
+
+def stop_rules(text: str) -> dict[str, StopRule | AccuracyDrops]:
+    """Rules by the text that stands for them: "index-turns-up" is read as "index-turns-up:2"."""
+    if not text.strip():
+        return {}
+    from palmette.pruning.stopping import AccuracyDrops, AtDensity, IndexTurnsUp, SmallCut
+
+    # Name -> rule, how its number is read, an example of it. `AfterSteps` is what `rounds` says.
+    known: dict[str, tuple[Callable[[Any], Any], Callable[[str], float], str]] = {
+        "index-turns-up": (IndexTurnsUp, int, "2"),
+        "small-cut": (SmallCut, float, "0.01"),
+        "density": (AtDensity, float, "0.05"),
+        "accuracy-drops": (AccuracyDrops, float, "0.01"),
+    }
+    found: dict[str, StopRule | AccuracyDrops] = {}
+    for part in text.split(","):
+        name, colon, number = (s.strip() for s in part.partition(":"))
+        if name not in known:
+            raise ValueError(f"stop must be made of {', '.join(known)}, got {part.strip()!r} in stop={text!r}")
+        rule, read, example = known[name]
+        try:
+            value = read(number if colon or name not in ("index-turns-up", "small-cut") else example) + 0
+            found[f"{name}:{value!r}"] = rule(value)
+        except ValueError as error:
+            raise ValueError(f"stop={text!r} needs a number such as {name}:{example}: {error}") from None
+    return found
+
+
+def slug(name: str) -> str:
+    """The end of a name or path, in characters that are safe in file names."""
+    last = re.split(r"[/\\]", name.rstrip("/\\"))[-1].lower()
+    return re.sub("[^a-z0-9_]+", "-", last)[-24:].strip("-") or "own"

@@ -1,0 +1,254 @@
+"""What every run has: a method, a scope, rounds; checked when it is made, written as TOML, and known by its id.
+
+This module imports no torch, so that flags and their help are made of its fields.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from dataclasses import Field, asdict, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, cast
+
+from palmette.measures.parameters import setting
+from palmette.pruning.budgets import Budget
+from palmette.pruning.methods import METHODS, SALIENCIES, Method, Scope, check_saliency, check_scope, method_named
+from palmette.studies import version1
+from palmette.studies.settings import nearest, placed, slug, stop_rules, toml_at, typed
+from palmette.training.rewinding import Rewind
+
+if TYPE_CHECKING:
+    from palmette.pruning.stopping import AccuracyDrops, StopRule
+
+VERSION = 2
+"""Of the settings in a run folder. All are written; see `version1` for folders that left out the defaults."""
+
+PARAMETERS: dict[str, tuple[str, ...]] = {}
+"""Parameter of a budget -> the methods that have it."""
+PARAMETER_FIELDS: dict[str, Field[Any]] = {}
+for _name, _method in METHODS.items():
+    for _field in _method.budget.parameters():
+        PARAMETERS[_field.name] = (*PARAMETERS.get(_field.name, ()), _name)
+        PARAMETER_FIELDS.setdefault(_field.name, _field)
+
+# Settings that mean something for some values of another setting only.
+BELONGS_TO: dict[str, tuple[str, tuple[str, ...]]] = {
+    **{name: ("method", methods) for name, methods in PARAMETERS.items()},
+    **dict.fromkeys(("momentum", "nesterov"), ("optimizer", ("sgd",))),
+}
+OF_METHOD = (*PARAMETERS, "saliency")
+"""Settings that a method brings its own defaults for."""
+TRAINED, PRUNED = "What is trained", "How it is pruned"
+_BY_METHOD = cast(float, None)  # the default of a parameter is that of the method
+
+
+def parameters_of(method: Method | None) -> dict[str, Any]:
+    """The parameters of all budgets: as `method` has them, else as the first method that has them."""
+    own = {f.name: f.default for f in method.budget.parameters()} if method else {}
+    return {name: own.get(name, f.default) for name, f in PARAMETER_FIELDS.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunSpec:
+    """What every run has: a method, a scope, a number of rounds, where a round starts and what ends it early."""
+
+    data: str = setting("", "", TRAINED)
+    model: str = setting("", "", TRAINED)
+    method: str = setting(
+        "sap", f"{', '.join(METHODS)}, your own as module:name, or several of them with commas between.", PRUNED
+    )
+    p: float = setting(_BY_METHOD, "", PRUNED)
+    q: float = setting(_BY_METHOD, "", PRUNED)
+    eta: float = setting(_BY_METHOD, "", PRUNED)
+    gamma: float = setting(_BY_METHOD, "", PRUNED)
+    beta: float = setting(_BY_METHOD, "", PRUNED)
+    ratio: float = setting(_BY_METHOD, "", PRUNED)
+    saliency: str = setting(
+        "",
+        f"What decides which weights go: {', '.join(SALIENCIES)}, or your own as module:function.",
+        PRUNED,
+    )
+    scope: Scope = setting("global", "Where weights compete: neuron, layer or global.", PRUNED)
+    rounds: int = setting(30, "How often to prune; round 0 trains the dense network.", PRUNED)
+    seed: int = setting(0, "", TRAINED)
+    rewind: str = setting(
+        "init",
+        "Where a round starts: init (the initial weights), epoch:k (those of round 0 after k epochs), "
+        "learning-rate (the weights stay, the learning rate starts again) or fine-tune (the weights stay, and "
+        "all epochs have the last, smallest learning rate of the schedule).",
+        PRUNED,
+    )
+    stop: str = setting(
+        "",
+        "What may end a run early, as index-turns-up:2,small-cut:0.01,density:0.05,accuracy-drops:0.01.",
+        PRUNED,
+    )
+
+    def __post_init__(self) -> None:
+        if isinstance(self.method, Method):
+            self._set(**self._named(self.method))
+        self._set(**{f.name: typed(f, getattr(self, f.name)) for f in fields(self)})
+        self._check_method()
+        known = METHODS.get(self.method)
+        for name, default in parameters_of(known).items():
+            if getattr(self, name) is None:
+                self._set(**{name: default})
+        if known is not None:
+            # One spelling of each experiment, so that it has one id: Lottery Ticket by dense weights is One Shot.
+            same = [n for n, m in METHODS.items() if type(m.budget) is type(known.budget)]
+            ranked_by = self.saliency or known.saliency
+            found = next((n for n in same if METHODS[n].saliency == ranked_by), None)
+            self._set(method=found or self.method, saliency="" if found else self.saliency)
+            _ = self.pruning
+        check_scope(self.scope)
+        differences = self.differences()
+        for name, (other, values) in BELONGS_TO.items():
+            if name in differences and getattr(self, other) not in values:
+                raise ValueError(
+                    f"{name} belongs to {other}={' or '.join(map(repr, values))}, "
+                    f"got {name}={getattr(self, name)!r} with {other}={getattr(self, other)!r}"
+                )
+        self._set(rewind=str(self.rewinding), stop=",".join(stop_rules(self.stop)))
+
+    def _set(self, **values: object) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def _named(self, method: Method) -> dict[str, object]:
+        """A `Method` value by its name, parameters and saliency."""
+        alike = [n for n, m in METHODS.items() if type(m.budget) is type(method.budget)]
+        if not alike:
+            raise ValueError(
+                f"a run folder says what is run in it, so a budget of your own is given as "
+                f"method='module:name' of your Method, got {method!r}"
+            )
+        given = [name for name in (*PARAMETERS, "saliency") if getattr(self, name)]
+        if given:
+            raise ValueError(f"{given[0]} is given twice, by itself and by method={method!r}")
+        values = {f.name: getattr(method.budget, f.name) for f in method.budget.parameters()}
+        return {"method": alike[0], "saliency": method.saliency, **values}
+
+    def _check_method(self) -> None:
+        if self.method not in METHODS and not re.fullmatch("[^:]+:[^:]+", self.method):
+            names = ", ".join(METHODS)
+            raise ValueError(f"method must be one of {names}, or module:name of your own, got {self.method!r}")
+        if self.saliency:
+            check_saliency(self.saliency)
+
+    @functools.cached_property
+    def pruning(self) -> Method:
+        """The method as a value; one of your own is imported here."""
+        known = method_named(self.method)
+        if self.method not in METHODS:
+            return known
+        values = {f.name: getattr(self, f.name) for f in known.budget.parameters()}
+        return Method(
+            budget=type(known.budget)(**values), saliency=self.saliency or known.saliency, label=known.label
+        )
+
+    @property
+    def budget(self) -> Budget:
+        """How many weights go in a round."""
+        return self.pruning.budget
+
+    @property
+    def rewinding(self) -> Rewind:
+        """Where a round starts."""
+        return Rewind.parse(self.rewind)
+
+    @property
+    def rules(self) -> tuple[StopRule | AccuracyDrops, ...]:
+        """What may end the run before its last round."""
+        return tuple(stop_rules(self.stop).values())
+
+    @property
+    def label(self) -> str:
+        """The method in tables and figures.
+
+        >>> RunSpec(p=1, q=2).label, RunSpec(method="one-shot").label
+        ('SAP (p=1, q=2)', 'One Shot')
+        """
+        if self.method not in METHODS:
+            return self.method.partition(":")[2]
+        numbers = ", ".join(f"{name}={getattr(self, name):g}" for name in self.in_label)
+        return f"{METHODS[self.method].label} ({numbers})" if numbers else METHODS[self.method].label
+
+    @property
+    def in_label(self) -> list[str]:
+        """The parameters that `label` shows."""
+        known = METHODS.get(self.method)
+        return [f.name for f in known.budget.parameters() if f.metadata["in_label"]] if known else []
+
+    def defaults(self) -> dict[str, Any]:
+        """The default of every setting; that of a parameter is the method's."""
+        known = METHODS.get(self.method)
+        own = parameters_of(known)
+        return {f.name: own.get(f.name, f.default) for f in fields(self)}
+
+    def settings(self) -> dict[str, Any]:
+        """All settings by name; the saliency as the method has it where none was chosen."""
+        known = METHODS.get(self.method)
+        return asdict(self) | {"saliency": self.saliency or (known.saliency if known else "")}
+
+    def differences(self) -> dict[str, Any]:
+        """What is not default, in the order of the fields.
+
+        >>> RunSpec(seed=3, p=0.5).differences()
+        {'seed': 3}
+        """
+        return {name: v for name, default in self.defaults().items() if (v := getattr(self, name)) != default}
+
+    @functools.cached_property
+    def id(self) -> str:
+        """A readable prefix and a hash of all settings: short, and a safe file name everywhere."""
+        # A whole number is one, whether its field is an int or a float: a field may come to take fractions.
+        plain = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in self.settings().items()}
+        text = json.dumps({"version": VERSION, **plain}, sort_keys=True, separators=(",", ":"))
+        return f"{self._prefix()}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+    @property
+    def id_of_version_1(self) -> str | None:
+        """The id that the run had when ids were made of the differences; None if it could not be run then."""
+        return version1.id_of(self.settings(), self._prefix())
+
+    def _prefix(self) -> str:
+        known = METHODS.get(self.method)
+        shown = [f for f in known.budget.parameters() if f.metadata["short"]] if known else []
+        numbers = [f"{f.metadata['short']}{getattr(self, f.name):g}" for f in shown]
+        return "-".join([slug(self.data), slug(self.model), slug(self.method), *numbers, f"s{self.seed}"])
+
+    def to_toml(self) -> str:
+        """All settings, one a line, below a comment with the id."""
+        # TOML has no null. Its strings are JSON's but for control characters, which no setting has.
+        values = {"version": VERSION, **{k: "none" if v is None else v for k, v in self.settings().items()}}
+        lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items()]
+        return "".join([f"# {self.id}\n", *lines])
+
+    @classmethod
+    def from_toml(cls, text_or_path: str | Path) -> Self:
+        """Read what `to_toml` writes, or some settings of it. A string is TOML, or a path if it ends in ``.toml``.
+
+        Text without a `version` is a person's: what it leaves out has today's default.
+        """
+        place, given = toml_at(text_or_path)
+        try:
+            return cls(**cls.complete(given))
+        except (TypeError, ValueError) as error:
+            raise placed(place, error) from error
+
+    @classmethod
+    def complete(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """The settings of a file, with the defaults of its version."""
+        version, known = given.pop("version", None), [f.name for f in fields(cls)]
+        for name in [name for name in given if name not in known]:
+            raise ValueError(f"there is no setting {name!r}, {nearest(name, known)}")
+        if version == 1:
+            return version1.complete(given)
+        if version not in (None, VERSION):
+            raise ValueError(f"version must be 1 or {VERSION}, got {version!r}; a newer palmette may read it")
+        if version == VERSION and (missing := [name for name in known if name not in given]):
+            raise ValueError(f"it lacks {', '.join(missing)}, which every file of version {VERSION} has")
+        return given
