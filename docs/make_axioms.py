@@ -60,7 +60,7 @@ def _counterexamples(verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]
             if (example := verdict.counterexample) is not None:
                 values = " → ".join(example.values())
                 vectors = f"{vector(example.before)} | {vector(example.after)}"
-                rows.append(f"| `{name}` | {key} | {vectors} | {values} | {example.said} |")
+                rows.append(f"| `{name}` | {key} | {vectors} | {values} | {example.change} |")
     return rows
 
 

@@ -42,9 +42,10 @@ if TYPE_CHECKING:
     from palmette.pruning.torch_prune import from_torch_prune as from_torch_prune
     from palmette.pruning.weights import prunable as prunable
     from palmette.studies.experiment import Experiment as Experiment
-    from palmette.studies.own_training import prune_and_retrain as prune_and_retrain
     from palmette.studies.record import read_runs as read_runs
-    from palmette.studies.rounds import run as run
+    from palmette.studies.record import replay as replay
+    from palmette.studies.retraining import prune_and_retrain as prune_and_retrain
+    from palmette.studies.running import run as run
 
 # Where each public name lives. It is loaded when first asked for, so that `import palmette` and
 # `palmette --help` do not wait for torch.
@@ -78,9 +79,10 @@ _HOME = {
     "retained_lower_bound": "measures.bound",
     "tail_mass_count": "measures.bound",
     "Experiment": "studies.experiment",
-    "prune_and_retrain": "studies.own_training",
+    "prune_and_retrain": "studies.retraining",
     "read_runs": "studies.record",
-    "run": "studies.rounds",
+    "replay": "studies.record",
+    "run": "studies.running",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -26,10 +26,10 @@ from palmette.cli.run import Command
 from palmette.cli.watch import Watch
 from palmette.reports import figures
 from palmette.reports.tables import as_text, label, last_kept, summary
+from palmette.studies.engine import Progress
 from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.folder import RunDir
-from palmette.studies.in_step import Progress
-from palmette.studies.rounds import run as run_one
+from palmette.studies.running import run as run_one
 from palmette.studies.spec import PARAMETERS
 from palmette.studies.status import Standing
 from palmette.training import data as data_sets

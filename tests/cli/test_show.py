@@ -20,10 +20,10 @@ from palmette.cli import main
 from palmette.cli.show import _print_many, _print_one
 from palmette.errors import RunBusy, RunInterrupted
 from palmette.studies import sweep
+from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.in_step import Observer
-from palmette.studies.rounds import run
+from palmette.studies.running import run
 from palmette.studies.status import Standing, epochs_before, standing
 
 TICKET = Experiment(method="lottery-ticket", model="linear", epochs=4, rounds=2)

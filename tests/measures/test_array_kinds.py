@@ -63,7 +63,7 @@ def test_every_tensor_dtype_is_measured_in_float64(dtype):
     assert near[1].isnan()
 
 
-def test_a_dtype_of_powers_of_two_is_measured_too():
+def test_a_dtype_of_powers_of_two_is_measured():
     w = torch.tensor([1.0, 4.0]).to(torch.float8_e8m0fnu)
     assert gini_index(w).item() == 0.3
     assert pq_index(w).item() == pytest.approx(0.1, rel=1e-15)
@@ -123,12 +123,12 @@ def test_integers_beyond_64_bits_are_numbers(measure):
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_a_range_is_a_list(measure):
+def test_a_range_is_accepted_like_a_list(measure):
     assert measure(range(5)) == measure([0, 1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_one_number_is_as_dense_as_can_be(measure):
+def test_a_single_number_is_dense(measure):
     assert measure(7) == 0
     assert type(measure(np.float32(7))) is np.float64
     assert type(measure(np.array(7))) is np.float64
@@ -184,7 +184,7 @@ def test_layout_in_memory_does_not_matter(measure, name, dim):
 
 
 @pytest.mark.parametrize("measure", MEASURES)
-def test_a_memory_mapped_file_is_read_and_not_written(measure, tmp_path):
+def test_a_memory_mapped_file_is_not_written(measure, tmp_path):
     path = tmp_path / "weights.npy"
     np.save(path, np.array([[3.0, 4.0], [0.0, 0.0]]))
     before = path.read_bytes()
@@ -196,7 +196,7 @@ def test_a_memory_mapped_file_is_read_and_not_written(measure, tmp_path):
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("make", [np.array, torch.tensor])
 @pytest.mark.parametrize("kept", [None, [[True, False, True], [True, True, True]]])
-def test_the_input_is_left_as_it_was(measure, make, kept):
+def test_input_does_not_change(measure, make, kept):
     numbers = [[-3.0, 1.0, -2.0], [0.0, -5.0, 4.0]]
     w = make(numbers)
     for dim in (None, 0, 1):
@@ -213,7 +213,7 @@ def test_an_expanded_tensor_counts_each_entry():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("measure", MEASURES)
 @pytest.mark.parametrize("dtype", [*TORCH_FLOATS, *TORCH_INTEGERS], ids=str)
-def test_a_cuda_tensor_gives_the_value_of_the_cpu_on_the_device(measure, dtype):
+def test_a_cuda_tensor_equals_the_cpu_and_stays_on_the_device(measure, dtype):
     w = torch.randint(0, 9, (40, 50), generator=torch.Generator().manual_seed(0)).float().to(dtype)
     kept = torch.rand(40, 50, generator=torch.Generator().manual_seed(1)) < 0.7
     for dim in (None, 0, 1):

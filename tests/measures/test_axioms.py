@@ -45,7 +45,7 @@ def verdicts():
     return check_all()
 
 
-def test_every_cell_of_the_table_is_as_expected(verdicts):
+def test_verdicts_match_the_expected_table(verdicts):
     rows = [line.split() for line in EXPECTED.strip().splitlines()]
     expected = {name: dict(zip(rows[0], cells, strict=True)) for name, *cells in rows[1:]}
 
@@ -57,14 +57,14 @@ def test_every_cell_of_the_table_is_as_expected(verdicts):
     assert found == expected
 
 
-def test_every_verdict_rests_on_trials(verdicts):
+def test_every_verdict_counts_its_trials(verdicts):
     for of_measure in verdicts.values():
         for verdict in of_measure.values():
             assert verdict.trials >= (1 if verdict.counterexample else 1000)
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_every_counterexample_stands_in_fifty_digits(name, verdicts):
+def test_counterexamples_hold_in_fifty_digits(name, verdicts):
     for key, verdict in verdicts[name].items():
         example = verdict.counterexample
         if example is None:
@@ -80,7 +80,7 @@ def test_every_counterexample_stands_in_fifty_digits(name, verdicts):
         assert {"<": rise >= 0, "=": rise != 0, ">": rise <= 0}[PROPERTIES[key].relation]
 
 
-def test_counterexamples_are_short_vectors_of_small_numbers(verdicts):
+def test_counterexamples_are_short_and_small(verdicts):
     for of_measure in verdicts.values():
         for verdict in of_measure.values():
             if verdict.counterexample:
@@ -88,7 +88,7 @@ def test_counterexamples_are_short_vectors_of_small_numbers(verdicts):
                 assert max(verdict.counterexample.before) <= 4
 
 
-def test_l2_over_l1_keeps_rising_tide_in_exact_arithmetic():
+def test_l2_over_l1_has_rising_tide_in_exact_arithmetic():
     def squared(w):
         c = [Fraction(x) for x in w]
         return sum(x * x for x in c) / sum(c) ** 2
@@ -100,7 +100,7 @@ def test_l2_over_l1_keeps_rising_tide_in_exact_arithmetic():
     assert squared([1, 2]) == Fraction(5, 9)
 
 
-def test_shannon_entropy_sees_only_shares_of_energy_which_scaling_leaves():
+def test_shannon_entropy_is_scale_free():
     def shares(w):
         return [Fraction(x) ** 2 / sum(Fraction(y) ** 2 for y in w) for x in w]
 
@@ -108,27 +108,27 @@ def test_shannon_entropy_sees_only_shares_of_energy_which_scaling_leaves():
     assert all(shares(w) == shares([7 * x for x in w]) for w in structured_vectors())
 
 
-def test_u_theta_does_not_grow_with_the_third_entry_of_1_1_2():
+def test_u_theta_breaks_bill_gates_on_1_1_2():
     for raised in (2, 3, 10, 10**6, 10**12):
         assert MEASURES["u_theta"]([1, 1, raised]) == 1
     # With entries that all differ it does.
     assert MEASURES["u_theta"]([1, 2, 9]) < MEASURES["u_theta"]([1, 2, 10])
 
 
-def test_hoyer_does_not_grow_with_zeros_beside_a_single_entry_but_else_does():
+def test_hoyer_breaks_babies_only_for_a_single_non_zero_entry():
     assert exact("hoyer", [0, 1]) == exact("hoyer", [0, 1, 0]) == 1
     for w in structured_vectors():
         if sum(x > 0 for x in w) > 1:
             assert exact("hoyer", (*w, 0)) > exact("hoyer", w)
 
 
-def test_no_scale_free_measure_has_bill_gates_on_a_single_entry_so_it_is_not_tried_there():
+def test_bill_gates_skips_vectors_with_a_single_non_zero_entry():
     assert next(bill_gates((0.0, 5.0, 0.0))).befores[0] == (1.0, 5.0, 0.0)
     assert all(trial.befores[0][1] == 5.0 for trial in bill_gates((0.0, 5.0, 0.0)))
     assert list(bill_gates((5.0,))) == []
 
 
-def test_a_constant_keeps_only_what_asks_for_no_change():
+def test_a_constant_measure_has_scaling_and_cloning_only():
     found = check(lambda w: 3.0, trials=10)
     assert [key for key, verdict in found.items() if verdict.holds] == ["D2", "D4"]
 
@@ -147,18 +147,18 @@ def test_a_constant_keeps_only_what_asks_for_no_change():
         ),
     ],
 )
-def test_a_gini_index_with_a_mistake_loses_the_properties_it_should(wrong, lost):
+def test_a_faulty_gini_index_loses_the_right_properties(wrong, lost):
     assert [key for key, verdict in check(wrong).items() if not verdict.holds] == lost
 
 
-def test_bill_gates_asks_for_one_beta_only():
+def test_bill_gates_needs_one_beta_only():
     late = check(lambda w: max(w) if max(w) > 100 else 0.0, trials=10)
     assert late["P1"].holds
     early = check(lambda w: min(max(w), 10.0), trials=10)
     assert not early["P1"].holds
 
 
-def test_a_function_of_one_vector_is_judged_as_one_of_rows():
+def test_functions_of_a_vector_and_of_rows_get_equal_verdicts():
     def one(w):
         assert isinstance(w, np.ndarray)
         assert w.ndim == 1
@@ -171,7 +171,7 @@ def test_a_function_of_one_vector_is_judged_as_one_of_rows():
 
 
 @pytest.mark.parametrize("undefined", [math.nan, math.inf, -math.inf])
-def test_undefined_before_is_skipped_and_undefined_after_counts_against(undefined):
+def test_undefined_values_before_are_skipped_and_after_count_against(undefined):
     def only(lengths):
         return lambda w, dim: gini_index(w, dim=dim) + (0.0 if w.shape[dim] in lengths else undefined)
 
@@ -182,14 +182,14 @@ def test_undefined_before_is_skipped_and_undefined_after_counts_against(undefine
     assert all(str(only_short[key]).endswith(" to undefined") for key in ("D4", "P2"))
 
 
-def test_a_tie_is_told_from_a_small_step():
+def test_a_tie_differs_from_a_small_step():
     tiny = check(lambda w, dim: gini_index(w, dim=dim) * 1e-6, trials=100)
     assert all(verdict.holds for verdict in tiny.values())
     invisible = check(lambda w, dim: gini_index(w, dim=dim) * 1e-14, trials=100)
     assert not invisible["D1"].holds
 
 
-def test_more_trials_and_another_seed_give_other_vectors_and_the_same_verdicts():
+def test_verdicts_do_not_depend_on_trials_and_seed():
     assert list(random_vectors(50, seed=0)) == list(random_vectors(50, seed=0))
     assert list(random_vectors(50, seed=0)) != list(random_vectors(50, seed=1))
     few, many = check(MEASURES["pq"], trials=0)["P2"], check(MEASURES["pq"], trials=2000, seed=1)["P2"]
@@ -199,12 +199,12 @@ def test_more_trials_and_another_seed_give_other_vectors_and_the_same_verdicts()
     assert check(MEASURES["pq"], trials=np.int64(2000), seed=np.int64(1))["P2"] == many
 
 
-def test_the_pq_mean_beyond_its_range_breaks_robin_hood_where_the_page_says():
+def test_pq_mean_outside_its_range_breaks_robin_hood():
     small = [1 / 64] * 998
     assert pq_mean([8, 4, *small], p=0.5, q=0.9) < pq_mean([7, 5, *small], p=0.5, q=0.9)
 
 
-def test_errors_for_people():
+def test_invalid_arguments_are_named():
     for trials in (-1, 1.5, math.nan, "9", None):
         says = f"trials must be a whole number of at least 0, got trials={trials!r}"
         with pytest.raises(ValueError, match=re.escape(says)):
@@ -216,11 +216,11 @@ def test_errors_for_people():
         check("gini")
     with pytest.raises(ValueError, match=r"one value per row, got shape \(\) for"):
         check(lambda w, dim: torch.tensor(1.0))
-    with pytest.raises(ValueError, match=r"must be finite on some vectors, got none at all in trying D1"):
+    with pytest.raises(ValueError, match=r"must be finite on some vectors, got none at all in testing D1"):
         check(lambda w: math.nan, trials=0)
 
 
-def test_a_counterexample_reads_as_a_sentence(verdicts):
+def test_counterexamples_read_as_sentences(verdicts):
     assert str(verdicts["kappa4"]["D1"]) == (
         "moving 1 from the 2nd to the 1st entry: [0, 3, 4] -> [1, 2, 4], S goes from 0.5392 to 0.619"
     )
@@ -228,13 +228,13 @@ def test_a_counterexample_reads_as_a_sentence(verdicts):
     assert str(verdicts["gini"]["D4"]).startswith("holds on ")
 
 
-def test_the_page_in_the_documentation_is_what_its_script_writes():
+def test_documentation_page_is_up_to_date():
     page = (DOCS / "axioms.md").read_text(encoding="utf-8")
     filled = runpy.run_path(str(DOCS / "make_axioms.py"))["filled"]
     assert filled(page) == page, "run python docs/make_axioms.py"
 
 
-def test_the_example_on_the_page_prints_what_it_says(capsys):
+def test_example_on_the_page_prints_its_output(capsys):
     page = (DOCS / "axioms.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
     exec(block, {})

@@ -40,7 +40,7 @@ LOG2 = math.log(2)
         ("pq", [0, 1], 1 / 2),
     ],
 )
-def test_values_that_can_be_checked_in_the_head(name, w, value):
+def test_values_that_can_be_checked_by_hand(name, w, value):
     assert MEASURES[name](w) == pytest.approx(value, rel=1e-15)
 
 
@@ -50,7 +50,7 @@ def vectors(seed, count=40):
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_each_measure_is_its_formula_in_fifty_digits(name):
+def test_each_measure_equals_its_formula_in_fifty_digits(name):
     for w in vectors(seed=1):
         expected = exact(name, w)
         found = MEASURES[name](w)
@@ -67,7 +67,7 @@ def test_order_and_sign_of_entries_do_not_matter(name):
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_an_entry_that_is_not_kept_is_as_if_it_were_not_there(name):
+def test_entries_that_are_not_kept_do_not_count(name):
     measure = MEASURES[name]
     w = torch.tensor([[3.0, 1.0, 2.0, 7.0, 5.0], [9.0, 2.0, 8.0, 1.0, 4.0]], dtype=torch.float64)
     kept = torch.tensor([[True, True, True, True, False], [False, True, False, True, True]])
@@ -78,7 +78,7 @@ def test_an_entry_that_is_not_kept_is_as_if_it_were_not_there(name):
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_each_slice_along_dim_is_measured_by_itself(name):
+def test_slices_along_dim_are_measured_separately(name):
     measure = MEASURES[name]
     w = torch.rand(3, 4, 2, generator=torch.Generator().manual_seed(0))
     found = measure(w, dim=1)
@@ -87,7 +87,7 @@ def test_each_slice_along_dim_is_measured_by_itself(name):
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_the_result_is_of_the_kind_that_came_in(name):
+def test_result_has_the_kind_of_the_input(name):
     measure, w = MEASURES[name], [3.0, 1.0, 2.0]
     assert isinstance(measure(w), float)
     assert isinstance(measure(np.array(w)), np.float64)
@@ -99,7 +99,7 @@ def test_the_result_is_of_the_kind_that_came_in(name):
 
 @pytest.mark.parametrize("name", MEASURES)
 @pytest.mark.parametrize("w", [[], [1.0, math.nan], [1.0, math.inf], [-math.inf, 2.0, 3.0]])
-def test_nothing_to_measure_or_not_finite_gives_nan(name, w):
+def test_empty_or_not_finite_input_gives_nan(name, w):
     assert math.isnan(MEASURES[name](w))
 
 
@@ -119,7 +119,7 @@ def test_zeros_have_a_stated_value(name):
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_the_parameters_in_the_table_are_the_defaults(name):
+def test_parameters_in_the_table_are_the_defaults(name):
     measure = MEASURES[name]
     signature = inspect.signature(measure.function).parameters
     own = {key: p.default for key, p in signature.items() if key not in ("w", "dim", "kept")}
@@ -128,13 +128,13 @@ def test_the_parameters_in_the_table_are_the_defaults(name):
 
 
 @pytest.mark.parametrize("name", MEASURES)
-def test_the_direction_in_the_table_is_that_of_a_spike_against_a_flat_vector(name):
+def test_direction_in_the_table_matches_a_spike_and_a_flat_vector(name):
     flat, spike = MEASURES[name]([3.0, 2.5, 3.5]), MEASURES[name]([8.5, 0.25, 0.25])
     if name not in ("l0", "l0_eps", "-l1", "-lp_minus"):  # equal, or contrary to its listed direction
         assert (spike > flat) == MEASURES[name].sparser_is_larger
 
 
-def test_the_table_has_the_fifteen_of_hurley_and_rickard_and_the_pq_index():
+def test_table_has_the_fifteen_measures_of_hurley_and_rickard_and_the_pq_index():
     assert list(MEASURES) == [*TABLE_III, "pq-mean", "pq"]
     assert pm.MEASURES is MEASURES
     assert all(measure.name == name for name, measure in MEASURES.items())
@@ -142,12 +142,12 @@ def test_the_table_has_the_fifteen_of_hurley_and_rickard_and_the_pq_index():
 
 @pytest.mark.parametrize("name", ["l2/l1", "kappa4", "u_theta", "H_S", "hoyer", "gini", "pq-mean", "pq"])
 @pytest.mark.parametrize("scale", [1e-200, 1e200])
-def test_measures_without_units_survive_any_magnitude(name, scale):
+def test_scale_free_measures_survive_any_magnitude(name, scale):
     w = np.array([3.0, 1.0, 0.25, 2.0])
     assert MEASURES[name](scale * w) == pytest.approx(MEASURES[name](w), rel=1e-14)
 
 
-def test_u_theta_counts_a_share_that_is_whole_as_whole():
+def test_u_theta_counts_a_whole_share_exactly():
     # 0.07 * 100 is 7.000000000000001; eight entries would span 7 of 99.
     assert classic.u_theta(np.arange(100.0), theta=0.07) == 1 - 6 / 99
     assert classic.u_theta(np.arange(100.0), theta=0.15) == 1 - 14 / 99  # which float32 has above 15
@@ -157,11 +157,11 @@ def test_u_theta_counts_the_smallest_share_as_one_entry():
     assert classic.u_theta([1.0, 2.0, 9.0], theta=1e-12) == 1
 
 
-def test_the_logarithm_of_a_square_beyond_all_floats_is_a_number():
+def test_negative_log_does_not_overflow():
     assert classic.negative_log([1e200, 0.0]) == pytest.approx(-400 * math.log(10), rel=1e-15)
 
 
-def test_equal_magnitudes_are_not_below_what_hoyer_can_be():
+def test_hoyer_of_equal_magnitudes_is_not_negative():
     assert all(0 <= classic.hoyer([0.1] * d) < 1e-15 for d in range(2, 50))
 
 
@@ -177,7 +177,7 @@ def test_equal_magnitudes_are_not_below_what_hoyer_can_be():
         (lambda: entropy.shannon_entropy([1.0], dim=3), r"dim must name one of"),
     ],
 )
-def test_errors_name_the_argument_the_rule_and_the_value(call, message):
+def test_errors_name_argument_rule_and_value(call, message):
     with pytest.raises(ValueError, match=message):
         call()
 
@@ -205,7 +205,7 @@ def test_any_kind_of_number_is_a_parameter(function, settings, number):
 
 
 @pytest.mark.parametrize(("function", "settings"), SETTINGS)
-def test_a_narrow_parameter_does_not_make_the_arithmetic_narrow(function, settings):
+def test_a_narrow_parameter_keeps_float64_arithmetic(function, settings):
     w = [3.0, 1.0, 0.3, 2.0, 5.0]
     narrow = {name: np.float32(value * 0.9 + 0.1) for name, value in settings.items()}
     assert function(w, **narrow) == function(w, **{name: float(value) for name, value in narrow.items()})
@@ -215,6 +215,6 @@ def test_a_narrow_parameter_does_not_make_the_arithmetic_narrow(function, settin
     ("function", "settings", "name"), [(f, settings, name) for f, settings in SETTINGS for name in settings]
 )
 @pytest.mark.parametrize("bad", ["x", None, 1j, [0.5], math.nan, 10**400], ids=lambda bad: type(bad).__name__)
-def test_a_parameter_that_is_not_a_number_in_range_is_named(function, settings, name, bad):
+def test_invalid_parameters_are_named(function, settings, name, bad):
     with pytest.raises(ValueError, match=re.escape(f"{name}={bad!r}")):
         function([3.0, 1.0], **(settings | {name: bad}))

@@ -40,7 +40,7 @@ def error(result, exact):
         ([3, 4, 0, 0], (1 * 3 + 3 * 4) / (4 * 7)),
     ],
 )
-def test_the_index_of_small_vectors_is_what_the_definition_says(w, index):
+def test_small_vectors_match_the_definition(w, index):
     result = gini_index(w)
     assert type(result) is float
     assert result == pytest.approx(index, rel=1e-15, abs=0)
@@ -54,7 +54,7 @@ def test_nothing_is_added_to_the_entries():
 
 @pytest.mark.parametrize("d", [1, 2, 3, 49, 1000])
 @pytest.mark.parametrize("value", [0.1, 1.0, -3.7, 1e-30, 1e30, 5e-324, 1.7e308])
-def test_the_range_ends_at_equal_entries_and_at_a_single_one(d, value):
+def test_range_from_equal_entries_to_a_single_one(d, value):
     assert gini_index(np.full(d, value)) == 0
     assert gini_index(np.eye(1, d)[0] * value) == pytest.approx(1 - 1 / d, rel=1e-15, abs=0)
 
@@ -87,7 +87,7 @@ def vectors():
 
 
 @pytest.mark.parametrize("name", vectors())
-def test_a_thousand_entries_are_measured_to_1e_12(name):
+def test_a_thousand_entries_are_accurate_to_1e_12(name):
     w = vectors()[name]
     exact = exact_gini(w)
     assert exact > 0
@@ -96,7 +96,7 @@ def test_a_thousand_entries_are_measured_to_1e_12(name):
     assert error(gini_index(np.stack([w, w[::-1]]), dim=1)[1], exact) < 1e-13
 
 
-def test_forty_million_float32_entries_are_measured_to_1e_9():
+def test_forty_million_float32_entries_are_accurate_to_1e_9():
     many = {0.1: 17_000_003, 3.3e-5: 9_000_001, 1.7: 11_000_000, 2.9e-12: 2_000_000, 0.0: 999_990, 41.0: 6}
     values = torch.tensor(list(many), dtype=torch.float32)
     w = values.repeat_interleave(torch.tensor(list(many.values())))
@@ -122,7 +122,7 @@ def test_order_sign_scale_and_cloning_leave_the_index_unchanged(change):
         assert gini_index(change(w)) == pytest.approx(gini_index(w), rel=1e-13, abs=0)
 
 
-def test_masking_an_entry_is_removing_it():
+def test_masking_an_entry_equals_removing_it():
     rng = np.random.default_rng(2)
     for d in (1, 2, 5, 100, 999):
         w, kept = rng.standard_normal(d), rng.random(d) < 0.6
@@ -136,7 +136,7 @@ def test_a_kept_zero_counts_and_a_masked_zero_does_not():
 
 
 @pytest.mark.parametrize("shape", [(5, 7), (700, 501), (3, 200_000)])
-def test_many_rows_are_measured_as_each_alone(shape):
+def test_many_rows_equal_each_row_alone(shape):
     w = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     kept = torch.rand(shape, generator=torch.Generator().manual_seed(1)) < 0.7
     together = gini_index(w, dim=1, kept=kept)
@@ -145,7 +145,7 @@ def test_many_rows_are_measured_as_each_alone(shape):
         assert together[i].item() == pytest.approx(gini_index(w[i][kept[i]]).item(), rel=1e-13)
 
 
-def test_a_row_of_several_segments_is_measured_as_one():
+def test_a_row_of_several_segments_equals_one_segment():
     w = torch.randn(4, 30, generator=torch.Generator().manual_seed(0))
     kept = torch.rand(4, 30, generator=torch.Generator().manual_seed(1)) < 0.7
     parts = Rows(

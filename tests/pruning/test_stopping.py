@@ -8,6 +8,7 @@ from torch import nn
 
 import palmette as pm
 from palmette.pruning.decision import UnitDecisions
+from palmette.pruning.stopping import AccuracyDrops, RoundSummary, ScoreDrops, read_rules, rule_text, why_stop
 
 
 def decision(index=0.3, kept=100, cut=20, total=100):
@@ -53,7 +54,48 @@ def indices(*values):
     ],
 )
 def test_a_rule_says_why_it_is_enough(rule, decisions, reason):
-    assert rule(decisions) == reason
+    assert rule([d.summary(step) for step, d in enumerate(decisions, start=1)]) == reason
+
+
+def scores(*values):
+    return [RoundSummary(round=t, density=1.0, validation=value) for t, value in enumerate(values)]
+
+
+@pytest.mark.parametrize(
+    ("rule", "history", "reason"),
+    [
+        (AccuracyDrops(0.01), [], None),
+        (AccuracyDrops(0.01), scores(0.95, 0.945), None),
+        (AccuracyDrops(0.01), scores(None, None), None),
+        (AccuracyDrops(0.01), scores(0.95, 0.2, 0.96), None),
+        (
+            AccuracyDrops(0.01),
+            scores(0.95, 0.92),
+            "accuracy 0.9200 on validation images is more than 0.01 below 0.9500",
+        ),
+        (ScoreDrops(1), scores(-2.0), None),
+        (ScoreDrops(1), scores(-2.0, -3.0), None),
+        (ScoreDrops(1), scores(-2.0, -3.5), "score -3.5000 is more than 1 below -2.0000"),
+        (ScoreDrops(1), scores(-2.0, math.nan), "score nan is more than 1 below -2.0000"),
+    ],
+)
+def test_rules_about_scores_compare_with_the_dense_network(rule, history, reason):
+    assert rule(history) == reason
+
+
+def test_a_rule_about_the_network_comes_before_one_about_the_cut():
+    history = [RoundSummary(round=0, density=0.1, kept=100, cut=0)]
+    rules = [pm.SmallCut(0.5), pm.AtDensity(0.2)]
+    assert why_stop(rules, history) == "density 0.1000 has reached 0.2"
+    assert why_stop(rules[:1], history) == "the last step cut nothing"
+    assert why_stop([], [RoundSummary(round=0, density=1.0)]) is None
+
+
+@pytest.mark.parametrize("text", ["index-turns-up:2", "small-cut:0.01", "density:0.05", "accuracy-drops:0.01"])
+def test_a_rule_is_read_from_its_text_and_written_as_it(text):
+    (rule,) = read_rules(text).values()
+    assert rule_text(rule) == text
+    assert rule_text(lambda history: None) is None
 
 
 @pytest.mark.parametrize(
@@ -86,7 +128,7 @@ def test_a_pruner_goes_on_until_a_rule_says_why_not():
 
 
 def test_the_first_of_several_rules_to_speak_is_heard():
-    rules = [pm.AfterSteps(9), lambda decisions: "enough" if decisions else None, pm.AfterSteps(1)]
+    rules = [pm.AfterSteps(9), lambda history: "enough" if history else None, pm.AfterSteps(1)]
     pruner = pm.Pruner(linear(), stop=rules)
     pruner.step()
     assert pruner.stopped == "enough"

@@ -4,7 +4,7 @@ import pytest
 
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import FIGURES, model_epochs
-from palmette.studies.rounds import fleets
+from palmette.studies.running import fleets
 
 
 def test_every_figure_of_the_paper_is_there_and_in_its_place():

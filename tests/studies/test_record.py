@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 import palmette as pm
-from palmette.studies.record import index_maps, measured
+from palmette.errors import RunDamaged
+from palmette.studies.measurements import index_maps, measured
+from palmette.studies.record import Record
 
 
 def network():
@@ -62,3 +64,45 @@ def test_many_networks_are_measured_as_each_alone():
         assert together[0][number]["dead_neurons"] == one[0]["dead_neurons"]
         assert together[0][number]["pq_index"] == pytest.approx(one[0]["pq_index"], rel=1e-12)
         assert together[1][number]["pq_index"][4] == pytest.approx(spectrum[0]["pq_index"][4], rel=1e-12)
+
+
+LINE = {
+    "round": 0,
+    "train": {"loss": 0.5, "accuracy": 0.9},
+    "test": {"loss": 0.6, "accuracy": 0.8},
+    "validation": None,
+    "retrained": {
+        "total": 4, "kept": 4, "density": 1.0, "pq_index": 0.3, "gini_index": 0.2, "dead_neurons": 0,
+        "layers": {"w": {"total": 4, "kept": 4, "density": 1.0, "pq_index": 0.3, "gini_index": 0.2}},
+    },
+    "pruned": {"test": {"loss": 0.7, "accuracy": 0.7}, "kept": 2, "density": 0.5, "pq_index": 0.1},
+    "cut": {"weights": 2, "layers": {"w": 2}},
+    "index_map": {"p": [0.5, 1.0], "q": [1.0, 2.0], "pq_index": [[0.3, 0.4], [0.5, None]]},
+    "stopped": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{}, {"good": True}])
+def test_a_record_is_written_as_it_was_read(more):
+    line = {name: value for name, value in LINE.items() if name != "stopped"} | more | {"stopped": None}
+    assert json.dumps(Record.from_json(line).to_json()) == json.dumps(line)
+
+
+def test_a_record_of_a_newer_version_is_refused():
+    assert Record.from_json(LINE | {"version": 1}) == Record.from_json(LINE)
+    with pytest.raises(RunDamaged, match="a record of version 2 was written by a newer palmette"):
+        Record.from_json(LINE | {"version": 2})
+
+
+def test_a_score_that_a_trainer_adds_becomes_a_column():
+    flat = Record.from_json(LINE | {"train": LINE["train"] | {"gradient_norm": 3.0}}).flat()
+    assert (flat["train_accuracy"], flat["train_gradient_norm"], flat["validation_loss"]) == (0.9, 3.0, None)
+
+
+def test_a_rule_reads_the_index_at_the_p_and_q_of_the_run():
+    rising = [LINE, LINE | {"round": 1, "retrained": LINE["retrained"] | {"pq_index": 0.35}}]
+    assert pm.replay(pm.IndexTurnsUp(1), rising) == 1
+    assert pm.replay(pm.IndexTurnsUp(1), rising, p=1.0, q=1.0) is None  # 0.5 in both
+    assert pm.replay(lambda history: history[-1].train == 0.9 and "enough", map(Record.from_json, rising)) == 0
+    with pytest.raises(ValueError, match=r"records have the index at p in \[0.5, 1.0\] and q in .*, got p=0.3"):
+        pm.replay(pm.IndexTurnsUp(1), rising, p=0.3, q=1.0)

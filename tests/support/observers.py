@@ -1,6 +1,6 @@
 """Observers of runs and of what they leave behind, for tests."""
 
-from palmette.studies.in_step import Observer
+from palmette.studies.engine import Observer
 
 
 class EndsAfter(Observer):

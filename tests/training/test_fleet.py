@@ -10,11 +10,11 @@ from torch import nn
 
 import palmette as pm
 from palmette.errors import NotFinite, RunInterrupted
+from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
+from palmette.studies.fleet_trainer import FleetRun
 from palmette.studies.folder import RunDir
-from palmette.studies.in_step import Observer
-from palmette.studies.rounds import fleets, run, run_together
-from palmette.studies.run_state import RunState
+from palmette.studies.running import fleets, run, run_together
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.fleet import Fleet
@@ -257,7 +257,7 @@ class Dies(Observer):
 def test_a_fleet_that_dies_while_some_are_saved_and_others_not_ends_the_same(tmp_path, monkeypatch, saves, size):
     runs = [dataclasses.replace(e, stop="density:0.6") for e in experiments(model="linear")]
     run_together({tmp_path / "whole" / e.id: e for e in runs}, size=size)
-    save, left = RunState.save, [saves]
+    save, left = FleetRun.save, [saves]
 
     def dying(self, company):
         left[0] -= 1
@@ -266,7 +266,7 @@ def test_a_fleet_that_dies_while_some_are_saved_and_others_not_ends_the_same(tmp
         save(self, company)
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunState, "save", dying)
+        patch.setattr(FleetRun, "save", dying)
         with pytest.raises(SystemExit):
             run_together({tmp_path / "broken" / e.id: e for e in runs}, size=size)
     with pytest.raises(SystemExit):
@@ -296,12 +296,12 @@ def test_one_experiment_in_two_folders_at_a_time_is_refused(tmp_path):
 def test_a_run_that_diverges_is_reported_and_the_others_go_on_untouched(tmp_path, monkeypatch):
     runs = experiments()[:3]
     run_together({tmp_path / "sound" / e.id: e for e in runs})
-    after_epoch = RunState.after_epoch
+    after_epoch = FleetRun.after_epoch
 
     def sick(self, train):
         after_epoch(self, Score(float("nan"), 0.1) if self.experiment.seed == 1 and self.round == 2 else train)
 
-    monkeypatch.setattr(RunState, "after_epoch", sick)
+    monkeypatch.setattr(FleetRun, "after_epoch", sick)
     outcomes = run_together({tmp_path / "sick" / e.id: e for e in runs})
     assert [type(outcomes[tmp_path / "sick" / e.id]) for e in runs] == [str, NotFinite, str]
     assert len(RunDir(tmp_path / "sick" / runs[1].id).records()) == 2

@@ -11,9 +11,9 @@ from observers import EndsAfter, records_are_the_same
 
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.studies.experiment import Experiment
+from palmette.studies.fleet_trainer import FleetRun
 from palmette.studies.folder import RunDir
-from palmette.studies.rounds import run, run_together
-from palmette.studies.run_state import RunState
+from palmette.studies.running import run, run_together
 from palmette.training.data import load
 from palmette.training.fleet import Fleet
 
@@ -142,7 +142,7 @@ def test_no_memory_for_all_is_memory_for_half(tmp_path, monkeypatch, from_round)
             raise torch.OutOfMemoryError("CUDA out of memory")
         if members[0].round == 4 and number == 0:  # of each half; looking takes long
             gc.collect()
-            alive.append(sum(type(thing) is RunState for thing in gc.get_objects()))
+            alive.append(sum(type(thing) is FleetRun for thing in gc.get_objects()))
         return epoch(self, number, **settings)
 
     monkeypatch.setattr(Fleet, "epoch", scarce)

@@ -1,4 +1,4 @@
-"""`palmette axioms`: which sparsity measures keep which of the six properties."""
+"""`palmette axioms`: which sparsity measures have which of the six properties."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.measures.hurley_rickard import TABLE_III, published
+from palmette.measures.hurley_rickard import published
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,24 +21,23 @@ _Verdicts = Mapping[str, "Verdict"]
 _CITED = "Hurley and Rickard 2009, Table III"
 
 
-class _NamesFirst(click.Command):
-    """A command that takes -lp as the measure of that name, not as options."""
+class _HyphenatedNames(click.Command):
+    """Command of flags only, whose argument may begin with a hyphen, as the measure -lp does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        names = [a for a in args if a in TABLE_III]
-        others = [a for a in args if a not in TABLE_III]
-        return super().parse_args(ctx, [*others, "--", *names] if names and "--" not in args else args)
+        flags = {"--", *(name for parameter in self.get_params(ctx) for name in parameter.opts)}
+        names = [a for a in args if a not in flags]
+        return super().parse_args(ctx, [*(a for a in args if a in flags - {"--"}), "--", *names])
 
 
-@click.command(cls=_NamesFirst)
+@click.command(cls=_HyphenatedNames)
 @click.argument("measure", required=False)
 @click.option("--json", "as_json", is_flag=True, help="Print all verdicts and counterexamples as JSON.")
 def axioms(measure: str | None, as_json: bool) -> None:
-    """Which sparsity measures keep which of the six properties?
+    """Which sparsity measures have which of the six properties?
 
-    Tries hard to refute each property for each measure and marks where the outcome differs from the table
-    of Hurley and Rickard (2009). With the name of a MEASURE: all that was found about this one, each
-    counterexample in full.
+    Searches counterexamples to each property of each measure, and marks differences from the table of Hurley and
+    Rickard (2009). With the name of a MEASURE: its verdicts, each counterexample in full.
     """
     from palmette.measures.axioms import check
     from palmette.measures.classic import MEASURES
@@ -82,12 +81,12 @@ def _print_table(console: Console, measures: list[Measure], verdicts: Mapping[st
         cells = []
         for verdict in verdicts[m.name].values():
             mark = (yes, "green") if verdict.holds else (no, "red")
-            # A blank where the mark would be keeps the column straight.
+            # Blanks in place of the mark keep the column aligned.
             cells.append(Text.assemble("  ", mark, (" !" if _differs(m.name, verdict) else "  ", "bold yellow")))
         table.add_row(m.name, *cells)
     console.print(table)
     console.print(f"\n{yes} not refuted by any trial   {no} refuted by a counterexample")
-    console.print(f"! {_CITED}, says the opposite (settled in the docs):")
+    console.print(f"! differs from {_CITED} (explained in docs/axioms.md):")
     differing = Table(box=None, show_header=False, pad_edge=False)
     for m in measures:
         for verdict in verdicts[m.name].values():
@@ -163,8 +162,8 @@ def _verdict_data(name: str, verdict: Verdict) -> dict[str, Any]:
             "before": example.before,
             "after": example.after,
             "value_before": example.value_before,
-            # JSON has no NaN: a measure that is undefined after the change has no value there.
+            # JSON has no NaN.
             "value_after": example.value_after if math.isfinite(example.value_after) else None,
-            "said": example.said,
+            "said": example.change,
         },
     }

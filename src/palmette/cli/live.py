@@ -16,8 +16,8 @@ from palmette.reports.words import counted, duration, measured
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
+    from palmette.studies.engine import Progress
     from palmette.studies.experiment import Experiment
-    from palmette.studies.in_step import Progress
     from palmette.studies.status import Standing
 
 

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from palmette.cli.watch import Watch
     from palmette.reports.tables import Run
     from palmette.studies.experiment import Experiment
-    from palmette.studies.rounds import Outcomes
+    from palmette.studies.running import Outcomes
     from palmette.studies.status import Standing
     from palmette.training.data import Images
 
@@ -151,7 +151,7 @@ class Command:
     def show_plan(self, images: Images) -> None:
         """What would be run, and what it costs, from a few networks of the first fleet."""
         from palmette.studies.cost import cost
-        from palmette.studies.rounds import fleets
+        from palmette.studies.running import fleets
 
         standings = self.standings()
         left = [s.experiment for s in standings if s.state != "finished"]
@@ -209,7 +209,7 @@ class Command:
 
     def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
         """Train fleet by fleet, and tell how the runs of each ended."""
-        from palmette.studies.rounds import fleets, run_together
+        from palmette.studies.running import fleets, run_together
         from palmette.training.data_parallel import team_of
 
         with team_of(self.nproc, self.device) as team:

@@ -73,7 +73,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 def _read(run: RunDir) -> dict[str, Any]:
     """All that is shown, as plain values."""
-    from palmette.studies.record import flattened
+    from palmette.studies.record import Record
     from palmette.studies.status import standing
 
     now = standing(run)
@@ -94,7 +94,7 @@ def _read(run: RunDir) -> dict[str, Any]:
         "seconds": sum(timing["seconds"] for timing in run.timings()),
         "bytes": run.size(),
         "go_on": None if now.stopped is not None else _how_to_go_on(run, experiment),
-        "records": [flattened(record) for record in run.records()],
+        "records": [Record.from_json(record).flat() for record in run.records()],
     }
 
 

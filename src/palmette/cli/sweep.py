@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from palmette.integrations.ray.driver import OnRay
     from palmette.reports.tables import Run
     from palmette.studies.experiment import Experiment
-    from palmette.studies.rounds import Outcomes
+    from palmette.studies.running import Outcomes
 
 
 @click.command(cls=RememberingCommand)
@@ -115,7 +115,7 @@ class Sweep(Command):
     def show_plans(self) -> None:
         """What would be run and what it costs, each kind of training timed on its own."""
         from palmette.studies.cost import Cost, cost
-        from palmette.studies.rounds import fleets
+        from palmette.studies.running import fleets
         from palmette.studies.scheduler import kind
         from palmette.training.data import load
 
@@ -175,7 +175,7 @@ class Sweep(Command):
         )
 
     def _greet(self, console: Console) -> None:
-        from palmette.studies.rounds import fleets
+        from palmette.studies.running import fleets
 
         what = f"{counted(len(self.planned), 'run')} in {counted(len(fleets(self.planned)), 'fleet')}"
         console.print(f"{what} on {self._where()} into {self.out}\n", soft_wrap=True)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.errors import RunBusy, RunDamaged, in_words
+from palmette.studies.engine import Observer, Progress
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.in_step import Observer, Progress
 
 if TYPE_CHECKING:
     from palmette.cli.live import Display

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from palmette.studies.folder import RunDir
-from palmette.studies.record import flattened, flattened_layers
+from palmette.studies.record import Record
 
 
 class Events:
-    """The event file of one run, made anew from its records, so that a resumed run says nothing twice.
+    """The event file of one run, written anew from its records, so that a resumed run repeats no scalar.
 
-    A scalar has the name of its column in `read_runs`; those of a layer stand below ``layers/``.
+    A scalar has the name of its column in `read_runs`; scalars of a layer are below ``layers/``.
     """
 
     def __init__(self, rundir: RunDir) -> None:
@@ -27,12 +27,13 @@ class Events:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """Write the scalars of a round."""
-        scalars = {name: value for name, value in flattened(record).items() if name != "round"}
-        for layer, values in flattened_layers(record).items():
+        read = Record.from_json(record)
+        scalars = {name: value for name, value in read.flat().items() if name != "round"}
+        for layer, values in read.flat_layers().items():
             scalars |= {f"layers/{layer}/{name}": value for name, value in values.items()}
         for name, value in scalars.items():
             if isinstance(value, int | float):
-                self._writer.add_scalar(name, value, record["round"])
+                self._writer.add_scalar(name, value, read.round)
         self._writer.flush()
 
     def close(self) -> None:

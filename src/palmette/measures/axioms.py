@@ -1,22 +1,22 @@
-"""The six properties of a sparsity measure as code: try hard to refute each, and show how.
+"""The six properties of a sparsity measure, and a search for counterexamples to each.
 
-D1 to D4 are Dalton's laws for measures of inequality, P1 and P2 were added by Rickard; Hurley and Rickard
-2009 put them together. The statements are those of Diao et al. 2023, section 1, with strict inequalities.
+D1 to D4 are Dalton's laws for measures of inequality; Rickard added P1 and P2. Hurley and Rickard 2009 combine the
+six. The statements are those of Diao et al. 2023, section 1, with strict inequalities.
 
-How a property is tried:
+How a property is tested:
 
-* on all vectors of up to four whole numbers from 0 to 5, on longer ones of plain shape, and on random ones
-  (`palmette.measures.trials`), from short to long, so that the first counterexample is a simple one;
-* a vector on which the measure is not finite is skipped; one on which it stops being finite by the change
+* on all vectors of up to four whole numbers from 0 to 5, on longer vectors of simple shape, and on random vectors
+  (`palmette.measures.trials`), from short to long, so that the first counterexample is simple;
+* a vector on which the measure is not finite is skipped; if the change makes the measure infinite or NaN, that
   counts against the property;
-* two values are equal if they differ by at most `TOLERANCE`, relative for values above 1 and absolute
-  below, and only what is not equal is larger or smaller;
-* Bill Gates (P1) says that there is a beta such that for all alpha the measure grows. It is refuted if each
-  beta of a ladder from 1 to 4096 has an alpha without growth: a measure that begins to grow beyond that
-  would be judged wrongly. All other counterexamples are final;
-* of the shortest counterexamples the one shown moves the wrong way rather than not at all, if there is one.
+* two values are equal if they differ by at most `TOLERANCE`, relative for values above 1 and absolute below;
+* Bill Gates (P1) states that some beta makes the measure grow for all alpha. It is refuted if each beta of a
+ladder
+  from 1 to 4096 has an alpha without growth: a measure that begins to grow beyond 4096 would be judged wrongly.
+  All other counterexamples are final;
+* among the shortest counterexamples, a value that moves the wrong way is preferred to a tie.
 
-That a property holds on all trials is no proof.
+A property that holds on all trials is not proved.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from palmette.measures import trials as tried
+from palmette.measures import trials as changes
 from palmette.measures.classic import MEASURES
 from palmette.measures.parameters import is_number
 from palmette.measures.trials import Trial, Vector, number, vector
@@ -44,14 +44,14 @@ Key = Literal["D1", "D2", "D3", "D4", "P1", "P2"]
 
 @dataclass(frozen=True)
 class Property:
-    """One of the six.
+    """One of the six properties.
 
     Args:
         key: ``"D1"`` to ``"P2"``.
-        name: what Hurley and Rickard call it.
-        statement: what a measure S of a vector w has to do.
-        relation: how S after the change has to compare with S before it.
-        trials: the changes that are made to a vector.
+        name: as in Hurley and Rickard.
+        statement: the rule for a measure S of a vector w.
+        relation: of S after a change to S before it.
+        trials: generates changes of a vector.
     """
 
     key: Key
@@ -67,36 +67,38 @@ _SIX = (
         "Robin Hood",
         "S falls when alpha moves from a larger entry w_i to a smaller w_j, 0 < alpha < (w_i - w_j) / 2",
         "<",
-        tried.robin_hood,
+        changes.robin_hood,
     ),
-    Property("D2", "Scaling", "S(alpha w) = S(w) for alpha > 0", "=", tried.scaling),
-    Property("D3", "Rising Tide", "S(w + alpha) < S(w) for alpha > 0 and w not constant", "<", tried.rising_tide),
-    Property("D4", "Cloning", "S([w, w]) = S(w)", "=", tried.cloning),
+    Property("D2", "Scaling", "S(alpha w) = S(w) for alpha > 0", "=", changes.scaling),
+    Property(
+        "D3", "Rising Tide", "S(w + alpha) < S(w) for alpha > 0 and w not constant", "<", changes.rising_tide
+    ),
+    Property("D4", "Cloning", "S([w, w]) = S(w)", "=", changes.cloning),
     Property(
         "P1",
         "Bill Gates",
         "each w_i has a beta > 0 such that S with w_i + beta + alpha is above S with w_i + beta, all alpha > 0",
         ">",
-        tried.bill_gates,
+        changes.bill_gates,
     ),
-    Property("P2", "Babies", "S([w, 0]) > S(w) for w not all zero", ">", tried.babies),
+    Property("P2", "Babies", "S([w, 0]) > S(w) for w not all zero", ">", changes.babies),
 )
 PROPERTIES: Mapping[str, Property] = MappingProxyType({p.key: p for p in _SIX})
 
 
 @dataclass(frozen=True)
 class Counterexample:
-    """A change that a reader can make by hand: `said` leads from `before` to `after`."""
+    """A change, described in words, from `before` to `after` that breaks a property."""
 
     before: Vector
     after: Vector
     value_before: float
     value_after: float
-    said: str
+    change: str
 
     @property
     def moves(self) -> bool:
-        """Whether the two values differ; if not, the property fails by a tie, where it asks for a change."""
+        """Whether the two values differ; a tie fails a property that demands a change."""
         size = max(1.0, abs(self.value_before), abs(self.value_after))
         tie = abs(self.value_after - self.value_before) <= TOLERANCE * size
         return not (tie and math.isfinite(self.value_after))
@@ -104,10 +106,10 @@ class Counterexample:
     def __str__(self) -> str:
         before, after = self.values()
         outcome = f"goes from {before} to {after}" if self.moves else f"stays {after}"
-        return f"{self.said}: {vector(self.before)} -> {vector(self.after)}, S {outcome}"
+        return f"{self.change}: {vector(self.before)} -> {vector(self.after)}, S {outcome}"
 
     def values(self) -> tuple[str, str]:
-        """Both values for eyes: with as many digits as it takes to tell them apart, four if they are equal."""
+        """Both values as text, with as many digits as tell them apart; four if they are equal."""
         if not math.isfinite(self.value_after):
             return number(self.value_before), "undefined"
         for digits in range(4, 13):
@@ -119,7 +121,7 @@ class Counterexample:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came out of trying to refute property `key`: it holds on all `trials`, or here is why not."""
+    """Result of testing property `key`: it holds on all `trials`, or has a counterexample."""
 
     key: str
     trials: int
@@ -138,14 +140,14 @@ def check(measure: Callable[..., Any], *, trials: int = 1000, seed: int = 0) -> 
     """Try to refute each of the six properties for `measure`.
 
     Args:
-        measure: one of `MEASURES`, or any function for which larger means sparser. One with an argument
-            `dim` is called with a float64 tensor, a vector in each row, and ``dim=1``, and has to give one
-            value per row; any other is called with one float64 numpy vector at a time.
-        trials: number of random vectors, on top of the structured ones.
+        measure: one of `MEASURES`, or any function whose larger values mean sparser. A function with an argument
+            `dim` gets a float64 tensor with a vector in each row and ``dim=1``, and returns one value per row; any
+            other gets one float64 numpy vector at a time.
+        trials: number of random vectors, in addition to the structured ones.
         seed: of the random vectors.
 
     Returns:
-        A verdict for each of D1, D2, D3, D4, P1 and P2. Its `trials` counts the changes that were made.
+        A verdict for each of D1, D2, D3, D4, P1 and P2. Its `trials` counts the changes tested.
 
     >>> verdicts = check(MEASURES["gini"])
     >>> all(verdict.holds for verdict in verdicts.values())
@@ -164,7 +166,7 @@ def check(measure: Callable[..., Any], *, trials: int = 1000, seed: int = 0) -> 
 
 
 def check_all() -> Mapping[str, Mapping[str, Verdict]]:
-    """`check` of each of `MEASURES`, by name."""
+    """Verdicts of `check` for each of `MEASURES`, by name."""
     return {name: check(measure) for name, measure in MEASURES.items()}
 
 
@@ -180,7 +182,7 @@ class _Batch:
 @functools.lru_cache(maxsize=len(_SIX))
 def _batches(key: Key, trials: int, seed: int) -> tuple[_Batch, ...]:
     batches = []
-    for vectors in (tried.structured_vectors(), tried.random_vectors(trials, seed)):
+    for vectors in (changes.structured_vectors(), changes.random_vectors(trials, seed)):
         by_length: dict[int, list[Trial]] = {}
         for w in vectors:
             by_length.setdefault(len(w), []).extend(PROPERTIES[key].trials(w))
@@ -208,7 +210,7 @@ def _judge(evaluate: Callable[[Tensor], Tensor], what: Property, trials: int, se
             ]
             return Verdict(what.key, made, min(found, key=_complexity))
     if made == 0:
-        raise ValueError(f"the measure must be finite on some vectors, got none at all in trying {what.key}")
+        raise ValueError(f"the measure must be finite on some vectors, got none at all in testing {what.key}")
     return Verdict(what.key, made, None)
 
 
@@ -223,12 +225,12 @@ def _counterexample(trial: Trial, before: Tensor, after: Tensor, kept: Tensor) -
     b = int(before.isfinite().nonzero()[0])
     a = int((~kept[b]).nonzero()[0])
     return Counterexample(
-        trial.befores[b], trial.afters[b][a], float(before[b]), float(after[b, a]), trial.said(b, a)
+        trial.befores[b], trial.afters[b][a], float(before[b]), float(after[b, a]), trial.describe(b, a)
     )
 
 
 def _complexity(example: Counterexample) -> tuple[float, ...]:
-    """Small for what convinces and is easy to compute by hand: no tie, whole numbers, small ones."""
+    """Sort key: small for examples that are easy to check by hand (no tie, whole numbers, small numbers)."""
     entries = (*example.before, *example.after)
     broken = sum(x != int(x) for x in entries)
     undefined = not math.isfinite(example.value_after)
@@ -236,7 +238,7 @@ def _complexity(example: Counterexample) -> tuple[float, ...]:
 
 
 def _per_row(measure: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
-    """The measure of every vector along the last dimension of a tensor."""
+    """Function that measures every vector along the last dimension of a tensor."""
     takes_dim = _takes_dim(measure)
 
     def evaluate(vectors: Tensor) -> Tensor:

@@ -1,10 +1,9 @@
-"""The sparsity measures that Hurley and Rickard compared, a function each, and `MEASURES`, the table of all.
+"""Sparsity measures that Hurley and Rickard compared, one function each, and `MEASURES`, the table of all.
 
-N. Hurley and S. Rickard, Comparing Measures of Sparsity, IEEE Transactions on Information Theory 55(10),
-2009, Table I. Their :math:`c_j` are the magnitudes :math:`|w_j|` here, and :math:`d` is their :math:`N`: the
-entries that `kept` marks, all by default. Every function takes `w`, `dim` and `kept` and gives its result as
-`pq_index` does. A slice without a kept entry, or with a NaN or an infinity in it, has no value and gives NaN;
-what else has none is said at each function.
+N. Hurley and S. Rickard, Comparing Measures of Sparsity, IEEE Transactions on Information Theory 55(10), 2009,
+Table I. Here :math:`c_j` are the magnitudes :math:`|w_j|`, and :math:`d`, their :math:`N`, counts the entries that
+`kept` marks (all by default). Arguments `w`, `dim` and `kept` and the result are as in `pq_index`. A slice without
+a kept entry, or with a NaN or an infinity, gives NaN; each function states further undefined cases.
 """
 
 from __future__ import annotations
@@ -26,21 +25,20 @@ from palmette.measures.pq import pq_index
 
 
 def l0(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
-    r"""How many entries are exactly zero. Larger is sparser; from 0 to :math:`d`.
+    r"""Number of entries that are exactly zero. Larger is sparser; from 0 to :math:`d`.
 
     .. math:: \ell^0(w) = \#\{j : c_j = 0\}
 
     >>> l0([3.0, 0.0, 0.0, 1.0])
     2.0
 
-    Hurley and Rickard 2009, Table I. They count zeros, so that larger is sparser; elsewhere
-    :math:`\ell^0` often counts the others.
+    Hurley and Rickard 2009, Table I. Elsewhere :math:`\ell^0` often counts the entries that are not zero.
     """
     return measured(w, dim, kept, lambda c, mask: ((c == 0) & mask).sum(1).to(c.dtype))
 
 
 def l0_eps(w: Any, *, eps: float = 0.01, dim: int | None = None, kept: Any = None) -> Any:
-    r"""How many magnitudes are at most `eps`. Larger is sparser; from 0 to :math:`d`.
+    r"""Number of magnitudes that are at most `eps`. Larger is sparser; from 0 to :math:`d`.
 
     .. math:: \ell^0_\epsilon(w) = \#\{j : c_j \le \epsilon\}
 
@@ -106,7 +104,7 @@ def l2_over_l1(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
 
 
 def negative_tanh(w: Any, *, a: float = 1.0, b: float = 0.5, dim: int | None = None, kept: Any = None) -> Any:
-    r"""A smooth count of the entries that are not small, negative. Larger is sparser; in :math:`(-d, 0]`.
+    r"""Negative smooth count of the entries that are not small. Larger is sparser; in :math:`(-d, 0]`.
 
     .. math:: -\tanh_{a,b}(w) = -\sum_j \tanh\big((a\,c_j)^b\big)
 
@@ -136,7 +134,7 @@ def negative_log(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
     """
 
     def core(c: Tensor, _: Tensor) -> Tensor:
-        # Beside the square of what is large, 1 is nothing; and the square may be beyond all floats.
+        # For large c, log(1 + c²) = 2 log c to the last digit, and c² may overflow.
         return -torch.where(c > 1e9, 2 * c.log(), c.square().log1p()).sum(1)
 
     return measured(w, dim, kept, core)
@@ -158,13 +156,14 @@ def kappa4(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
 
 
 def u_theta(w: Any, *, theta: float = 0.5, dim: int | None = None, kept: Any = None) -> Any:
-    r"""How small a part of the range holds a share `theta` of the entries. Larger is sparser; in [0, 1].
+    r"""1 less the smallest part of the range that holds a share `theta` of the entries. Larger is sparser; in [0,
+    1].
 
     .. math:: u_\theta(w) = 1 - \min_i \frac{c_{(i + m - 1)} - c_{(i)}}{c_{(d)} - c_{(1)}},
               \qquad m = \lceil \theta d \rceil \ne d
 
-    with magnitudes in ascending order and ``0 < theta < 1``. A slice of equal magnitudes gives NaN, as
-    does one so short that :math:`m = d`.
+    with magnitudes in ascending order and ``0 < theta < 1``. A slice of equal magnitudes, or with :math:`m = d`,
+    gives NaN.
 
     >>> u_theta([1.0, 2.0, 9.0])  # two of three lie in [1, 2], an eighth of [1, 9]
     0.875
@@ -177,7 +176,7 @@ def u_theta(w: Any, *, theta: float = 0.5, dim: int | None = None, kept: Any = N
 
     def core(c: Tensor, mask: Tensor) -> Tensor:
         d = mask.sum(1, keepdim=True)
-        # theta * d may come out just above a whole number: 0.07 * 100 = 7.000000000000001.
+        # theta * d may round to just above a whole number: 0.07 * 100 = 7.000000000000001.
         m = torch.ceil(share * d.double() * (1 - 1e-12)).to(torch.int64)
         ordered = c.masked_fill(~mask, math.inf).sort(dim=1).values
         first = torch.arange(c.shape[1], device=c.device).expand_as(c)
@@ -190,11 +189,11 @@ def u_theta(w: Any, *, theta: float = 0.5, dim: int | None = None, kept: Any = N
 
 
 def negative_lp_minus(w: Any, *, p: float = -1.0, dim: int | None = None, kept: Any = None) -> Any:
-    r"""The negative sum of negative powers of the entries that are not zero. At most 0.
+    r"""The negative sum of negative powers of the non-zero entries. At most 0.
 
     .. math:: -\ell^p_-(w) = -\sum_{j : c_j \ne 0} c_j^p, \qquad p < 0
 
-    It is listed as growing with sparsity, but small magnitudes make it fall: it is blind to zeros only.
+    It is listed as growing with sparsity, but small magnitudes make it fall; only zeros do not count.
 
     >>> negative_lp_minus([1.0, 2.0, 4.0, 0.0])
     -1.75
@@ -212,7 +211,7 @@ def hoyer(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
 
     .. math:: H(w) = \frac{\sqrt d - \sum_j c_j / \sqrt{\sum_j c_j^2}}{\sqrt d - 1}
 
-    A slice of zeros gives NaN, as does one with a single kept entry.
+    A slice of zeros, or with a single kept entry, gives NaN.
 
     >>> round(hoyer([3.0, 4.0, 0.0, 0.0]), 12)  # (2 - 7/5) / (2 - 1)
     0.6
@@ -230,13 +229,13 @@ def hoyer(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
 
 
 def pq_mean(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, kept: Any = None) -> Any:
-    r"""The negative ratio of two power means, the PQ Index less 1. Larger is sparser; in [-1, 0).
+    r"""The negative ratio of two power means, the PQ Index minus 1. Larger is sparser; in [-1, 0).
 
     .. math:: -\Big(\tfrac1d \sum_j c_j^p\Big)^{1/p} \Big/ \Big(\tfrac1d \sum_j c_j^q\Big)^{1/q}
               = I_{p,q}(w) - 1
 
-    for ``0 < p < q``. It has all six properties for ``p <= 1 <= q``, the range of `pq_index`; outside of
-    it there are vectors that break Robin Hood (D1). A slice of zeros gives NaN.
+    for ``0 < p < q``. It has all six properties for ``p <= 1 <= q``, the range of `pq_index`; outside, some
+    vectors break Robin Hood (D1). A slice of zeros gives NaN.
 
     >>> round(pq_mean([3.0, 4.0, 0.0, 0.0], p=1, q=2), 12)
     -0.7
@@ -261,16 +260,16 @@ _PQ = {"p": 0.5, "q": 1.0}
 
 @dataclass(frozen=True)
 class Measure:
-    """A row of `MEASURES`: a function, its parameters, and what to know about it. Called like its function.
+    """A row of `MEASURES`, called like its function.
 
     Args:
         name: as in Hurley and Rickard's Table III, in ASCII.
-        symbol: as written on paper.
+        symbol: in mathematical notation.
         function: called with `parameters`.
-        range: the values that it takes, `d` being the number of kept entries.
-        parameters: the defaults of the function, and what the verdicts of `palmette axioms` are about.
+        range: of its values, where `d` is the number of kept entries.
+        parameters: the function's defaults, for which `palmette axioms` tests the properties.
         sparser_is_larger: whether it grows with sparsity as published.
-        source: where it is defined.
+        source: of its definition.
     """
 
     name: str
@@ -282,15 +281,11 @@ class Measure:
     source: str = _TABLE_I
 
     def __call__(self, w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
-        """The measure of `w`, or with `dim` of each slice of it."""
+        """Measure `w`, or with `dim` each slice of it."""
         return self.function(w, **self.parameters, dim=dim, kept=kept)
 
 
-def _table(*measures: Measure) -> Mapping[str, Measure]:
-    return MappingProxyType({measure.name: measure for measure in measures})
-
-
-MEASURES: Mapping[str, Measure] = _table(
+_MEASURES = (
     Measure("l0", "ℓ⁰", l0, "0 to d"),
     Measure("l0_eps", "ℓ⁰_ε", l0_eps, "0 to d", {"eps": 0.01}),
     Measure("-l1", "−ℓ¹", negative_l1, "at most 0"),
@@ -309,4 +304,5 @@ MEASURES: Mapping[str, Measure] = _table(
     Measure("pq-mean", "pq-mean", pq_mean, "-1 to below 0", _PQ, source="Hurley and Rickard 2009"),
     Measure("pq", "PQ Index", pq_index, "0 to 1 - d^(1/q - 1/p)", _PQ, source="Diao et al. 2023, Definition 1"),
 )
-"""All measures by name: those of Hurley and Rickard's Table I, then the ratio of power means and the PQ Index."""
+MEASURES: Mapping[str, Measure] = MappingProxyType({measure.name: measure for measure in _MEASURES})
+"""All measures by name: Hurley and Rickard's Table I, then the ratio of power means and the PQ Index."""

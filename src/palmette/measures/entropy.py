@@ -1,6 +1,6 @@
-"""The entropies among the measures that Hurley and Rickard compared.
+"""Entropies among the measures that Hurley and Rickard compared.
 
-Arguments, result and the slices without a value are those of `palmette.measures.classic`.
+Arguments, results and undefined cases are those of `palmette.measures.classic`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def gaussian_entropy(w: Any, *, dim: int | None = None, kept: Any = None) -> Any
 
     .. math:: H_G(w) = -\sum_j \log c_j^2
 
-    A slice with a kept zero gives NaN: the logarithm of 0 is not a number.
+    A slice with a kept zero gives NaN.
 
     >>> import math
     >>> round(math.exp(gaussian_entropy([0.5, 0.25])), 12)  # 4 times 16
@@ -58,12 +58,12 @@ def shannon_entropy(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
 
 
 def shannon_entropy_prime(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
-    r"""The entropy :math:`H_S'`, of magnitudes that are not normalised. Larger is *denser*.
+    r"""The entropy :math:`H_S'` of magnitudes without normalisation. Larger is *denser*.
 
     .. math:: H_S'(w) = -\sum_j c_j \log c_j^2
 
-    with :math:`0 \log 0 = 0`; at most :math:`2d/e`. As published it grows when magnitudes are made more
-    equal, so it falls with sparsity; it also depends on scale, and falls without end as magnitudes grow.
+    with :math:`0 \log 0 = 0`; at most :math:`2d/e`. As published it grows as magnitudes become more equal, so it
+    falls with sparsity. It depends on scale and has no lower bound.
 
     >>> import math
     >>> round(math.exp(shannon_entropy_prime([0.5, 0.5, 1.0, 0.0])), 12)  # twice half the logarithm of 4

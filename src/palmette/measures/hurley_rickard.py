@@ -1,8 +1,8 @@
-"""Which properties Hurley and Rickard found the measures to have: their Table III, as published.
+"""Table III of Hurley and Rickard: which measures have which of the six properties, as published.
 
 N. Hurley and S. Rickard, Comparing Measures of Sparsity, IEEE Transactions on Information Theory 55(10),
-4723-4741, 2009. It is kept here to be compared with what `palmette.measures.axioms` finds; where the two
-differ, `docs/axioms.md` settles who is right.
+4723-4741, 2009. `palmette.measures.axioms` tests the same properties; where the two differ, `docs/axioms.md`
+explains which is right.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TABLE_III: Mapping[str, Mapping[str, bool]] = MappingProxyType(
 
 
 def published(measure: str, key: str) -> bool | None:
-    """Whether Table III grants property `key` to the measure of that name; None if it does not list it.
+    """Whether `measure` has property `key` in Table III; None if the table does not list it.
 
     >>> published("gini", "D4"), published("hoyer", "D4"), published("pq", "D4")
     (True, False, None)

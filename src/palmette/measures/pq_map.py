@@ -16,10 +16,10 @@ def map_of_rows(rows: Rows) -> Tensor:
 
     .. math:: I_{p,q}(w) = 1 - M_p / M_q, \qquad M_s = \Big(\tfrac1d \sum_i |w_i|^s\Big)^{1/s}
 
-    Twenty sums give the paper's 110 values. Where p = q there is none, and NaN stands for it.
+    Twenty sums give the paper's 110 values. The index is undefined for p = q and NaN there.
 
     Returns:
-        A float64 tensor on the CPU, of rows by `P_GRID` by `Q_GRID`.
+        A float64 tensor on the CPU of shape rows × `P_GRID` × `Q_GRID`.
 
     >>> map_of_rows(Rows.of(torch.tensor([[3.0, 4.0, 0.0, 0.0]])))[0, -1, -1]  # p = 1, q = 2
     tensor(0.3000, dtype=torch.float64)
@@ -35,7 +35,7 @@ def map_of_rows(rows: Rows) -> Tensor:
         for i, exponent in enumerate(exponents):
             sums[i, chosen] += tile.pow(exponent).sum(1).cpu()
     roots = 1 / torch.tensor(exponents, dtype=torch.float64)
-    # Row by row: of a matrix, the last digit of a power depends on how many rows there are.
+    # Row by row: the last digit of a power of a matrix depends on the number of rows.
     means = torch.stack([mean**roots for mean in (sums / rows.counts()).T.contiguous()], 1)
     small = means[: len(P_GRID)].T[:, :, None]
     large = means[-len(Q_GRID) :].T[:, None, :]

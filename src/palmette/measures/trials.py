@@ -1,7 +1,7 @@
-"""What the six properties of `palmette.measures.axioms` are tried on: vectors, and changes made to them.
+"""Vectors, and changes of them, that test the six properties of `palmette.measures.axioms`.
 
-All entries are multiples of 1/64 up to 8, most of them whole numbers: a float holds them exactly, and a measure
-that levels off, such as tanh, has not yet done so. No vector is all zero.
+All entries are multiples of 1/64 up to 8, most of them whole numbers: floats hold them exactly, and measures that
+saturate, such as tanh, still change. No vector is all zero.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ _LENGTHS = (2, 3, 5, 8, 16)
 
 @dataclass(frozen=True)
 class Trial:
-    """One attempt at refuting a property.
+    """One test of a property.
 
-    The property is kept if, for at least one of `befores`, the measure changes as it should from there to
-    each of its `afters`. All but Bill Gates (P1) have one of each.
+    The property holds if, for at least one of `befores`, the measure changes as required to each of its `afters`.
+    All properties but Bill Gates (P1) have one of each.
     """
 
     befores: tuple[Vector, ...]
     afters: tuple[tuple[Vector, ...], ...]
-    said: Callable[[int, int], str]
-    """What was done, in words, to get from `befores[b]` to `afters[b][a]`."""
+    describe: Callable[[int, int], str]
+    """Describes the change from `befores[b]` to `afters[b][a]`."""
 
 
-def _one(before: Vector, after: Vector, said: str) -> Trial:
-    return Trial((before,), ((after,),), lambda b, a: said)
+def _one(before: Vector, after: Vector, description: str) -> Trial:
+    return Trial((before,), ((after,),), lambda b, a: description)
 
 
 def robin_hood(w: Vector) -> Iterator[Trial]:
-    """Moves from a larger entry to a smaller one of less than half of what they differ by."""
+    """Move less than half of the difference from a larger entry to a smaller one."""
     n = len(w)
     pairs = itertools.combinations(range(n), 2) if n <= 4 else itertools.pairwise(range(n))
     for i, j in pairs:
@@ -49,18 +49,18 @@ def robin_hood(w: Vector) -> Iterator[Trial]:
         for alpha in (1.0, gap / 4, gap / 16, gap * 7 / 16):
             if alpha < gap / 2:
                 after = with_added(with_added(w, rich, -alpha), poor, alpha)
-                said = f"moving {number(alpha)} from the {ordinal(rich)} to the {ordinal(poor)} entry"
-                yield _one(w, after, said)
+                description = f"moving {number(alpha)} from the {ordinal(rich)} to the {ordinal(poor)} entry"
+                yield _one(w, after, description)
 
 
 def scaling(w: Vector) -> Iterator[Trial]:
-    """Multiples."""
+    """Multiply all entries."""
     for alpha in (2.0, 10.0, 0.5, 0.1, 0.001):
         yield _one(w, tuple(alpha * x for x in w), f"multiplying every entry by {number(alpha)}")
 
 
 def rising_tide(w: Vector) -> Iterator[Trial]:
-    """The same number added to all entries of a vector whose entries differ."""
+    """Add a number to all entries of a vector that is not constant."""
     if max(w) - min(w) < _SMALLEST_GAP:
         return
     for alpha in (1.0, 2.0, 1 / 2, 1 / 8):
@@ -68,15 +68,15 @@ def rising_tide(w: Vector) -> Iterator[Trial]:
 
 
 def cloning(w: Vector) -> Iterator[Trial]:
-    """The vector twice."""
+    """Write the vector twice."""
     yield _one(w, w + w, "writing the vector twice")
 
 
 def bill_gates(w: Vector) -> Iterator[Trial]:
-    """One entry raised by a ladder of beta, and from each by several alpha more.
+    """Raise one entry by a ladder of beta, and from each by several alpha more.
 
-    An entry without a non-zero one beside it is left out: there a measure that does not see scale (D2)
-    cannot change, so that no measure could have both properties.
+    An entry is skipped if all others are zero: there a measure with Scaling (D2) cannot change, so that no measure
+    could have both properties.
     """
     for i in range(len(w) if len(w) <= 4 else 2):
         if not any(w[:i] + w[i + 1 :]) or (i > 0 and w[i] == w[i - 1]):
@@ -84,12 +84,12 @@ def bill_gates(w: Vector) -> Iterator[Trial]:
         yield Trial(
             tuple(with_added(w, i, beta) for beta in BETAS),
             tuple(tuple(with_added(w, i, beta + alpha) for alpha in _alphas(beta)) for beta in BETAS),
-            _bill_gates_said(w, i),
+            _describe_bill_gates(w, i),
         )
 
 
 def babies(w: Vector) -> Iterator[Trial]:
-    """One more zero."""
+    """Append a zero."""
     yield _one(w, (*w, 0.0), "appending a zero")
 
 
@@ -97,19 +97,19 @@ def _alphas(beta: float) -> tuple[float, ...]:
     return (1.0, beta / 8, beta * 2, beta * 32)
 
 
-def _bill_gates_said(w: Vector, i: int) -> Callable[[int, int], str]:
-    def said(b: int, a: int) -> str:
+def _describe_bill_gates(w: Vector, i: int) -> Callable[[int, int], str]:
+    def describe(b: int, a: int) -> str:
         beta, alpha = number(BETAS[b]), number(_alphas(BETAS[b])[a])
         return (
             f"raising the {ordinal(i)} entry of {vector(w)} by beta = {beta}, then by alpha = {alpha} more "
             f"(no beta up to {number(BETAS[-1])} does better)"
         )
 
-    return said
+    return describe
 
 
 def structured_vectors() -> Iterator[Vector]:
-    """All of up to four whole numbers from 0 to 5 (their order aside), then longer ones of plain shape."""
+    """Ascending vectors of up to four whole numbers from 0 to 5, then longer ones of simple shape."""
     for n in range(1, 5):
         for w in itertools.combinations_with_replacement(range(6), n):
             if any(w):
@@ -123,7 +123,7 @@ def structured_vectors() -> Iterator[Vector]:
 
 
 def random_vectors(trials: int, seed: int) -> Iterator[Vector]:
-    """As many of 2 to 16 entries: even, skewed, sparse, whole numbers, and small ones in turn."""
+    """Random vectors of 2 to 16 entries: in turn uniform, skewed, sparse, whole numbers, and small."""
     rng = random.Random(seed)
     draws: tuple[Callable[[], float], ...] = (
         lambda: rng.uniform(0, _LARGEST),
@@ -144,7 +144,7 @@ def with_added(w: Vector, i: int, alpha: float) -> Vector:
 
 
 def vector(w: Vector) -> str:
-    """`w` for eyes, exact.
+    """`w` as text, exact.
 
     >>> vector((1.0, 0.25))
     '[1, 0.25]'
@@ -153,12 +153,12 @@ def vector(w: Vector) -> str:
 
 
 def number(x: float) -> str:
-    """A number without a needless .0."""
+    """A number as text, without a trailing .0."""
     return f"{x:.12g}"
 
 
 def ordinal(i: int) -> str:
-    """The place of index `i`, counted from 1.
+    """Ordinal of index `i`, counted from 1.
 
     >>> ordinal(0), ordinal(10), ordinal(21)
     ('1st', '11th', '22nd')

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from palmette.pruning.budgets import Budget
 from palmette.pruning.counting import CutPlan
+from palmette.pruning.stopping import RoundSummary
 from palmette.pruning.text_table import aligned
 
 
@@ -89,6 +90,11 @@ class Decision:
     def density_after(self) -> float:
         """Fraction that is kept now."""
         return (self.kept_before - self.cut) / self.total
+
+    def summary(self, step: int) -> RoundSummary:
+        """What stop rules read after this cut, which was number `step`, counted from 1."""
+        density, kept = self.density_after, self.kept_before
+        return RoundSummary(round=step, density=density, index=self.index, kept=kept, cut=self.cut)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain values that `torch.save` and `torch.load` take."""

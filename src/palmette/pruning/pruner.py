@@ -22,7 +22,7 @@ from palmette.pruning.scopes import groups_of
 from palmette.pruning.selection import select
 from palmette.pruning.sources.dtensor import added, beside, is_sharded, local
 from palmette.pruning.sources.dtensor_cut import prune_sharded
-from palmette.pruning.stopping import DEFAULT_RULES, AtDensity, StopRule
+from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, why_stop
 from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
     Weight,
@@ -204,12 +204,9 @@ class Pruner:
 
     @property
     def stopped(self) -> str:
-        """Why the loop should end; empty, and so false, while it should go on."""
-        if self.decisions and self.decisions[-1].cut == 0:
-            return "the last step cut nothing"
-        # Masks may have been given, so that the density is known before the first decision.
-        reasons = (r.of(self.density) if isinstance(r, AtDensity) else r(self.decisions) for r in self.rules)
-        return next(filter(None, reasons), "")
+        """Why the loop should end; empty, and so false, while it should continue."""
+        history = [decision.summary(step) for step, decision in enumerate(self.decisions, start=1)]
+        return why_stop(self.rules, history or [RoundSummary(round=0, density=self.density)]) or ""
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep pruned weights at zero through every step of `optimizer`, from here on.

@@ -1,16 +1,55 @@
-"""When to stop: rules that look at the decisions so far and say why it is enough."""
+"""When to stop: rules that read the history of a run and give the reason to end it."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from palmette.measures.parameters import as_number, is_number
-from palmette.pruning.decision import Decision
 
-StopRule = Callable[[Sequence[Decision]], str | None]
-"""Decisions so far -> the reason to stop, or None to go on."""
+
+@dataclass(frozen=True, kw_only=True)
+class RoundSummary:
+    """What a stop rule may read of a round; `Decision.summary` and `Record.summary` give it.
+
+    Args:
+        round: cuts behind the network that is judged.
+        density: fraction of its weights that is kept.
+        index: PQ Index before the last cut, at the budget's p and q; NaN where there is none.
+        kept: weights before the last cut.
+        cut: weights that the last cut took; None before the first.
+        train: score on the training data; None where it is not known, as by a `Pruner`.
+        validation: score on held-out data, never the test data; None where it is not known.
+    """
+
+    round: int
+    density: float
+    index: float = math.nan
+    kept: int = 0
+    cut: int | None = None
+    train: float | None = None
+    validation: float | None = None
+
+
+StopRule = Callable[[Sequence[RoundSummary]], str | None]
+"""History so far -> the reason to stop, or None to continue."""
+
+
+def why_stop(rules: Sequence[StopRule], history: Sequence[RoundSummary]) -> str | None:
+    """The first reason to stop; None to continue. A cut that takes nothing is always a reason.
+
+    A rule with the attribute `judges_network` comes before the rules about cuts.
+    """
+    first = [rule for rule in rules if getattr(rule, "judges_network", False)]
+    then = [rule for rule in rules if rule not in first]
+    return next(filter(None, (rule(history) for rule in (*first, _cut_nothing, *then))), None)
+
+
+def _cut_nothing(history: Sequence[RoundSummary]) -> str | None:
+    return "the last step cut nothing" if history and history[-1].cut == 0 else None
 
 
 @dataclass(frozen=True)
@@ -19,10 +58,11 @@ class IndexTurnsUp:
 
     .. math:: I_{t-k} < I_{t-k+1} < \dots < I_t, \qquad k = \text{patience}
 
-    By the paper's hypothesis it falls while pruning regularises, and rises when the limit of compressibility is
-    reached. A `Decision` has it as it was before the cut.
+    By the paper's hypothesis the index falls while pruning regularises, and rises when the limit of
+    compressibility is reached.
 
-    >>> IndexTurnsUp(patience=1)([Decision("layer", "", index, ()) for index in (0.3, 0.2, 0.4)])
+    >>> history = [RoundSummary(round=t, density=1.0, index=index) for t, index in enumerate((0.3, 0.2, 0.4))]
+    >>> IndexTurnsUp(patience=1)(history)
     'the PQ Index has risen once, to 0.4000'
 
     Diao et al. 2023, Figure 1 and Appendix A.
@@ -34,9 +74,9 @@ class IndexTurnsUp:
         if not (is_number(self.patience, whole=True) and self.patience >= 1):
             raise ValueError(f"patience must be a whole number of at least 1, got patience={self.patience!r}")
 
-    def __call__(self, decisions: Sequence[Decision]) -> str | None:
+    def __call__(self, history: Sequence[RoundSummary]) -> str | None:
         """The reason to stop, or None."""
-        last = [d.index for d in decisions[-self.patience - 1 :]]
+        last = [summary.index for summary in history[-self.patience - 1 :]]
         if len(last) == self.patience + 1 and all(a < b for a, b in itertools.pairwise(last)):
             times = f"{self.patience} times in a row" if self.patience > 1 else "once"
             return f"the PQ Index has risen {times}, to {last[-1]:.4f}"
@@ -47,9 +87,7 @@ class IndexTurnsUp:
 class SmallCut:
     """Stop when a step cut less than the fraction `below` of what was kept.
 
-    >>> import palmette as pm, torch
-    >>> _, decision = pm.prune({"w": torch.ones(1, 100)}, scope="layer", budget=pm.FixedRatio(0.05))
-    >>> SmallCut(below=0.1)([decision])
+    >>> SmallCut(below=0.1)([RoundSummary(round=1, density=0.95, kept=100, cut=5)])
     'the last cut took 5.00% of what was kept'
 
     Diao et al. 2023, Appendix A.
@@ -61,16 +99,18 @@ class SmallCut:
         if not 0 <= as_number(self.below) <= 1:
             raise ValueError(f"below must be between 0 and 1, got below={self.below!r}")
 
-    def __call__(self, decisions: Sequence[Decision]) -> str | None:
+    def __call__(self, history: Sequence[RoundSummary]) -> str | None:
         """The reason to stop, or None."""
-        if decisions and decisions[-1].cut < self.below * decisions[-1].kept_before:
-            return f"the last cut took {decisions[-1].cut / decisions[-1].kept_before:.2%} of what was kept"
+        if history and (last := history[-1]).cut is not None and last.cut < self.below * last.kept:
+            return f"the last cut took {last.cut / last.kept:.2%} of what was kept"
         return None
 
 
 @dataclass(frozen=True)
 class AtDensity:
     """Stop when no more than the fraction `density` remains.
+
+    In a run the density is that of the network trained last, so that the run ends with a trained network.
 
     >>> import palmette as pm, torch
     >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=AtDensity(0.25))
@@ -81,52 +121,74 @@ class AtDensity:
     """
 
     density: float
+    judges_network: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= as_number(self.density) <= 1:
             raise ValueError(f"density must be between 0 and 1, got density={self.density!r}")
 
-    def __call__(self, decisions: Sequence[Decision]) -> str | None:
+    def __call__(self, history: Sequence[RoundSummary]) -> str | None:
         """The reason to stop, or None."""
-        return self.of(decisions[-1].density_after) if decisions else None
-
-    def of(self, density: float) -> str | None:
-        """The reason to stop at a density, or None.
-
-        >>> AtDensity(0.25).of(0.2)
-        'density 0.2000 has reached 0.25'
-        """
-        return f"density {density:.4f} has reached {self.density}" if density <= self.density else None
+        if history and history[-1].density <= self.density:
+            return f"density {history[-1].density:.4f} has reached {self.density}"
+        return None
 
 
 @dataclass(frozen=True)
 class AccuracyDrops:
-    """Stop when a network that was trained again is more than `by` less accurate than the dense one.
+    """Stop when a retrained network is more than `by` less accurate than the dense one.
 
-    Accuracies are those on images that were held out of training, never on the test set. A `Pruner` does not know
-    them: this rule is for runs, which do.
+    Accuracies are those on images held out of training, never on the test set. A `Pruner` does not know them, and
+    continues.
+
+    >>> scores = (0.95, 0.92)
+    >>> history = [RoundSummary(round=t, density=1.0, validation=score) for t, score in enumerate(scores)]
+    >>> AccuracyDrops(0.01)(history)
+    'accuracy 0.9200 on validation images is more than 0.01 below 0.9500'
     """
 
     by: float
+    judges_network: ClassVar[bool] = True
+    needs_validation: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not 0 <= as_number(self.by) <= 1:
             raise ValueError(f"an accuracy drops by something between 0 and 1, got by={self.by!r}")
 
-    def of(self, dense: float, now: float) -> str | None:
-        """The reason to stop, or None.
-
-        >>> AccuracyDrops(0.01).of(0.95, 0.92)
-        'accuracy 0.9200 on validation images is more than 0.01 below 0.9500'
-        """
-        if now < dense - self.by:
+    def __call__(self, history: Sequence[RoundSummary]) -> str | None:
+        """The reason to stop, or None."""
+        dense, now = (history[0].validation, history[-1].validation) if history else (None, None)
+        if dense is not None and now is not None and now < dense - self.by:
             return f"accuracy {now:.4f} on validation images is more than {self.by} below {dense:.4f}"
         return None
 
 
 @dataclass(frozen=True)
+class ScoreDrops:
+    """Stop when a score of any scale, larger is better, is more than `by` below that of the dense network.
+
+    >>> history = [RoundSummary(round=t, density=1.0, validation=-loss) for t, loss in enumerate((2.0, 3.5))]
+    >>> ScoreDrops(1.0)(history)
+    'score -3.5000 is more than 1 below -2.0000'
+    """
+
+    by: float
+    judges_network: ClassVar[bool] = True
+
+    def __call__(self, history: Sequence[RoundSummary]) -> str | None:
+        """The reason to stop, or None."""
+        dense, now = (history[0].validation, history[-1].validation) if history else (None, None)
+        if dense is None or now is None or len(history) == 1:
+            return None
+        rounding = 1e-6 * max(1.0, abs(dense))  # of scores that were float32
+        if now >= dense - self.by - rounding:
+            return None
+        return f"score {now:.4f} is more than {self.by:g} below {dense:.4f}"
+
+
+@dataclass(frozen=True)
 class AfterSteps:
-    """Stop after so many steps.
+    """Stop after so many steps; in a run, when the network has been trained after so many cuts.
 
     >>> import palmette as pm, torch
     >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=AfterSteps(2))
@@ -142,11 +204,51 @@ class AfterSteps:
         if not (is_number(self.steps, whole=True) and self.steps >= 0):
             raise ValueError(f"steps must be a whole number of at least 0, got steps={self.steps!r}")
 
-    def __call__(self, decisions: Sequence[Decision]) -> str | None:
+    def __call__(self, history: Sequence[RoundSummary]) -> str | None:
         """The reason to stop, or None."""
-        if len(decisions) >= self.steps:
-            return "1 step is done" if len(decisions) == 1 else f"{len(decisions)} steps are done"
+        done = history[-1].round if history else 0
+        if done >= self.steps:
+            return "1 step is done" if done == 1 else f"{done} steps are done"
         return None
 
 
 DEFAULT_RULES: tuple[StopRule, ...] = (IndexTurnsUp(), SmallCut())
+
+# Name -> rule, how its number is read, an example. `Experiment` has `rounds` in place of `AfterSteps`.
+RULES: dict[str, tuple[Callable[..., StopRule], type[int] | type[float], str]] = {
+    "index-turns-up": (IndexTurnsUp, int, "2"),
+    "small-cut": (SmallCut, float, "0.01"),
+    "density": (AtDensity, float, "0.05"),
+    "accuracy-drops": (AccuracyDrops, float, "0.01"),
+}
+_WITH_DEFAULT = ("index-turns-up", "small-cut")
+
+
+def read_rules(text: str) -> dict[str, StopRule]:
+    """Rules by the text that stands for each.
+
+    >>> read_rules("index-turns-up, density:.05")
+    {'index-turns-up:2': IndexTurnsUp(patience=2), 'density:0.05': AtDensity(density=0.05)}
+    """
+    found: dict[str, StopRule] = {}
+    for part in text.split(",") if text.strip() else ():
+        name, colon, number = (s.strip() for s in part.partition(":"))
+        if name not in RULES:
+            raise ValueError(f"stop must be made of {', '.join(RULES)}, got {part.strip()!r} in stop={text!r}")
+        rule, read, example = RULES[name]
+        try:
+            value = read(number if colon or name not in _WITH_DEFAULT else example) + 0
+            found[f"{name}:{value!r}"] = rule(value)
+        except ValueError as error:
+            raise ValueError(f"stop={text!r} needs a number such as {name}:{example}: {error}") from None
+    return found
+
+
+def rule_text(rule: StopRule) -> str | None:
+    """The text that stands for a rule; None for a rule without one.
+
+    >>> rule_text(AtDensity(0.05))
+    'density:0.05'
+    """
+    found = [(name, read) for name, (kind, read, _) in RULES.items() if type(rule) is kind]
+    return f"{found[0][0]}:{found[0][1](*vars(rule).values())}" if found else None

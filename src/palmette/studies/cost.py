@@ -14,7 +14,7 @@ from torch import nn
 from palmette.compression.flops import flops_per_image
 from palmette.pruning.pruner import Pruner
 from palmette.studies.experiment import Experiment
-from palmette.studies.record import index_maps, measured
+from palmette.studies.measurements import index_maps, measured
 from palmette.studies.status import Standing
 from palmette.training.data import Images, validation_split
 from palmette.training.data.augment import Preparation

@@ -11,7 +11,7 @@ from torch import nn
 from palmette.compression.flops import flops_per_image
 from palmette.studies.cost import Cost, cost
 from palmette.studies.experiment import Experiment
-from palmette.studies.rounds import fleets
+from palmette.studies.running import fleets
 from palmette.studies.scheduler import kind
 from palmette.studies.status import Standing
 from palmette.training.data import Images, load

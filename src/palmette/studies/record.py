@@ -1,85 +1,153 @@
-"""What a round leaves behind: plain numbers about the weights, for the whole network and layer by layer."""
+"""Record: what a round leaves behind, one line of ``records.jsonl``; and all records of many runs as one table."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
-
 from palmette.errors import RunDamaged
-from palmette.measures.gini import gini_of_rows
-from palmette.measures.pq import index_of_rows
-from palmette.measures.pq_map import P_GRID, Q_GRID, map_of_rows
-from palmette.measures.rows import Rows
-from palmette.pruning.weights import Weight
+from palmette.pruning.stopping import RoundSummary, StopRule
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir, find_runs
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-def measured(
-    weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]
-) -> list[dict[str, Any]]:
-    """Density, PQ Index, Gini Index and dead neurons of the kept weights of networks that are built alike.
-
-    Of all weights of a network together, and of each layer. A neuron is dead when none of its kept weights differs
-    from zero. An index that does not exist is None, as in JSON.
-
-    Args:
-        weights: of each network, as `prunable(model)` gives them, in the state of :math:`w_t`.
-        masks: which of them count: :math:`m_t` for the retrained record, :math:`m_{t+1}` for the pruned one.
-
-    Diao et al. 2023, Section 4.2. The index is that at p = 0.5 and q = 1, whatever the method, as in the paper.
-    """
-    rows = _rows(weights, masks)
-    found = _of(rows)
-    for number, name in enumerate(weights[0]):
-        layer = _of(Rows(rows.segments[number : number + 1], rows.kept[number : number + 1]))
-        alive = [
-            weight[name].rows((weight[name].tensor.detach() != 0) & mask[name]).any(1)
-            for weight, mask in zip(weights, masks, strict=True)
-        ]
-        dead = (~torch.stack(alive)).sum(1).tolist()
-        for network, numbers, count in zip(found, layer, dead, strict=True):
-            network["dead_neurons"] = network.get("dead_neurons", 0) + count
-            network.setdefault("layers", {})[name] = {**numbers, "dead_neurons": count}
-    return found
+VERSION = 1
+"""Of the format of records. A line without a version has version 1."""
 
 
-def index_maps(
-    weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]
-) -> list[dict[str, Any]]:
-    """The PQ Index of each network's kept weights over the paper's grid of p and q: rows are p, columns q."""
-    return [
-        {"p": P_GRID, "q": Q_GRID, "pq_index": [[_plain(value) for value in row] for row in values]}
-        for values in map_of_rows(_rows(weights, masks)).tolist()
-    ]
-
-
-def after_cut(
-    numbers: Mapping[str, Any], test: Mapping[str, Any], *, index: float | None, difference: float | None
-) -> dict[str, Any]:
-    """What a record says of a network that was just cut.
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """A round: the network as trained, the cut, and the network just after it.
 
     Args:
-        numbers: of it, as `measured` gives them.
-        test: its score.
-        index: the PQ Index before the cut.
-        difference: by how much the accuracy has risen.
+        round: :math:`t`, counted from 0, the dense network.
+        train: scores of the last epoch of training, by name: loss, accuracy and what else the trainer gives.
+        test: scores of :math:`w_t` on the test data.
+        validation: scores on held-out data; None without any.
+        retrained: what `measured` gives for :math:`w_t \\odot m_t`.
+        pruned: the same for :math:`w_t \\odot m_{t+1}`, without layers, and its differences from `retrained`.
+        cut: how many weights went, of the network ("weights") and of each of the "layers".
+        index_map: the PQ Index over a grid of p and q.
+        good: whether `prune_and_retrain` found the network good; None where nobody judges.
+        stopped: why the run ended with this round; None if it did not.
+        version: of the format.
     """
-    now = numbers["pq_index"]
-    return {
-        "test": test,
-        **{name: numbers[name] for name in ("kept", "density", "pq_index", "gini_index")},
-        "accuracy_difference": difference,
-        "pq_index_difference": None if now is None or index is None else now - index,
-    }
+
+    round: int
+    train: Mapping[str, float | None]
+    test: Mapping[str, float | None]
+    validation: Mapping[str, float | None] | None
+    retrained: Mapping[str, Any]
+    pruned: Mapping[str, Any]
+    cut: Mapping[str, Any]
+    index_map: Mapping[str, Any]
+    good: bool | None = None
+    stopped: str | None = None
+    version: int = VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """The record as plain values, in the order in which they are written."""
+        line = {field.name: getattr(self, field.name) for field in fields(self)}
+        if self.good is None:
+            del line["good"]
+        if self.version == 1:
+            del line["version"]
+        return line
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> Record:
+        """Read what `to_json` gave, of this version or an earlier one; ValueError if the line is no record."""
+        if (version := line.get("version", 1)) > VERSION:
+            raise RunDamaged(
+                f"a record of version {version} was written by a newer palmette, and this one reads version "
+                f"{VERSION}; update it"
+            )
+        try:
+            record = cls(**{"stopped": line["stopped"], **line})
+            layers = record.flat_layers().values()
+            record.flat(), record.test["accuracy"], record.index_map["pq_index"]
+            for numbers in (record.retrained, *layers):
+                # Added, for these are numbers always; an index may be None.
+                numbers["total"] + numbers["kept"] + numbers["density"], numbers["pq_index"], numbers["gini_index"]
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"has a line that is no record: {error!r}") from error
+        if sum(layer["total"] for layer in layers) != record.retrained["total"]:
+            raise ValueError(f"lacks a layer in round {record.round}")
+        return record
+
+    def flat(self) -> dict[str, Any]:
+        """The numbers of the whole network as one level of names, a column each."""
+        flat: dict[str, Any] = {"round": self.round}
+        for part, scores in (("test", self.test), ("train", self.train), ("validation", self.validation)):
+            named = {"accuracy": None, "loss": None} | dict(scores or {})
+            flat |= {f"{part}_{name}": value for name, value in named.items()}
+        flat |= {name: value for name, value in self.retrained.items() if name != "layers"}
+        for name, value in self.pruned.items():
+            inner = value if isinstance(value, Mapping) else {"": value}
+            flat |= {f"pruned_{f'{name}_{key}' if key else name}": number for key, number in inner.items()}
+        return flat | {"cut_weights": self.cut["weights"], "stopped": self.stopped}
+
+    def flat_layers(self) -> dict[str, dict[str, Any]]:
+        """The numbers of each layer, by its name."""
+        cut = self.cut["layers"]
+        return {name: {**values, "cut_weights": cut[name]} for name, values in self.retrained["layers"].items()}
+
+    def summary(self, *, p: float = 0.5, q: float = 1.0) -> RoundSummary:
+        """What stop rules read of the round, with the index at `p` and `q`."""
+        index = self.retrained["pq_index"]
+        if (p, q) != (0.5, 1.0):
+            grid = self.index_map
+            if p not in grid["p"] or q not in grid["q"]:
+                raise ValueError(
+                    f"records have the index at p in {grid['p']} and q in {grid['q']}, got {p=}, {q=}"
+                )
+            index = grid["pq_index"][grid["p"].index(p)][grid["q"].index(q)]
+        return RoundSummary(
+            round=self.round,
+            density=self.retrained["density"],
+            index=math.nan if index is None else index,
+            kept=self.retrained["kept"],
+            cut=self.cut["weights"],
+            train=value_of(self.train),
+            validation=value_of(self.validation),
+        )
+
+
+def value_of(scores: Mapping[str, float | None] | None) -> float | None:
+    """The score that counts: that of the user's own function, or the accuracy."""
+    return None if scores is None else scores.get("score", scores.get("accuracy"))
+
+
+def replay(
+    rule: StopRule, records: Iterable[Mapping[str, Any] | Record], *, p: float = 0.5, q: float = 1.0
+) -> int | None:
+    """The round at which `rule` would have ended a run; None if it would not have.
+
+    Args:
+        rule: such as `IndexTurnsUp()`, or a function of the history.
+        records: of a run, such as `RunDir(folder).records()`.
+        p, q: of the index that the rule reads: those of the run's budget, if they are not the usual ones.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from palmette import AtDensity, Experiment, run
+    >>> with TemporaryDirectory() as folder:
+    ...     experiment = Experiment(method="lottery-ticket", model="linear", rounds=4, epochs=1)
+    ...     records = run(experiment, folder).records()
+    >>> replay(AtDensity(0.7), records), replay(AtDensity(0.1), records)
+    (2, None)
+    """
+    history: list[RoundSummary] = []
+    for record in records:
+        read = record if isinstance(record, Record) else Record.from_json(record)
+        history.append(read.summary(p=p, q=q))
+        if rule(history):
+            return read.round
+    return None
 
 
 def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
@@ -138,12 +206,12 @@ def rows_of(
     rows: list[dict[str, Any]] = []
     for record in records:
         if layers:
-            parts = flattened_layers(record).items()
+            parts = Record.from_json(record).flat_layers().items()
             rows += [settings | {"round": record["round"], "layer": name} | values for name, values in parts]
             continue
         timing = times.get(record["round"], {})
         speed = {name: timing.get(name) for name in ("seconds", "images_per_second", "members")}
-        rows.append(settings | flattened(record) | speed)
+        rows.append(settings | Record.from_json(record).flat() | speed)
     return rows
 
 
@@ -167,74 +235,15 @@ def experiment_of(rundir: RunDir, asked: Experiment | None = None) -> Experiment
 
 
 def records_of(rundir: RunDir) -> list[dict[str, Any]]:
-    """The records of a run, or an error that says what is wrong with them."""
+    """The records of a run as plain values, or an error that says what is wrong with them."""
     records = rundir.records()
-    if (wrong := _wrong(records)) is not None:
-        raise RunDamaged(f"{str(rundir.records_file)!r} {wrong}; remove {str(rundir.path)!r} to begin again")
-    return records
-
-
-def _wrong(records: Sequence[Mapping[str, Any]]) -> str | None:
     try:
         for record in records:
-            flattened(record), record["test"]["accuracy"], record["index_map"]["pq_index"]
-            whole, layers = record["retrained"], flattened_layers(record).values()
-            for numbers in (whole, *layers):
-                # Added, for these are numbers always; an index may be None.
-                numbers["total"] + numbers["kept"] + numbers["density"], numbers["pq_index"], numbers["gini_index"]
-            if sum(layer["total"] for layer in layers) != whole["total"]:
-                return f"lacks a layer in round {record['round']}"
-    except (KeyError, TypeError, AttributeError) as error:
-        return f"has a line that is no record: {error!r}"
-    if [record["round"] for record in records] != list(range(len(records))):
-        return "lacks rounds, or has one twice"
-    return None
-
-
-def flattened(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record as one level of names: what concerns the whole network."""
-    retrained = {name: value for name, value in record["retrained"].items() if name != "layers"}
-    flat = {"round": record["round"]}
-    for part in ("test", "train", "validation"):
-        score = record[part] or {"loss": None, "accuracy": None}
-        flat |= {f"{part}_accuracy": score["accuracy"], f"{part}_loss": score["loss"]}
-    flat |= retrained
-    for name, value in record["pruned"].items():
-        inner = value if isinstance(value, Mapping) else {"": value}
-        flat |= {f"pruned_{f'{name}_{key}' if key else name}": number for key, number in inner.items()}
-    return flat | {"cut_weights": record["cut"]["weights"], "stopped": record["stopped"]}
-
-
-def flattened_layers(record: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A record, layer by layer."""
-    cut = record["cut"]["layers"]
-    return {
-        name: dict(values) | {"cut_weights": cut[name]} for name, values in record["retrained"]["layers"].items()
-    }
-
-
-def _rows(weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]) -> Rows:
-    """All weights of each network as one row."""
-    return Rows(
-        tuple(torch.stack([w[name].tensor.detach().reshape(-1) for w in weights]) for name in weights[0]),
-        tuple(torch.stack([m[name].reshape(-1) for m in masks]) for name in weights[0]),
-    )
-
-
-def _of(rows: Rows) -> list[dict[str, Any]]:
-    index = index_of_rows(rows, p=0.5, q=1.0)
-    numbers = zip(rows.counts().tolist(), index.tolist(), gini_of_rows(rows).tolist(), strict=True)
-    return [
-        {
-            "total": rows.width,
-            "kept": kept,
-            "density": kept / rows.width,
-            "pq_index": _plain(index),
-            "gini_index": _plain(gini),
-        }
-        for kept, index, gini in numbers
-    ]
-
-
-def _plain(value: float) -> float | None:
-    return None if math.isnan(value) else value
+            Record.from_json(record)
+        if [record["round"] for record in records] != list(range(len(records))):
+            raise ValueError("lacks rounds, or has one twice")
+    except ValueError as error:
+        raise RunDamaged(
+            f"{str(rundir.records_file)!r} {error}; remove {str(rundir.path)!r} to begin again"
+        ) from error
+    return records

@@ -74,7 +74,7 @@ def standing(rundir: RunDir, experiment: Experiment | None = None) -> Standing:
         experiment = experiment_of(rundir, experiment)
     records = records_of(rundir)
     number = max(rundir.checkpoint_numbers(), default=None)
-    round, epoch = (0, 0) if number is None else place(experiment, number)
+    round, epoch = (0, 0) if number is None else place(experiment.epochs, number)
     if round != len(records):  # the round was recorded, and the state that begins the next not yet saved
         epoch = 0
     stopped, owner, failure = records[-1]["stopped"] if records else None, rundir.owner(), None
@@ -122,15 +122,15 @@ def epochs_before(experiment: Experiment, rounds: int) -> int:
     return experiment.epochs + (rounds - 1) * len(epochs_of(experiment, 1)) if rounds else 0
 
 
-def number_of(experiment: Experiment, round: int, epoch: int) -> int:
-    """The number of the checkpoint after so many epochs of a round.
+def number_of(epochs: int, round: int, epoch: int) -> int:
+    """The number of the checkpoint after `epoch` epochs of a round, where a round has `epochs`.
 
-    >>> number_of(Experiment(epochs=15), 2, 7), place(Experiment(epochs=15), 39)
+    >>> number_of(15, 2, 7), place(15, 39)
     (39, (2, 7))
     """
-    return round * (experiment.epochs + 1) + epoch
+    return round * (epochs + 1) + epoch
 
 
-def place(experiment: Experiment, number: int) -> tuple[int, int]:
-    """Round and epoch of a checkpoint by its number."""
-    return divmod(number, experiment.epochs + 1)
+def place(epochs: int, number: int) -> tuple[int, int]:
+    """Round and epoch of a checkpoint by its number, where a round has `epochs`."""
+    return divmod(number, epochs + 1)

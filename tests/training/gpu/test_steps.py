@@ -10,7 +10,7 @@ from observers import EndsAfter, records_are_the_same
 import palmette as pm
 from palmette.errors import RunInterrupted
 from palmette.studies.experiment import Experiment
-from palmette.studies.rounds import run_together
+from palmette.studies.running import run_together
 from palmette.training.data import load
 from palmette.training.fleet import Fleet
 from palmette.training.loop import Training

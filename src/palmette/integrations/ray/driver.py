@@ -30,10 +30,10 @@ from palmette.errors import (
     in_words,
 )
 from palmette.integrations.ray.worker import Desk, News, Place, Report, answer, train
+from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.in_step import Observer
-from palmette.studies.rounds import Outcomes
+from palmette.studies.running import Outcomes
 from palmette.studies.scheduler import TRIES, Crew, Schedule, kind
 from palmette.training.data import load
 from palmette.training.models import build

@@ -21,11 +21,11 @@ from typing import Any, Literal, TypeAlias
 import torch
 
 from palmette.errors import NotWritten, PalmetteError, RunBusy, RunFailed, RunInterrupted, in_words
+from palmette.studies.engine import Observer, Progress
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.in_step import Observer, Progress
 from palmette.studies.locking import allow_open_files
-from palmette.studies.rounds import run_together
+from palmette.studies.running import run_together
 from palmette.studies.sweep import why_over
 from palmette.training.data import Images, load
 

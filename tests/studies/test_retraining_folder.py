@@ -269,7 +269,7 @@ def test_damage_in_a_folder_is_named(tmp_path):
     with pytest.raises(RunDamaged, match="cannot be read: No such file"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
     (run / "records.jsonl").write_text("".join((run / "records.jsonl").read_text().splitlines(True)[:1]))
-    with pytest.raises(RunDamaged, match="records but no state to go on from"):
+    with pytest.raises(RunDamaged, match="records but no state to resume from"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
     (run / "settings.json").write_text(json.dumps({"settings": {}}))
     with pytest.raises(RunDamaged, match=r"settings.json' is damaged"):

@@ -1,11 +1,11 @@
-"""t = 0 … T: rewind, train, measure, record, prune; for one run or many in step. Starting again is resuming."""
+"""Run experiments in their folders, alone or many in step. Starting again is resuming."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -13,15 +13,17 @@ from typing import Any, TypeAlias
 import torch
 
 from palmette.errors import RunBusy, RunDamaged
+from palmette.studies.engine import SECONDS_BETWEEN_SAVES, Observer, RoundEngine
 from palmette.studies.experiment import Experiment
+from palmette.studies.fleet_trainer import FleetRun, FleetTrainer
 from palmette.studies.folder import RunDir
-from palmette.studies.in_step import SECONDS_BETWEEN_SAVES, InStep, Observer
 from palmette.studies.locking import allow_open_files
 from palmette.studies.record import experiment_of, records_of
 from palmette.training.data import Images, load, validation_split
 from palmette.training.data_parallel import Team
 from palmette.training.loop import check_device
 
+_TENSORS = ("train_images", "train_labels", "test_images", "test_labels")
 Outcomes: TypeAlias = dict[Path, str | Exception]
 """Why each run is over, or what went wrong with it, by folder."""
 
@@ -137,20 +139,14 @@ def run_together(
         if count := first.validation_images(len(images.train_images)):
             images, *held_out = validation_split(images, seed=first.seed, count=count)
         company = min(size, len(everyone)) > 1 if company is None else company
-        together = InStep(
-            _on(images, torch.device(device)),
-            held_out,
-            _hash(images),
-            save_every=save_every,
-            save_seconds=save_seconds,
-            company=company,
-            watch=watch,
-            end=end,
-            team=team,
-        )
+        there = replace(images, **{name: getattr(images, name).to(device) for name in _TENSORS})
+        trainer = FleetTrainer(there, held_out, company=company, team=team, say=watch.say)
+        engine = RoundEngine(trainer, observer=watch, end=end, save_every=save_every, save_seconds=save_seconds)
+        data = _hash(images)
         # Whether some are done already makes no difference to who is trained with whom.
         for start in range(0, len(everyone), size):
-            together.run([pending[folder] for folder, _ in everyone[start : start + size] if folder in pending])
+            part = [pending[folder] for folder, _ in everyone[start : start + size] if folder in pending]
+            _run_in_step(part, trainer, engine, data)
     return outcomes
 
 
@@ -186,12 +182,77 @@ def _claim(rundir: RunDir, experiment: Experiment) -> None:
 def _hash(images: Images) -> str:
     """Of all images and labels."""
     found = hashlib.sha256()
-    for tensor in (images.train_images, images.train_labels, images.test_images, images.test_labels):
-        array: Any = tensor.contiguous().numpy()
+    for name in _TENSORS:
+        array: Any = getattr(images, name).contiguous().numpy()
         found.update(array)
     return found.hexdigest()
 
 
-def _on(images: Images, device: torch.device) -> Images:
-    names = ("train_images", "train_labels", "test_images", "test_labels")
-    return replace(images, **{name: getattr(images, name).to(device) for name in names})
+_Pending: TypeAlias = tuple[Experiment, RunDir]
+_Found: TypeAlias = tuple[Experiment, RunDir, Mapping[str, Any] | None]
+
+
+def _run_in_step(pending: Sequence[_Pending], trainer: FleetTrainer, engine: RoundEngine, data: str) -> None:
+    """Run all to their end; by halves if the memory of the device is too small for all."""
+    for part in _by_checkpoint(pending, engine):
+        together = [(experiment, rundir) for experiment, rundir, _ in part]
+        with suppress(torch.OutOfMemoryError):  # an error that is caught would hold on to the networks
+            engine.run(_resumed(part, trainer, engine, data))
+            trainer.release()
+            continue
+        trainer.release()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        left = [one for one in together if one[1] not in engine.over]
+        if len(together) == 1:
+            why = "even one network does not fit into the memory of the device; a smaller batch may"
+            engine.fail(*left[0], MemoryError(why))
+            continue
+        half = -(-len(left) // 2)
+        engine.observer.say(
+            f"{len(together)} networks do not fit into the memory of the device; {half} at once then"
+        )
+        _run_in_step(left[:half], trainer, engine, data)
+        _run_in_step(left[half:], trainer, engine, data)
+
+
+def _by_checkpoint(pending: Sequence[_Pending], engine: RoundEngine) -> list[list[_Found]]:
+    """Groups of runs that resume from checkpoints of the same number, each with its state; None to begin.
+
+    All runs of a fleet are saved at the same moments, and keep two states each. Where some were saved once more
+    than others before a process ended, or one is damaged, all have the older state. A run that was saved in other
+    company resumes from where it is.
+    """
+    newest: dict[str, tuple[int, Any]] = {}
+    for experiment, rundir in pending:
+        try:
+            newest[experiment.id] = rundir.load_checkpoint() or (0, None)
+        except RunDamaged as error:
+            engine.fail(experiment, rundir, error)
+    parts: dict[int, list[_Found]] = {}
+    for experiment, rundir in pending:
+        if experiment.id not in newest:
+            continue
+        number, state = newest[experiment.id]
+        company = state["company"] if state is not None else []
+        least = min([newest[other][0] for other in company if other in newest], default=number)
+        if least < number and (older := rundir.load_checkpoint(least, quiet=True)) and older[0] == least:
+            number, state = older
+        parts.setdefault(number, []).append((experiment, rundir, state))
+    return list(parts.values())
+
+
+def _resumed(part: list[_Found], trainer: FleetTrainer, engine: RoundEngine, data: str) -> list[FleetRun]:
+    """The runs of a part in memory; the part is emptied, so that no state stays in memory twice."""
+    runs: list[FleetRun] = []
+    while part:
+        experiment, rundir, state = part.pop(0)
+        rundir.failure.unlink(missing_ok=True)
+        try:
+            run = FleetRun(experiment, rundir, trainer.images, data)
+            if state is not None:
+                run.restore(state)
+            runs.append(run)
+        except RunDamaged as error:
+            engine.fail(experiment, rundir, error)
+    return runs

@@ -15,10 +15,10 @@ from observers import EndsAfter
 
 import palmette as pm
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
+from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.in_step import Observer
-from palmette.studies.rounds import run
+from palmette.studies.running import run
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
@@ -138,8 +138,8 @@ def test_every_rewind_can_be_interrupted_after_any_epoch(tmp_path, rewind, metho
 RUNS = """
 import os, sys, torch
 from palmette.studies.experiment import Experiment
-from palmette.studies.in_step import Observer
-from palmette.studies.rounds import run
+from palmette.studies.engine import Observer
+from palmette.studies.running import run
 
 torch.set_num_threads(1)  # none that a fork would lose
 run(Experiment(epochs=1, rounds=1, batch=500), "warm")  # what is slow the first time

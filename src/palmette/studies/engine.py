@@ -1,0 +1,206 @@
+"""The loop over rounds, the same whoever trains: rewind, train, score, measure, cut, record, decide."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from palmette.errors import NotFinite, RunDamaged, RunInterrupted
+from palmette.pruning.masks import Masks
+from palmette.pruning.weights import Weight
+from palmette.studies.folder import RunDir
+from palmette.studies.measurements import index_maps, measured
+from palmette.studies.record import Record
+from palmette.studies.state import RunState, Spec
+from palmette.training.loop import Score
+
+SECONDS_BETWEEN_SAVES = 30.0
+
+Scores = Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands after an epoch; `train` is the score of that epoch."""
+
+    round: int
+    epoch: int
+    epochs: int
+    train: Score
+    density: float
+
+
+class Observer:
+    """No-op base class for run observers; override what you need."""
+
+    def epoch(self, experiment: Any, progress: Progress) -> None:
+        """An epoch is trained."""
+
+    def recorded(self, experiment: Any, record: Mapping[str, Any]) -> None:
+        """A round is over, and its record is on disk."""
+
+    def ended(self, experiment: Any, outcome: str | Exception) -> None:
+        """A run is over, or has failed; `outcome` is the reason."""
+
+    def interrupts(self) -> bool:
+        """Whether to save all states and raise `RunInterrupted`; called after each epoch."""
+        return False
+
+    def say(self, text: str) -> None:
+        """A message for the user about a problem that was repaired."""
+
+
+class Trainer(Protocol):
+    """Trains and scores runs; the engine does the rest."""
+
+    def train(self, runs: Sequence[Any]) -> Iterator[None]:
+        """Train a round, and yield after every epoch; not at all where epochs are not known."""
+
+    def validate(self, runs: Sequence[Any]) -> list[Scores | None]:
+        """Scores on held-out data; None without any."""
+
+    def test(self, runs: Sequence[Any]) -> list[Scores]:
+        """Scores on the test data."""
+
+    def judge(self, run: Any) -> bool | None:
+        """Whether the network of the round is good; None where nobody judges."""
+
+    def divergence(self, run: Any) -> NotFinite:
+        """The error of a run whose loss or weights are not finite."""
+
+    @property
+    def timing(self) -> Mapping[str, float | None]:
+        """Epochs and images per second of the last round."""
+
+
+class RoundEngine:
+    """Takes runs through their rounds in step: all are in the same epoch of the same round.
+
+    Args:
+        trainer: trains and scores them.
+        observer: receives what happens.
+        end: called with each run that is over or has failed, and the reason.
+        save_every: epochs between two checkpoints within a round; None to save by time.
+        save_seconds: seconds between two checkpoints within a round.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        *,
+        observer: Observer,
+        end: Callable[[Any, Any, str | Exception], None],
+        save_every: int | None = None,
+        save_seconds: float = SECONDS_BETWEEN_SAVES,
+    ) -> None:
+        self.trainer, self.observer, self._end = trainer, observer, end
+        self.save_every, self.save_seconds, self._saved = save_every, save_seconds, time.monotonic()
+        self.over = set[RunDir | None]()
+
+    def run(self, runs: Sequence[RunState]) -> None:
+        """Run round after round, until every run is over."""
+        if any(run.rundir and run.stopped is None and not run.rundir.checkpoint_numbers() for run in runs):
+            self._save(runs)  # a checkpoint that all have
+        while runs := self._unfinished(runs):
+            runs = self._round(runs)
+
+    def _round(self, runs: Sequence[RunState]) -> list[RunState]:
+        """One round of all runs, which begins with the rewind at the end of the last; those that continue."""
+        began = time.monotonic()
+        for _ in self.trainer.train(runs):
+            self._after_epoch(runs)
+            if not self._left(runs):
+                return []
+        for run in self._left(runs):
+            if not run.is_finite:
+                self.fail(run.spec, run.rundir, self.trainer.divergence(run))
+        if not (sound := self._left(runs)):
+            return []
+        validation, test = self.trainer.validate(sound), self.trainer.test(sound)
+        retrained, maps = measured(*_networks(sound)), index_maps(*_networks(sound))
+        cuts = [run.cut() for run in sound]
+        pruned, pruned_test = measured(*_networks(sound)), self.trainer.test(sound)
+        for i, run in enumerate(sound):
+            record = Record(
+                round=run.round,
+                train=asdict(run.train),
+                test=test[i],
+                validation=validation[i],
+                retrained=retrained[i],
+                pruned={"test": pruned_test[i], **pruned[i]},
+                cut=cuts[i],
+                index_map=maps[i],
+            )
+            run.add_record(record)
+            run.decide(self.trainer.judge(run))
+        # Records are appended when all runs are saved: whoever resumes finds the same runs in step as before.
+        self._save(sound)
+        seconds = (time.monotonic() - began) / len(runs)  # the share of each
+        for run in sound:
+            self._write(run, {"seconds": seconds, **self.trainer.timing, "members": len(runs)})
+        self._interrupt_if_asked([run for run in self._left(sound) if run.stopped is None])
+        return self._left(sound)
+
+    def _unfinished(self, runs: Sequence[RunState]) -> list[RunState]:
+        for run in runs:
+            if run.stopped is not None:
+                if run.rundir is not None:
+                    run.rundir.finish()
+                self.end(run.spec, run.rundir, run.stopped)
+        return self._left(runs)
+
+    def _after_epoch(self, runs: Sequence[RunState]) -> None:
+        for run in self._left(runs):
+            if not math.isfinite(run.train.loss):
+                self.fail(run.spec, run.rundir, self.trainer.divergence(run))
+        sound = self._left(runs)
+        due = time.monotonic() - self._saved > self.save_seconds
+        if sound and (sound[0].epoch % self.save_every == 0 if self.save_every else due):
+            self._save(sound)
+        for run in sound:
+            progress = Progress(run.round, run.epoch, run.spec.epochs, run.train, run.pruner.density)
+            self.observer.epoch(run.spec, progress)
+        self._interrupt_if_asked(sound)
+
+    def _write(self, run: RunState, timing: Mapping[str, Any]) -> None:
+        assert run.record is not None
+        record = run.record.to_json()
+        try:
+            if run.rundir is not None and run.rundir.append_record(record):
+                run.rundir.append_timing({"round": record["round"], **timing})
+            self.observer.recorded(run.spec, record)
+        except RunDamaged as error:
+            self.fail(run.spec, run.rundir, error)
+
+    def _left(self, runs: Sequence[RunState]) -> list[RunState]:
+        return [run for run in runs if run.rundir not in self.over]
+
+    def _save(self, runs: Sequence[RunState]) -> None:
+        for run in runs:
+            run.save(other.spec.id for other in runs)
+        self._saved = time.monotonic()
+
+    def _interrupt_if_asked(self, runs: Sequence[RunState]) -> None:
+        if runs and self.observer.interrupts():
+            self._save(runs)
+            names = runs[0].spec.id if len(runs) == 1 else f"{len(runs)} runs"
+            where = f"round {runs[0].round} after {runs[0].epoch} of {runs[0].spec.epochs} epochs"
+            raise RunInterrupted(f"{names} ended in {where}; the state is saved")
+
+    def end(self, spec: Spec, rundir: RunDir | None, outcome: str | Exception) -> None:
+        """End a run."""
+        self.over.add(rundir)
+        self._end(spec, rundir, outcome)
+
+    def fail(self, spec: Spec, rundir: RunDir | None, error: Exception) -> None:
+        """End a run that cannot continue, and write down why."""
+        if rundir is not None:
+            rundir.note_failure(error)
+        self.end(spec, rundir, error)
+
+
+def _networks(runs: Sequence[RunState]) -> tuple[list[Mapping[str, Weight]], list[Masks]]:
+    return [run.weights for run in runs], [run.pruner.masks for run in runs]

@@ -1,0 +1,223 @@
+"""Training by fleet: many networks of one architecture, in step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from torch import Tensor, nn
+
+from palmette.errors import NotFinite, RunDamaged
+from palmette.pruning.pruner import Pruner
+from palmette.studies.engine import Scores
+from palmette.studies.experiment import Experiment
+from palmette.studies.folder import RunDir
+from palmette.studies.state import RunState, copied
+from palmette.studies.status import epochs_of
+from palmette.training.data import Images
+from palmette.training.data.augment import Preparation
+from palmette.training.data_parallel import Team
+from palmette.training.fleet import Fleet
+from palmette.training.loop import Score
+from palmette.training.members import Member
+from palmette.training.models import MODELS, build
+
+
+class FleetRun(RunState):
+    """One network of a fleet.
+
+    Args:
+        experiment: the settings.
+        rundir: the folder, which is locked.
+        images: the data set, on the device of the network.
+        data: a hash of the data set.
+    """
+
+    from_seed = True
+    _followed: FleetRun | None = None  # the run whose network is trained in place of this one
+
+    def __init__(self, experiment: Experiment, rundir: RunDir, images: Images, data: str) -> None:
+        model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
+        model = model.to(images.train_images.device)
+        pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope, stop=())
+        super().__init__(experiment, pruner, rules=experiment.rules, rundir=rundir)
+        self.of_dense = experiment.method == "one-shot"
+        self.experiment, self.recipe, self.data = experiment, experiment.recipe, data
+        self.optimizer = self.recipe.make_optimizer(self.model.parameters())
+
+    @property
+    def epochs(self) -> range:
+        """Epochs of the round that are still to be trained."""
+        return range(self.epoch, epochs_of(self.experiment, self.round).stop)
+
+    @property
+    def trained(self) -> FleetRun:
+        """The run whose network is trained: this one, or the one that it follows."""
+        return self._followed or self
+
+    @property
+    def network(self) -> nn.Module:
+        """The model that is trained for this run."""
+        return self.trained.model
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all prunable weights are finite."""
+        return super().is_finite if self._followed is None else self._followed.is_finite
+
+    def member(self) -> Member:
+        """The run as a member of a fleet."""
+        return Member(self.model, self.optimizer, self.experiment.seed, self.round, self.pruner.masks)
+
+    def learning_rate_at(self, epoch: int) -> float | None:
+        """The learning rate of an epoch; None for the recipe's."""
+        return self.rewind.learning_rate_at(self.recipe, epoch) if self.round else None
+
+    def after_epoch(self, train: Score) -> None:
+        """Count an epoch, and keep the weights if later rounds start from it."""
+        self.epoch, self.train = self.epoch + 1, train
+        if self.round == 0 and self.rewind.kind == "epoch" and self.epoch == self.rewind.to:
+            self.start = self.snapshot()
+
+    def follow(self, other: FleetRun) -> None:
+        """Leave the training to another run, which is the same so far, until `part`."""
+        self._followed = other if other is not self else None
+
+    def part(self) -> None:
+        """Take over the network of the run that was followed."""
+        if self._followed is not None:
+            self.load(self.snapshot())
+            self.optimizer.load_state_dict(copied(self._followed.optimizer.state_dict()))
+            self._followed = None
+
+    def begin_round(self) -> None:
+        """Rewind, with a new optimizer."""
+        super().begin_round()
+        self.epoch = epochs_of(self.experiment, self.round).start
+        self.optimizer = self.recipe.make_optimizer(self.model.parameters())
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return super().state() | {
+            "data": self.data,
+            "train": (self.train.loss, self.train.accuracy),
+            "optimizer": None if self.is_fresh else copied(self.trained.optimizer.state_dict()),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to what `save` wrote."""
+        if state["data"] != self.data:
+            raise RunDamaged(
+                f"the data set {self.experiment.data!r} is no longer the one that {self.experiment.id} was begun "
+                "with; give another folder, or bring the old data back"
+            )
+        super().restore(state)
+        self.train = Score(*state["train"])
+        if state["optimizer"] is not None:
+            self.optimizer.load_state_dict(state["optimizer"])
+
+
+class FleetTrainer:
+    """Trains many networks of one architecture in step, epoch by epoch.
+
+    Args:
+        images: the data set, on the device of the networks.
+        held_out: images and labels for validation; None without any.
+        company: whether one network by itself is trained as among others.
+        team: processes that train each network together.
+        say: receives notes for the user, each once.
+    """
+
+    def __init__(
+        self,
+        images: Images,
+        held_out: Sequence[Tensor] | None,
+        *,
+        company: bool,
+        team: Team | None,
+        say: Callable[[str], None],
+    ) -> None:
+        self.images, self.held_out, self.company, self.team, self.say = images, held_out, company, team, say
+        self.prepare = Preparation(images, device=images.train_images.device)
+        self.timing: dict[str, float | None] = {}
+        self._stack, self._checked, self._said = True, False, set[str]()
+        self._fleet: Fleet | None = None
+        self._runs: list[FleetRun] = []  # in the order of the fleet
+
+    def train(self, runs: Sequence[FleetRun]) -> Iterator[None]:
+        """Train a round, and yield after every epoch."""
+        self.release()
+        began, first, epochs = time.monotonic(), runs[0], runs[0].epochs
+        if first.round == 0:  # dense networks of one seed are the same, so that one of them is trained
+            of_seed: dict[int, FleetRun] = {}
+            for run in runs:
+                run.follow(of_seed.setdefault(run.experiment.seed, run))
+        members = list(dict.fromkeys(run.trained for run in runs))
+        fleet = self._made(members)
+        for epoch in epochs:
+            scores = fleet.epoch(epoch, learning_rate=first.learning_rate_at(epoch))
+            self._say_notes(fleet)
+            by_member = dict(zip(members, scores, strict=True))
+            for run in runs:
+                run.after_epoch(by_member[run.trained])
+            yield
+        images = len(members) * len(epochs) * len(self.images.train_images)
+        speed = images / max(time.monotonic() - began, 1e-9)  # of all members together
+        self.timing = {"epochs": len(epochs), "images_per_second": speed}
+        if len(members) < len(runs):
+            del fleet
+            for run in runs:
+                run.part()
+            fleet = self._made(runs)  # from here on they differ
+        self._fleet, self._runs = fleet, list(runs)
+
+    def validate(self, runs: Sequence[FleetRun]) -> list[Scores | None]:
+        """Scores on the held-out images; None without any."""
+        return [*self._scores(runs, *self.held_out)] if self.held_out else [None] * len(runs)
+
+    def test(self, runs: Sequence[FleetRun]) -> list[Scores]:
+        """Scores on the test images."""
+        return self._scores(runs, self.images.test_images, self.images.test_labels)
+
+    def judge(self, run: FleetRun) -> bool | None:
+        """None: stop rules alone decide."""
+        return None
+
+    def divergence(self, run: FleetRun) -> NotFinite:
+        """The error of a run whose loss or weights are not finite."""
+        weights = "" if run.is_finite else ", and not all weights are finite"
+        return NotFinite(
+            f"{run.experiment.id} diverged: its training loss is {run.train.loss} in epoch {run.epoch} "
+            f"of round {run.round}{weights}; a smaller learning rate, clipping or a warm-up may help"
+        )
+
+    def release(self) -> None:
+        """Let go of all networks."""
+        self._fleet, self._runs = None, []
+
+    def _made(self, runs: Sequence[FleetRun]) -> Fleet:
+        fleet = Fleet(
+            [run.member() for run in runs],
+            self.images,
+            runs[0].recipe,
+            stack=self._stack,
+            check=not self._checked and runs[0].experiment.model not in MODELS,
+            company=self.company,
+            team=self.team,
+        )
+        if len(runs) > 1:
+            self._stack, self._checked = fleet.stacked, True
+        return fleet
+
+    def _scores(self, runs: Sequence[FleetRun], images: Tensor, labels: Tensor) -> list[Scores]:
+        assert self._fleet is not None
+        found = dict(zip(self._runs, self._fleet.evaluate(images, labels, self.prepare), strict=True))
+        return [asdict(found[run]) for run in runs]
+
+    def _say_notes(self, fleet: Fleet) -> None:
+        for note in fleet.notes:
+            if note not in self._said:
+                self._said.add(note)
+                self.say(note)

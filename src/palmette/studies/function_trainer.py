@@ -1,0 +1,232 @@
+"""Training by a function of the user, and the last model that was good."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from palmette.errors import NotFinite, ParameterGone, RunDamaged
+from palmette.pruning.optimizers import Met
+from palmette.pruning.stopping import IndexTurnsUp, ScoreDrops
+from palmette.pruning.weights import evaluating, tensors_of, uncompiled
+from palmette.studies.engine import Scores
+from palmette.studies.folder import RunDir
+from palmette.studies.randomness import random_state, set_random_state
+from palmette.studies.state import RunState
+
+
+@dataclass(frozen=True)
+class FunctionScore:
+    """What a function of the user gave; an accuracy where that is in [0, 1]."""
+
+    loss: float | None = None
+    accuracy: float | None = None
+    score: float | None = None
+
+    @staticmethod
+    def of(score: float | None) -> FunctionScore:
+        """A score of any scale."""
+        return FunctionScore(accuracy=score if score is not None and 0 <= score <= 1 else None, score=score)
+
+
+class FunctionRun(RunState):
+    """A model that a function of the user trains."""
+
+    train: FunctionScore = FunctionScore()
+    rates: dict[str, float] | None = None
+    """Learning rates of the last step of round 0, for "fine-tune"."""
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds: the random numbers too, since the function draws them."""
+        return super().state() | {"rates": self.rates, "random": random_state()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to what `save` wrote."""
+        if "state_dict" in state:  # written before all runs had one format
+            start = state["start"] and {**state["start"][1], **state["start"][0]}
+            model = {**state["buffers"], **state["state_dict"]}
+            state = {**state, "epoch": 0, "model": model, "start": start, "dense": None}
+        super().restore(state)
+        self.rates = state["rates"]
+        set_random_state(state["random"])
+
+
+class FunctionTrainer:
+    """Calls the user's functions, and keeps the last model that is good.
+
+    Args:
+        run: the only one.
+        train, evaluate, test, trained, tolerance: as for `prune_and_retrain`.
+    """
+
+    timing: Mapping[str, float | None] = {"epochs": 0, "images_per_second": None}
+
+    def __init__(
+        self,
+        run: FunctionRun,
+        train: Callable[[Any], object],
+        evaluate: Callable[[Any], float] | None,
+        test: Callable[[Any], float] | None,
+        *,
+        trained: bool,
+        tolerance: float | None,
+    ) -> None:
+        self.run, self.model, self.functions = run, run.pruner.model, {"evaluate": evaluate, "test": test}
+        self.function, self.trained, self.tolerance = train, trained, tolerance
+        self._drops = ScoreDrops(0.01 if tolerance is None else tolerance)
+        self.met = Met(run.pruner)
+        self.modes = {module: module.training for module in self.model.modules()}
+        self._whole: dict[str, Any] = {}  # of the round, before its cut
+        self._good: dict[str, Any] | None = None
+
+    def try_out(self) -> None:
+        """Call the functions once: what cannot be used is better known before the first training than after."""
+        if not self.trained:
+            self._score("test")
+            self._check_scale(self._score("evaluate"))
+
+    def train(self, runs: Sequence[FunctionRun]) -> Iterator[None]:
+        """Call the user's function; its epochs are not known."""
+        if self.run.round or not self.trained:
+            self._call()
+        self.run.pruner.masks.apply_(self.run.weights)
+        yield from ()
+
+    def validate(self, runs: Sequence[FunctionRun]) -> list[Scores | None]:
+        """The score that `evaluate` gives; None without it."""
+        score = self._score("evaluate")
+        if self.run.round == 0 and score is not None:
+            if not math.isfinite(score):
+                raise ValueError(f"evaluate must give a finite number for the dense network, got {score}")
+            self._check_scale(score)
+        values, names = self.run.snapshot(), self.run.model.state_dict().keys()
+        self._whole = {
+            "round": self.run.round,
+            "score": score,
+            "state_dict": {name: values[name] for name in names},
+            "buffers": {name: value for name, value in values.items() if name not in names},
+            "pruner": self.run.pruner.state_dict(),
+        }
+        return [None if score is None else asdict(FunctionScore.of(score))]
+
+    def test(self, runs: Sequence[FunctionRun]) -> list[Scores]:
+        """The score that `test` gives."""
+        return [asdict(FunctionScore.of(self._score("test")))]
+
+    def judge(self, run: FunctionRun) -> bool:
+        """Whether the network is good, by its score or by the index; a good one is kept."""
+        history = run.history
+        if history[-1].validation is not None:
+            good = self._drops(history) is None
+        else:
+            patience = next(filter(None, (getattr(rule, "patience", None) for rule in run.rules)), None)
+            turns_up = IndexTurnsUp(patience or IndexTurnsUp.patience)
+            rises = any(a.index < b.index for a, b in itertools.pairwise(history[-2:]))
+            good = not (rises or any(turns_up(history[: n + 1]) for n in range(len(history))))
+        if good:
+            self._good = self._whole
+            if run.rundir is not None:
+                write_good(run.rundir, self._whole)
+        return good
+
+    def divergence(self, run: FunctionRun) -> NotFinite:
+        """The error of a run whose weights are not finite; the model is put back to the last good one."""
+        back = f" The model is put back to that of round {self.put_back()['round']}." if run.round else ""
+        return NotFinite(
+            f"training diverged in round {run.round}: not all weights are finite. A smaller learning rate, "
+            f"clipping or a warm-up may help.{back}"
+        )
+
+    def put_back(self) -> dict[str, Any]:
+        """Put the last good model back."""
+        if self._good is None:
+            assert self.run.rundir is not None  # round 0 is always good, so that a resumed run has one
+            self._good = read_good(self.run.rundir)
+        self.run.load({**self._good["buffers"], **self._good["state_dict"]})
+        self.run.pruner.load_state_dict(self._good["pruner"])
+        return self._good
+
+    def set_modes(self) -> None:
+        """Put every module in the mode that it came in."""
+        for module, training in self.modes.items():
+            module.training = training
+
+    def _call(self) -> None:
+        run, before = self.run, self._sums()
+        self.set_modes()
+        tunes = run.rewind.kind == "fine-tune"
+        with self.met.round(run.rates if run.round else None, note=tunes and run.round == 0):
+            returned = self.function(self.model)
+        if isinstance(returned, nn.Module) and uncompiled(returned) is not run.model:
+            raise ValueError(
+                "train must train the model that it is given, in place, and not return another "
+                f"({type(returned).__name__})"
+            )
+        try:
+            after = self._sums()
+        except ParameterGone as error:
+            what = str(error).partition(";")[0]
+            raise ParameterGone(
+                f"{what}, by train. It must change the values of the model's parameters, not put others in their "
+                "place: add or replace layers before prune_and_retrain is called"
+            ) from None
+        if before == after and run.round == self.trained:  # later there may be nothing left to learn
+            raise ValueError(
+                "train left every weight as it was. It must train the model that it is given, in place: does it "
+                "train a copy, was its optimizer made for another model, or is the learning rate 0? If the model "
+                "is trained already, say trained=True"
+            )
+        if run.round == 0:
+            run.rates = self.met.rates
+
+    def _sums(self) -> list[float]:
+        """Sums of the weights and of their squares, which training changes."""
+        values = [weight.detach().double() for weight in tensors_of(self.run.weights).values()]
+        return [float(sums) for v in values for sums in (v.sum(), v.square().sum())]
+
+    def _check_scale(self, score: float | None) -> None:
+        if score is not None and self.tolerance is None and not 0 <= score <= 1:
+            raise ValueError(
+                f"evaluate gave {score:g}, which is no accuracy in [0, 1]: say how much it may fall below that of "
+                "the dense network, such as tolerance=1.0 for accuracy in percent. Larger must be better, so "
+                "return minus the loss, not the loss"
+            )
+
+    def _score(self, name: str) -> float | None:
+        if (function := self.functions[name]) is None:
+            return None
+        with evaluating(self.model):
+            value: Any = function(self.model)
+        try:
+            return float(value.detach() if isinstance(value, Tensor) else value)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"{name} must return one number, larger is better, got {value!r}") from None
+
+
+def write_good(rundir: RunDir, good: Mapping[str, Any]) -> None:
+    """Write the last good model: `torch.load` gives it, and its weights are under "state_dict"."""
+    buffer = io.BytesIO()
+    torch.save(dict(good), buffer)
+    rundir.write_bytes(rundir.good.name, buffer.getbuffer())
+
+
+def read_good(rundir: RunDir) -> dict[str, Any]:
+    """What `write_good` wrote, on the CPU."""
+    file = rundir.good
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+        return {name: found[name] for name in ("round", "score", "state_dict", "buffers", "pruner")}
+    except Exception as error:  # whatever comes of bytes that are not what was written
+        damaged = "it is damaged, or holds more than tensors and plain values"
+        why = (isinstance(error, OSError) and error.strerror) or damaged
+        raise RunDamaged(
+            f"the last good model, {str(file)!r}, cannot be read: {why}; remove {str(rundir.path)!r} to begin "
+            "again"
+        ) from error

@@ -1,0 +1,322 @@
+"""Prune, call the user's training, and repeat; stop by rule, and return the last model that is good."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from palmette.errors import MaskMismatch, RunDamaged
+from palmette.measures.parameters import is_number
+from palmette.pruning.budgets import Budget, FixedRatio, Sap
+from palmette.pruning.masks import check_match
+from palmette.pruning.methods import Scope
+from palmette.pruning.pruner import Pruner
+from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.stopping import DEFAULT_RULES, ScoreDrops, SmallCut, StopRule, rule_text
+from palmette.pruning.weights import uncompiled
+from palmette.studies.engine import Observer, RoundEngine
+from palmette.studies.experiment import OWN_DATA, Experiment
+from palmette.studies.folder import RunDir
+from palmette.studies.function_trainer import FunctionRun, FunctionTrainer
+from palmette.studies.record import Record
+from palmette.training.rewinding import Rewind
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def prune_and_retrain(
+    model: Model,
+    train: Callable[[Model], object],
+    evaluate: Callable[[Model], float] | None = None,
+    *,
+    budget: Budget | None = None,
+    scope: Scope = "global",
+    saliency: Saliency = magnitude,
+    rewind: str = "learning-rate",
+    stop: StopRule | Sequence[StopRule] | None = None,
+    rounds: int = 30,
+    tolerance: float | None = None,
+    trained: bool = False,
+    test: Callable[[Model], float] | None = None,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] = (),
+    masks: Mapping[str, Tensor] | None = None,
+    folder: str | Path | None = None,
+    say: Callable[[str], None] | None = print,
+) -> Model:
+    """Train, cut, train again, …: `model` as it was in the last round that was still good.
+
+    `train` is called once in each round. Pruned weights are exactly zero after every step of whatever optimizer it
+    makes. It makes the optimizer and its schedule itself, anew in each call, and changes the model in place.
+
+    Args:
+        model: any module; it is used in place, and given back.
+        train: trains the model that it is given.
+        evaluate: how good the model is, larger is better, such as accuracy in [0, 1] or minus a loss; **on data
+            that were held out of training, and that are not the test data**: it decides how far is too far.
+        budget: how many weights go in a round; `Sap()` by default.
+        scope: as for `Pruner`, but "global" by default: weights compete in the whole network.
+        saliency, include, exclude, masks: as for `Pruner`; `masks` are of weights that are pruned already.
+        rewind: where a round after the first starts. "learning-rate": where the last one ended, `train` as it is,
+            its schedule from the beginning (Renda et al. 2020). "init": from the weights and buffers that `model`
+            came with (Frankle and Carbin 2019). "fine-tune": where the last one ended, every step at the learning
+            rates of the last step of round 0 (Han et al. 2015).
+        stop: rules that end it. By default a cut of under 1 %, and without `evaluate` the PQ Index turning up. A
+            round that is not good by `evaluate`, and a step that cuts nothing, always end it.
+        rounds: how often to cut at most; with this, and with `AtDensity`, the last network is a trained one.
+        tolerance: a round is good if it is at most so much below round 0, the dense network, in what `evaluate`
+            gives; 0.01 by default, if that is in [0, 1]. Without `evaluate` a round is good if the PQ Index did
+            not rise in it, and none is after the index rose as often in a row as `IndexTurnsUp` allows.
+        trained: `model` is trained already, and round 0 only measures and cuts it.
+        test: recorded beside `evaluate`, such as the accuracy on test data; nothing is decided by it.
+        folder: where every round is recorded, for `read_runs` and `palmette show`; where the budget is `Sap` or
+            `FixedRatio` and `test` is given, for `palmette table` and `report` too. `good.pt` is the model that is
+            given back. Calling again, also after a kill, goes on with the round that was under way and with its
+            random numbers, so that on a CPU it ends bit for bit like a run that was not interrupted. What `train`
+            itself remembers from call to call is not known here.
+        say: is told a line per round; None for silence.
+
+    >>> import torch
+    >>> from palmette import FixedRatio
+    >>> x, y = torch.eye(8), torch.arange(8) % 2
+    >>> def train(model):
+    ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    ...     for _ in range(20):
+    ...         optimizer.zero_grad()
+    ...         nn.functional.cross_entropy(model(x), y).backward()
+    ...         optimizer.step()
+    >>> def evaluate(model):
+    ...     return (model(x).argmax(1) == y).float().mean()
+    >>> model = prune_and_retrain(nn.Linear(8, 2), train, evaluate, budget=FixedRatio(0.25), rounds=1, say=None)
+    >>> int((model.weight == 0).sum())
+    4
+
+    Diao et al. 2023, Algorithm 1, around a training loop of one's own.
+    """
+    for name, function in (("train", train), ("evaluate", evaluate), ("test", test), ("say", say)):
+        if not (callable(function) or (function is None and name != "train")):
+            given = "a line" if name == "say" else "the model"
+            raise TypeError(f"{name} must be a function that is given {given}, got {function!r}")
+    if not (is_number(rounds, whole=True) and rounds >= 0):
+        raise ValueError(f"rounds must be a whole number of at least 0, got rounds={rounds!r}")
+    if tolerance is not None and not (is_number(tolerance) and 0 <= tolerance < math.inf):
+        raise ValueError(f"tolerance must be a number of at least 0, got tolerance={tolerance!r}")
+    rewinding = _checked(rewind, trained)
+    if stop is None:
+        stop = DEFAULT_RULES if evaluate is None else [SmallCut()]
+    pruner = Pruner(
+        model,
+        budget=budget,
+        scope=scope,
+        saliency=saliency,
+        include=include,
+        exclude=exclude,
+        masks=masks,
+        stop=stop,
+    )
+    most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
+    tolerance = None if tolerance is None else float(tolerance)
+    wanted = Wanted(
+        rewinding, pruner.rules, most, tolerance, bool(trained), evaluate is not None, test is not None
+    )
+    with nullcontext() if folder is None else RunDir(folder).lock() as rundir:
+        run = FunctionRun(wanted, pruner, rules=wanted.rules, rundir=rundir, storage=torch.device("cpu"))
+        trainer = FunctionTrainer(run, train, evaluate, test, trained=wanted.trained, tolerance=tolerance)
+        outcomes: list[str | Exception] = []
+        lines = _Lines(say)
+        engine = RoundEngine(trainer, observer=lines, end=lambda spec, rundir, why: outcomes.append(why))
+        if rundir is not None:
+            claim(rundir, pruner, wanted)
+        if not _resumed(run):
+            trainer.try_out()
+        engine.run([run])
+        if isinstance(outcomes[0], Exception):
+            raise outcomes[0]
+        lines.ends(run, trainer.put_back())
+        trainer.set_modes()
+    return model
+
+
+class _Lines(Observer):
+    """A line per round."""
+
+    def __init__(self, say: Callable[[str], None] | None) -> None:
+        self._say = say or (lambda _: None)
+
+    def recorded(self, experiment: Any, record: Mapping[str, Any]) -> None:
+        """Say what the round came to."""
+        numbers, score = record["retrained"], record["validation"]
+        index = "none" if numbers["pq_index"] is None else f"{numbers['pq_index']:.4f}"
+        of_score = "" if score is None else f", score {score['score']:.4f}"
+        share = record["cut"]["weights"] / numbers["kept"] if numbers["kept"] else 0.0
+        self._say(
+            f"round {record['round']}: {numbers['density']:.1%} of the weights{of_score}, PQ Index {index}; "
+            f"the cut takes {share:.1%} of them"
+        )
+
+    def ends(self, run: FunctionRun, good: Mapping[str, Any]) -> None:
+        """Say why the run ended, and which model is returned."""
+        assert run.record is not None
+        of_good = "" if good["score"] is None else f", score {good['score']:.4f}"
+        self._say(
+            f"stopped after round {run.record.round}: {run.record.stopped}. The model is that of round "
+            f"{good['round']}: {run.pruner.density:.1%} of the weights{of_good}"
+        )
+
+
+def _resumed(run: FunctionRun) -> bool:
+    """Whether the folder has a state to resume from, or a finished run, and it was taken up."""
+    if (rundir := run.rundir) is None:
+        return False
+    rundir.failure.unlink(missing_ok=True)
+    if (found := rundir.load_checkpoint()) is not None:
+        run.restore(found[1])
+        return True
+    records = rundir.records()
+    if records and records[-1].get("stopped") is None:
+        raise RunDamaged(f"{str(rundir.path)!r} has records but no state to resume from; remove it to begin again")
+    run.record = Record.from_json(records[-1]) if records else None
+    return bool(records)
+
+
+def _checked(rewind: str, trained: bool) -> Rewind:
+    rule = f"rewind must be 'init', 'learning-rate' or 'fine-tune', got {rewind!r}"
+    if not isinstance(rewind, str):
+        raise TypeError(rule)
+    if rewind.startswith("epoch"):
+        raise ValueError(
+            f"{rule}: train is called whole, and its epochs are its own. Put the weights of that epoch into the "
+            "model first, and say 'init'"
+        )
+    if rewind not in ("init", "learning-rate", "fine-tune"):
+        raise ValueError(rule)
+    parsed = Rewind.parse(rewind)
+    if trained and parsed.kind != "learning-rate":
+        why = {
+            "init": "a model that is trained already has no initial weights to go back to",
+            "fine-tune": "round 0 does not train, so that there is no last learning rate; train may set its own",
+        }
+        raise ValueError(f"trained=True needs rewind='learning-rate', got {rewind!r}: {why[parsed.kind]}")
+    return parsed
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What `prune_and_retrain` was asked for, besides its `Pruner`; see there."""
+
+    rewinding: Rewind
+    stop: tuple[StopRule, ...]
+    rounds: int
+    tolerance: float | None
+    trained: bool
+    evaluate: bool
+    test: bool
+    id: str = "this run"
+    epochs: int = 0
+
+    @property
+    def rules(self) -> tuple[StopRule, ...]:
+        """All stop rules."""
+        by = 0.01 if self.tolerance is None else self.tolerance
+        return (ScoreDrops(by), *self.stop) if self.evaluate else self.stop
+
+    def settings(self, pruner: Pruner) -> dict[str, Any]:
+        """All that a folder must agree with, as plain values that are the same in every process."""
+        return {
+            "budget": _described(pruner.budget),
+            "scope": pruner.scope,
+            "saliency": _described(pruner.saliency),
+            "rewind": str(self.rewinding),
+            "stop": [_described(rule) for rule in self.stop],
+            "rounds": self.rounds,
+            "evaluate": self.evaluate,
+            "tolerance": self.tolerance,
+            "trained": self.trained,
+            "test": self.test,
+        }
+
+    def experiment(self, pruner: Pruner) -> Experiment | None:
+        """What `palmette table` and `palmette report` take the run for; None if its budget is none of theirs."""
+        budget = pruner.budget
+        if type(budget) is Sap:
+            method = {"method": "sap", **asdict(budget)}
+        elif type(budget) is FixedRatio:
+            method = {"method": "lottery-ticket", "ratio": budget.ratio}
+        else:
+            return None
+        rules = [text for rule in self.stop if (text := rule_text(rule)) is not None]
+        tolerance = 0.01 if self.tolerance is None else self.tolerance
+        if self.evaluate and tolerance <= 1:
+            rules.append(f"accuracy-drops:{tolerance}")
+        return Experiment(
+            data=OWN_DATA,
+            model=f"own:{type(uncompiled(pruner.model)).__name__}",
+            scope=pruner.scope,
+            rewind=str(self.rewinding),
+            stop=",".join(rules),
+            rounds=self.rounds,
+            epochs=0,
+            **method,
+        )
+
+
+def _described(thing: object) -> str:
+    name = getattr(thing, "__qualname__", None)
+    return name if isinstance(name, str) else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
+
+
+def claim(rundir: RunDir, pruner: Pruner, wanted: Wanted) -> None:
+    """Write down what is run here, or check that it is the same model and the same settings."""
+    state = uncompiled(pruner.model).state_dict()
+    tensors = {name: list(v.shape) for name, v in state.items() if isinstance(v, Tensor)}
+    settings, weights, experiment = wanted.settings(pruner), list(pruner.weights), wanted.experiment(pruner)
+    if rundir.settings.exists():
+        _check_same(rundir, settings, tensors, weights)
+    elif rundir.experiment.exists() or rundir.records_file.exists():
+        raise RunDamaged(f"{str(rundir.path)!r} holds another kind of run; give another folder")
+    else:
+        now = {"settings": settings, "tensors": tensors, "weights": weights}
+        rundir.write_text(rundir.settings.name, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
+    if experiment is not None and not rundir.experiment.exists():
+        rundir.write_text(rundir.experiment.name, experiment.to_toml())
+
+
+def _check_same(
+    rundir: RunDir, settings: Mapping[str, Any], tensors: Mapping[str, list[int]], weights: Sequence[str]
+) -> None:
+    file, where = rundir.settings, repr(str(rundir.path))
+    try:
+        there = json.loads(file.read_text(encoding="utf-8"))
+        shapes = {name: torch.empty(shape, device="meta") for name, shape in there["tensors"].items()}
+        was, pruned = dict(there["settings"]), list(there["weights"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise RunDamaged(
+            f"{str(file)!r} is damaged: {error!r}; give another folder, or remove that one"
+        ) from error
+    try:
+        check_match(shapes, {n: torch.Size(s) for n, s in tensors.items()}, f"the weights in {where}")
+    except MaskMismatch as error:
+        raise MaskMismatch(f"{error}. Give the model that the run was begun with, or another folder") from None
+    if differ := [name for name in {**was, **settings} if was.get(name) != settings.get(name)]:
+        one, other = (", ".join(f"{name}={of.get(name)!r}" for name in differ) for of in (was, settings))
+        raise RunDamaged(
+            f"{where} holds a run with {one}, not {other}; go on with the old settings, or give another folder"
+        )
+    if pruned != weights:
+        raise RunDamaged(
+            f"{where} holds a run that prunes {_named(pruned)}, not {_named(weights)}; give the same include and "
+            "exclude, or another folder"
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"

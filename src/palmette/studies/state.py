@@ -1,0 +1,253 @@
+"""One run in memory: its network, masks and history, and where it stands; what a checkpoint holds of it."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from palmette.errors import RunDamaged, first_line
+from palmette.pruning.pruner import Pruner
+from palmette.pruning.saliency import magnitude_of
+from palmette.pruning.stopping import RoundSummary, StopRule, why_stop
+from palmette.pruning.weights import Weight, uncompiled
+from palmette.studies.folder import RunDir
+from palmette.studies.record import Record, records_of, value_of
+from palmette.studies.status import all_done, number_of
+from palmette.training.loop import Score
+from palmette.training.rewinding import Rewind
+
+
+class Spec(Protocol):
+    """What a run needs to know of its settings."""
+
+    @property
+    def id(self) -> str:
+        """The name of the run."""
+
+    @property
+    def rounds(self) -> int:
+        """T, the number of the last round."""
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of a round; 0 where the training function is the user's."""
+
+    @property
+    def rewinding(self) -> Rewind:
+        """Where a round starts."""
+
+
+class RunState:
+    """One run: round, epoch, model, pruner and records. All that `state` does not hold follows from the spec.
+
+    Args:
+        spec: the settings.
+        pruner: of the model.
+        rules: stop rules, in order.
+        rundir: the folder, which is locked; None to write nothing.
+        storage: device of the copies of the weights; None for that of the model.
+    """
+
+    from_seed = False
+    """Whether the initial weights follow from the spec, so that a checkpoint need not hold them."""
+    train: Any = Score(math.nan, math.nan)
+    """Score of the last epoch."""
+    of_dense = False
+    """Whether weights are ranked by the trained dense network in every round (One Shot)."""
+
+    def __init__(
+        self,
+        spec: Spec,
+        pruner: Pruner,
+        *,
+        rules: Sequence[StopRule],
+        rundir: RunDir | None,
+        storage: torch.device | None = None,
+    ) -> None:
+        self.spec, self.pruner, self.rules, self.rundir, self.storage = spec, pruner, rules, rundir, storage
+        self.model, self.rewind = uncompiled(pruner.model), spec.rewinding
+        if rundir is not None:
+            check_plain(self.model.state_dict())
+        self.start = self.snapshot() if self.rewind.goes_back else None
+        self.dense: dict[str, Any] | None = None  # w_0, where weights are ranked by it
+        self.round, self.epoch = 0, 0
+        self.record: Record | None = None  # of the round before
+        self.history: list[RoundSummary] = []
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run is over; None while it is not."""
+        return None if self.record is None else self.record.stopped
+
+    @property
+    def network(self) -> nn.Module:
+        """The model that is trained for this run."""
+        return self.model
+
+    @property
+    def weights(self) -> Mapping[str, Weight]:
+        """The prunable weights of the model."""
+        return self.pruner.weights
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether all prunable weights are finite."""
+        return all(bool(weight.tensor.isfinite().all()) for weight in self.weights.values())
+
+    def cut(self) -> dict[str, Any]:
+        """Write the masks, cut, and count what went; then show the pruned dense network where it ranks weights."""
+        before = self.pruner.masks
+        if self.rundir is not None:
+            self.rundir.save_masks(self.round, before)
+        if self.of_dense and self.dense is None:
+            self.dense = copied(self.model.state_dict())
+        if self.dense is not None:
+            self.pruner.saliency = magnitude_of({name: self.dense[name] for name in self.weights})
+        decision, after = self.pruner.step(), self.pruner.masks
+        if self.dense is not None:
+            self._trained = copied(self.model.state_dict())
+            self.model.load_state_dict(self.dense)
+            after.apply_(self.weights)
+        layers = {name: int(before[name].sum()) - int(after[name].sum()) for name in self.weights}
+        return {"weights": decision.cut, "layers": layers}
+
+    def add_record(self, record: Record) -> None:
+        """Take the record of a round into the history, with its differences and the reason to stop."""
+        if self.dense is not None:
+            self.model.load_state_dict(self._trained)
+            del self._trained
+        scores, index = record.test, record.retrained["pq_index"]
+        if self.dense is not None and self.record is not None:  # w_0 before this cut, not w_t
+            scores, index = self.record.pruned["test"], self.record.pruned["pq_index"]
+        test, now = record.pruned["test"], record.pruned["pq_index"]
+        pruned = {
+            "test": test,
+            **{name: record.pruned[name] for name in ("kept", "density", "pq_index", "gini_index")},
+            "accuracy_difference": _difference(value_of(test), value_of(scores)),
+            "pq_index_difference": _difference(now, index),
+        }
+        self.record = replace(record, pruned=pruned)
+        self.history.append(replace(record.summary(), index=self.pruner.decisions[-1].index))
+
+    def decide(self, good: bool | None) -> None:
+        """Note whether the network is `good`, and stop or go to the beginning of the next round."""
+        assert self.record is not None
+        stopped = why_stop(self.rules, self.history)
+        if stopped is None and self.round >= self.spec.rounds:
+            stopped = all_done(self.spec.rounds)
+        self.record = replace(self.record, good=good, stopped=stopped)
+        if stopped is None:
+            self.round += 1
+            self.begin_round()
+
+    def begin_round(self) -> None:
+        """Rewind: weights and buffers go back to the start of training, or stay."""
+        self.epoch = 0
+        if self.start is not None:
+            self.load(self.start)
+            self.pruner.masks.apply_(self.weights)
+
+    def snapshot(self) -> dict[str, Any]:
+        """A copy of `state_dict` and of the buffers that are not part of it."""
+        model = self.network
+        found: dict[str, Any] = copied({**dict(model.named_buffers()), **model.state_dict()}, self.storage)
+        return found
+
+    def load(self, values: Mapping[str, Any]) -> None:
+        """Load what `snapshot` gave."""
+        try:
+            self.model.load_state_dict({name: values[name] for name in self.model.state_dict()})
+        except (KeyError, RuntimeError) as error:
+            raise RunDamaged(
+                f"the saved state of {self.spec.id} does not fit the model; was that changed since? Give "
+                f"another folder ({first_line(error)})"
+            ) from error
+        for name, buffer in self.model.named_buffers():
+            if name in values and values[name].shape == buffer.shape:  # else a cache, which the forward pass makes
+                buffer.copy_(values[name])
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds, in tensors and plain values; with the last record, which may not be written."""
+        return {
+            "round": self.round,
+            "epoch": self.epoch,
+            "model": None if self.is_fresh else self.snapshot(),
+            "pruner": self.pruner.state_dict(),
+            "start": self.start if self.rewind.kind == "epoch" or not self.from_seed else None,
+            "dense": self.dense,
+            "record": None if self.record is None else self.record.to_json(),
+        }
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether weights follow from seed and masks; a checkpoint of an MLP then takes 1/30 of the bytes."""
+        return self.from_seed and self.rewind.kind == "init" and not self.epoch and self.stopped is None
+
+    def save(self, company: Iterable[str]) -> None:
+        """Write a checkpoint.
+
+        Args:
+            company: ids of the runs that are saved at the same moment, this one among them.
+        """
+        if self.rundir is not None:
+            number = number_of(self.spec.epochs, self.round, self.epoch + (self.stopped is not None))
+            self.rundir.save_checkpoint(number, {"company": sorted(company), **self.state()})
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Return to what `save` wrote, and write the last record if the process ended before it was."""
+        assert self.rundir is not None
+        self.round, self.epoch = state["round"], state["epoch"]
+        if state["model"] is not None:
+            self.load(state["model"])
+        self.pruner.load_state_dict(state["pruner"])
+        self.dense, self.start = state["dense"], state["start"] or self.start
+        if state["record"] is not None:
+            self.record = Record.from_json(state["record"])
+            self.rundir.append_record(state["record"])
+        records = records_of(self.rundir)
+        if len(records) < self.round:
+            raise RunDamaged(
+                f"{str(self.rundir.records_file)!r} lacks rounds; remove {str(self.rundir.path)!r} to begin again"
+            )
+        self.history = [
+            replace(Record.from_json(record).summary(), index=decision.index)
+            for record, decision in zip(records, self.pruner.decisions, strict=False)
+        ]
+
+
+def _difference(now: float | None, before: float | None) -> float | None:
+    return None if now is None or before is None else now - before
+
+
+def copied(values: Any, device: torch.device | None = None) -> Any:
+    """A copy that shares no memory: a slice of a stack would keep, and save, all of the stack."""
+    if isinstance(values, Tensor):
+        return values.detach().to(device or values.device, copy=True, memory_format=torch.contiguous_format)
+    if isinstance(values, Mapping):
+        return {key: copied(value, device) for key, value in values.items()}
+    return [copied(value, device) for value in values] if isinstance(values, list) else copy.deepcopy(values)
+
+
+def check_plain(state: Mapping[str, object]) -> None:
+    """Raise, before anything is trained, if `get_extra_state` of a model gives what a checkpoint cannot hold."""
+    for name, value in state.items():
+        if isinstance(value, Tensor):
+            continue
+        buffer = io.BytesIO()
+        try:
+            torch.save(value, buffer)
+            buffer.seek(0)
+            torch.load(buffer, weights_only=True)
+        except Exception as error:  # whatever comes of an object that cannot be pickled
+            raise TypeError(
+                f"the model's {name!r} could not be read back to resume from: only tensors and plain "
+                f"values can, and its {type(value).__name__} is, or holds, something else. Give only these in "
+                "get_extra_state"
+            ) from error
