@@ -1,4 +1,4 @@
-"""Parts of a checkpoint that different processes measured add up to what one process says of the whole."""
+"""Parts of a checkpoint, measured by different processes, add up to the report of one process."""
 
 import json
 
@@ -35,7 +35,7 @@ def checkpoint(file, dtypes, layers=7):
 
 @pytest.mark.parametrize(("few", "many"), [(0, 3), (500, 20), (10**6, 2)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_parts_merge_to_exactly_the_answer_of_one_process(tmp_path, monkeypatch, kind, few, many):
+def test_merged_parts_equal_the_report_of_one_process(tmp_path, monkeypatch, kind, few, many):
     monkeypatch.setattr(spectrum, "EXACT", few)
     file = checkpoint(tmp_path / "a.safetensors", KINDS[kind])
     settings = {"budget": pm.Sap(p=1.0, q=2.0), "exclude": ["1.*"]}
@@ -44,7 +44,7 @@ def test_parts_merge_to_exactly_the_answer_of_one_process(tmp_path, monkeypatch,
     assert merge_parts(through_json) == pm.how_compressible(file, **settings)
 
 
-def test_sixteen_bits_are_not_read_again(tmp_path):
+def test_16_bit_weights_are_not_read_again(tmp_path):
     file = checkpoint(tmp_path / "a.safetensors", KINDS["bfloat16"])
     whole = pm.how_compressible(file)
     parts = [measure_part(file, k, 2) for k in (1, 2)]
@@ -65,7 +65,7 @@ def refused(*args):
     return result.stderr
 
 
-def test_parts_are_small_files_that_the_command_puts_together(tmp_path):
+def test_command_writes_and_merges_parts(tmp_path):
     file = checkpoint(tmp_path / "a.safetensors", KINDS["mixed"])
     files = [tmp_path / f"part{k}.json" for k in (1, 2, 3)]
     for k, part in enumerate(files, 1):
@@ -100,7 +100,7 @@ def test_parts_are_small_files_that_the_command_puts_together(tmp_path):
     assert "is no longer what the parts were measured of" in refused(*files)
 
 
-def test_parts_of_checkpoints_that_differ_in_values_alone_are_no_whole(tmp_path):
+def test_parts_of_different_checkpoints_are_refused(tmp_path):
     files = [checkpoint(tmp_path / f"{name}.safetensors", KINDS["bfloat16"]) for name in "ab"]
     tensors = load_file(files[1])
     tensors["0.weight"][0, 0] += 1
@@ -115,19 +115,19 @@ def test_parts_of_checkpoints_that_differ_in_values_alone_are_no_whole(tmp_path)
 
 
 @pytest.mark.parametrize("size", ["1GB", 10**8, 1e9])
-def test_memory_is_a_number_of_bytes_in_python(tmp_path, size):
+def test_memory_must_be_a_number_of_bytes(tmp_path, size):
     with pytest.raises(ValueError, match=f"memory must be at least 500 MB, in bytes, got {size!r}$"):
         pm.how_compressible(checkpoint(tmp_path / "a.safetensors", KINDS["float32"]), memory=size)
 
 
 @pytest.mark.parametrize("size", ["1", "1TB", "-1GB", "", "100MB"])
-def test_memory_is_a_size_with_room_for_something(tmp_path, size):
+def test_memory_option_must_be_a_sufficient_size(tmp_path, size):
     said = refused(checkpoint(tmp_path / "a.safetensors", KINDS["float32"]), "--memory", size)
     assert "memory must be" in said
     assert "could not be read" not in said
 
 
-def test_no_more_threads_measure_than_there_is_memory_for():
+def test_memory_limits_the_number_of_threads():
     before = torch.get_num_threads()
     try:
         for threads, room, used in ((48, 10**9, 6), (3, 10**9, 3), (48, 5 * 10**8, 1)):

@@ -1,4 +1,4 @@
-"""A pruned model is an ordinary one: PyTorch's exporters take it as it is, and others run what comes out."""
+"""A pruned model is an ordinary model: exporters accept it, and other runtimes run it."""
 
 import re
 from pathlib import Path
@@ -30,7 +30,7 @@ def calls(program):
     return [node.target for node in program.graph.nodes if node.op == "call_function"]
 
 
-def test_torch_export_sees_no_mask_and_the_file_gives_the_same_outputs(tmp_path):
+def test_exported_program_has_no_masks_and_the_same_outputs(tmp_path):
     model, pruner = trained_with_masks_held()
     x = torch.randn(4, 1, 8, 8)
     program = torch.export.export(model, (x,))
@@ -57,7 +57,7 @@ def run_by_onnxruntime(path, x):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the exporter warns of its own future
 @pytest.mark.parametrize("kind", ["held", "compacted", "torch"])
-def test_onnxruntime_gives_the_same_outputs_and_the_file_has_weights_with_zeros_and_no_masks(kind, tmp_path):
+def test_onnxruntime_gives_the_same_outputs_without_masks(kind, tmp_path):
     import onnx
 
     x, path = torch.randn(4, 1, 8, 8), tmp_path / "model.onnx"
@@ -81,7 +81,7 @@ def test_onnxruntime_gives_the_same_outputs_and_the_file_has_weights_with_zeros_
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_the_recipe_on_the_page_runs(tmp_path, monkeypatch):
+def test_recipe_in_the_docs_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (recipe,) = re.findall(r"^```py\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     names = {"torch": torch, "pm": pm, "model": trained_with_masks_held()[0], "inputs": torch.randn(4, 1, 8, 8)}

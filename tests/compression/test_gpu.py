@@ -13,7 +13,7 @@ pytestmark = [
 ]
 
 
-def test_a_model_on_the_device_is_saved_and_filled(tmp_path):
+def test_model_on_the_device_is_saved_and_filled(tmp_path):
     model = build("cnn", shape=(1, 16, 16), classes=10).cuda()
     pm.Pruner(model, budget=pm.FixedRatio(0.9), scope="global").step()
     pm.save(tmp_path / "m.safetensors", model)
@@ -22,7 +22,7 @@ def test_a_model_on_the_device_is_saved_and_filled(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20", "resnet18", "transformer"])
-def test_a_compact_model_stays_on_the_device_and_gives_the_same_outputs(name):
+def test_compact_model_stays_on_the_device_with_the_same_outputs(name):
     model = build(name, shape=(3, 16, 16), classes=10).cuda().eval()
     generator = torch.Generator().manual_seed(0)
     for layer, weight in pm.prunable(model).items():
@@ -40,7 +40,7 @@ def test_a_compact_model_stays_on_the_device_and_gives_the_same_outputs(name):
     assert torch.allclose(found, wanted, rtol=0, atol=1e-5 * max(1, float(wanted.abs().max())))
 
 
-def test_two_of_four_is_measured_where_the_weights_have_it():
+def test_two_of_four_is_measured_if_the_weights_have_it():
     model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 128)).bfloat16().cuda()
     inputs = torch.randn(256, 1024, device="cuda").bfloat16()
     ways = {way.name: way for way in pm.speed(model, inputs).ways}

@@ -6,6 +6,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
+import palmette as pm
+
 
 class Net(nn.Module):
     def __init__(self):
@@ -70,3 +72,18 @@ def sharded(folder, model, kind):
     index = folder / f"{base}.{kind}.index.json"
     index.write_text(json.dumps({"metadata": {}, "weight_map": where}))
     return index
+
+
+def values(stored):
+    return torch.cat(list(stored.raw_parts()))
+
+
+def assert_holds(checkpoint, model):
+    """The weights in the file are those that `prunable` finds in the model, with the same values."""
+    wanted = pm.prunable(model)
+    assert sorted(w.name for w in checkpoint.weights) == sorted(wanted)
+    for stored in checkpoint.weights:
+        assert stored.shape == tuple(wanted[stored.name].shape)
+        assert torch.equal(values(stored), wanted[stored.name].tensor)
+    names = {w.name for w in checkpoint.weights} | {t.name for t in checkpoint.others}
+    assert names == set(model.state_dict())

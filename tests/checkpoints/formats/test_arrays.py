@@ -1,0 +1,71 @@
+"""Plain numbers: .npy, .npz and .csv."""
+
+import numpy as np
+import pytest
+from checkpoint_files import values
+
+from palmette.checkpoints.open import open_checkpoint
+
+
+def test_every_array_of_an_npz_is_one_vector_or_matrix(tmp_path):
+    arrays = {"a": np.arange(6.0), "b": np.eye(3, dtype="f4"), "c": np.array(2)}
+    np.savez_compressed(tmp_path / "a.npz", **arrays)
+    found = open_checkpoint(tmp_path / "a.npz").weights
+    assert [(w.name, w.shape) for w in found] == [("a", (6,)), ("b", (3, 3)), ("c", (1,))]
+    for stored in found:
+        np.testing.assert_array_equal(values(stored), np.atleast_1d(arrays[stored.name]))
+
+
+ARRAYS = {
+    "float64": np.random.default_rng(0).standard_normal((40, 6)),
+    "float16": np.arange(240, dtype="f2").reshape(40, 2, 3),
+    "big-endian": np.arange(80, dtype=">f4").reshape(40, 2),
+    "by columns": np.asfortranarray(np.arange(80.0).reshape(40, 2)),
+    "vector": np.arange(40),
+}
+
+
+@pytest.mark.parametrize("pack", [np.save, np.savez, np.savez_compressed], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", ARRAYS)
+def test_arrays_are_read_in_parts_in_any_order(tmp_path, kind, pack):
+    array = ARRAYS[kind]
+    file = tmp_path / ("a.npy" if pack is np.save else "a.npz")
+    pack(file, array)
+    (found,) = open_checkpoint(file).weights
+    for first, last in ((0, 8), (8, 40), (3, 5), (0, 40), (39, 40)):
+        np.testing.assert_array_equal(
+            found.read(first, last), array[first:last].astype(array.dtype.newbyteorder("="))
+        )
+
+
+def test_columns_of_a_csv_are_vectors(tmp_path):
+    (tmp_path / "a.csv").write_text("name,income,age\nann,0,30\nbob,7,31\n")
+    found = open_checkpoint(tmp_path / "a.csv").weights
+    assert [(w.name, values(w).tolist()) for w in found] == [("income", [0.0, 7.0]), ("age", [30.0, 31.0])]
+
+
+def test_column_with_gaps_is_left_out_with_a_reason(tmp_path):
+    (tmp_path / "a.csv").write_text("id,income\n1,20\n2,NA\n3,40\n")
+    found = open_checkpoint(tmp_path / "a.csv")
+    assert [w.name for w in found.weights] == ["id"]
+    assert [(t.name, t.why) for t in found.left_out] == [("income", "1 of 3 cells are no numbers")]
+    (tmp_path / "b.csv").write_text("a;b\n1;2\n")
+    with pytest.raises(ValueError, match=r"no column of numbers, with commas between columns: a;b \(1 of 1 cells"):
+        open_checkpoint(tmp_path / "b.csv")
+
+
+def test_patterns_select_columns(tmp_path):
+    (tmp_path / "a.csv").write_text("id,income,age\n1,20,30\n2,30,40\n")
+    found = open_checkpoint(tmp_path / "a.csv", exclude=["id"])
+    assert [w.name for w in found.weights] == ["income", "age"]
+    assert [(t.name, t.why) for t in found.left_out] == [("id", "excluded")]
+    assert [w.name for w in open_checkpoint(tmp_path / "a.csv", include=["inc*"]).weights] == ["income"]
+    with pytest.raises(ValueError, match=r"matches no weight of .*a\.csv'.* the names are id, income, age$"):
+        open_checkpoint(tmp_path / "a.csv", include=["no"])
+    (tmp_path / "b.csv").write_text("person,age\nann,30\nbob,40\n")
+    assert [w.name for w in open_checkpoint(tmp_path / "b.csv", exclude=["person"]).weights] == ["age"]
+
+
+def test_labels_of_an_npz_are_left_out(tmp_path):
+    np.savez(tmp_path / "a.npz", labels=np.array(["x", "y"]), numbers=np.arange(4.0))
+    assert [w.name for w in open_checkpoint(tmp_path / "a.npz").weights] == ["numbers"]

@@ -1,0 +1,102 @@
+"""PyTorch's own files."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from checkpoint_files import NESTINGS, assert_holds, net
+from torch import nn
+
+import palmette as pm
+from palmette.checkpoints.formats import pickles
+from palmette.checkpoints.open import open_checkpoint
+
+
+@pytest.mark.parametrize("nesting", NESTINGS)
+def test_weights_are_found_in_any_nesting(tmp_path, nesting):
+    model = net()
+    torch.save(NESTINGS[nesting](model.state_dict()), tmp_path / "a.pt")
+    assert_holds(open_checkpoint(tmp_path / "a.pt"), model)
+
+
+def test_both_networks_of_a_file_are_measured(tmp_path):
+    model = net()
+    other = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    torch.save({"generator": model.state_dict(), "discriminator": other}, tmp_path / "a.pt")
+    names = {weight.name.partition(".")[0] for weight in open_checkpoint(tmp_path / "a.pt").weights}
+    assert names == {"generator", "discriminator"}
+
+
+@pytest.mark.parametrize("large", [0, pickles.LARGE])
+@pytest.mark.parametrize("zipped", [True, False])
+def test_zipped_and_legacy_files_are_read(tmp_path, monkeypatch, zipped, large):
+    monkeypatch.setattr(pickles, "LARGE", large)
+    model = net()
+    torch.save(model.state_dict(), tmp_path / "a.th", _use_new_zipfile_serialization=zipped)
+    assert_holds(open_checkpoint(tmp_path / "a.th"), model)
+
+
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+
+
+@pytest.mark.parametrize(
+    "nesting", [{"state_dict": {}}, {"epoch": 3, "model": {}, "optimizer": {"0": torch.ones(5)}}]
+)
+def test_large_files_are_read_in_parts(tmp_path, monkeypatch, nesting):
+    state = {f"{i}.weight": torch.randn(24, 10).to(dtype) for i, dtype in enumerate(DTYPES)}
+    state |= {"view.weight": state["1.weight"][4:9], "turned.weight": state["1.weight"].t()}
+    state |= {"tied.weight": state["0.weight"], "parameter.weight": nn.Parameter(torch.ones(2, 3))}
+    state |= {"bias": torch.ones(3), "sparse": torch.eye(3).to_sparse(), "counter": torch.tensor(3)}
+    torch.save({key: state if value == {} else value for key, value in nesting.items()}, tmp_path / "a.pt")
+    mapped = open_checkpoint(tmp_path / "a.pt")
+    monkeypatch.setattr(pickles, "LARGE", 0)
+    monkeypatch.setattr(pickles, "_load", lambda file: pytest.fail("it was loaded"))
+    streamed = open_checkpoint(tmp_path / "a.pt")
+    assert [replace(w, read=None) for w in streamed.weights] == [replace(w, read=None) for w in mapped.weights]
+    assert (streamed.aliases, streamed.left_out) == (mapped.aliases, mapped.left_out)
+    for weight in streamed.weights:
+        assert torch.equal(weight.read(1, 2), state[weight.name][1:2])
+
+
+def test_weight_and_mask_of_torch_prune_are_joined(tmp_path):
+    from torch.nn.utils import prune
+
+    model = nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+    prune.l1_unstructured(model[0], "weight", amount=0.5)
+    prune.random_unstructured(model[2], "bias", amount=0.5)
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    first, second = open_checkpoint(tmp_path / "a.pt").weights
+    assert (first.name, second.name) == ("0.weight", "2.weight")
+    assert torch.equal(first.kept(0, 4), model[0].weight_mask.bool())
+    report = pm.how_compressible(tmp_path / "a.pt")
+    assert (report.layers[0].entries, report.layers[0].d) == (32, 16)
+    assert report.layers[0].pq_index == pytest.approx(
+        float(pm.pq_index(model[0].weight_orig, kept=model[0].weight_mask.bool())), rel=1e-12
+    )
+
+
+def test_tied_output_layer_is_left_out(tmp_path):
+    model = nn.ModuleDict({"embed_tokens": nn.Embedding(9, 4), "fc": nn.Linear(4, 4), "lm_head": nn.Linear(4, 9)})
+    model["lm_head"].weight = model["embed_tokens"].weight
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    assert [w.name for w in checkpoint.weights] == list(pm.prunable(model)) == ["fc.weight"]
+    assert {t.name: t.why for t in checkpoint.left_out}["lm_head.weight"] == "the same as embed_tokens.weight"
+
+
+def test_weight_with_two_names_counts_once(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    model[2].weight = model[0].weight
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    checkpoint = open_checkpoint(tmp_path / "a.pt")
+    assert [w.name for w in checkpoint.weights] == list(pm.prunable(model)) == ["0.weight"]
+    assert checkpoint.aliases == {"2.weight": "0.weight"}
+
+
+def test_patterns_match_either_name_of_a_tensor(tmp_path):
+    linear = nn.Linear(3, 3)
+    model = nn.ModuleDict({"one": linear, "two": linear, "head": nn.Linear(3, 2)})
+    torch.save(model.state_dict(), tmp_path / "a.pt")
+    for options in ({"include": ["two.*"]}, {"exclude": ["two.*"]}):
+        found = open_checkpoint(tmp_path / "a.pt", **options)
+        assert [w.name for w in found.weights] == list(pm.prunable(model, **options))
