@@ -123,7 +123,7 @@ def test_a_weight_under_two_names_is_cut_under_both(tmp_path):
     model[2].weight = model[0].weight
     prune_checkpoint(saved(model, tmp_path / "in.pt"), tmp_path / "out.safetensors")
     cut = load_file(tmp_path / "out.safetensors")
-    pm.Pruner(model).step()
+    pm.Pruner(model, scope="neuron").step()
     assert torch.equal(cut["0.weight"], model[0].weight)
     assert torch.equal(cut["2.weight"], model[0].weight)
 
@@ -148,7 +148,7 @@ def test_gpt2_is_cut_by_its_own_neurons_and_loads_again(tmp_path):
         "model.masks.safetensors",
         "model.safetensors",
     ]
-    pm.Pruner(model).step()
+    pm.Pruner(model, scope="neuron").step()
     again = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "out")
     assert all(torch.equal(w, again.state_dict()[n]) for n, w in model.state_dict().items())
 
@@ -187,7 +187,7 @@ def test_the_packed_form_is_small_and_loads(tmp_path):
         saved(model, tmp_path / "in.pt"), "-o", tmp_path / "out.safetensors", "--density", "0.1", "--pack"
     )
     assert result.exit_code == 0, result.stderr
-    pm.Pruner(model, budget=pm.FixedRatio(0.9)).step()
+    pm.Pruner(model, scope="neuron", budget=pm.FixedRatio(0.9)).step()
     assert torch.equal(pm.load(tmp_path / "out.safetensors")["weight"], model.weight)
     assert (tmp_path / "out.safetensors").stat().st_size < 0.2 * (tmp_path / "in.pt").stat().st_size
     assert not (tmp_path / "out.masks.safetensors").exists()
@@ -206,7 +206,7 @@ def test_patterns_choose_what_is_cut(tmp_path):
     model = net()
     file = saved(model, tmp_path / "in.pt")
     run(file, "-o", tmp_path / "out.safetensors", "--exclude", "head.*", "--exclude", "att*", "--density", "0.5")
-    pm.Pruner(model, budget=pm.FixedRatio(0.5), exclude=["head.*", "att*"]).step()
+    pm.Pruner(model, scope="neuron", budget=pm.FixedRatio(0.5), exclude=["head.*", "att*"]).step()
     assert all(torch.equal(w, load_file(tmp_path / "out.safetensors")[n]) for n, w in model.state_dict().items())
 
 

@@ -407,7 +407,7 @@ def test_a_compiled_model_is_rewound_to_its_own_state_or_to_that_of_the_model_in
     model = network()
     compiled = torch.compile(model, backend="eager")
     start = copy.deepcopy((compiled if compiled_start else model).state_dict())
-    pruner = pm.Pruner(compiled, budget=pm.FixedRatio(0.5))
+    pruner = pm.Pruner(compiled, budget=pm.FixedRatio(0.5), scope="neuron")
     pruner.step()
     pruner.rewind(start)
     assert (model[0].weight == 0).sum() == 24
@@ -590,10 +590,10 @@ def test_a_decision_is_kept_as_plain_values():
     assert decision.groups[0].name == "a"
 
 
-def test_the_default_is_sap_for_every_neuron():
+def test_the_default_is_sap_in_global_scope():
     pruner = pm.Pruner(network())
     assert pruner.budget == pm.Sap(p=0.5, q=1.0, eta=0.0, gamma=1.0, beta=0.9)
-    assert pruner.scope == "neuron"
+    assert pruner.scope == "global"
     assert pruner.density == 1.0
     assert pruner.masks == pm.Masks.ones_like({n: p for n, p in network().named_parameters() if p.dim() > 1})
     assert isinstance(pruner.budget, Budget)

@@ -71,7 +71,7 @@ class Packed(torch.Tensor):
 def test_a_state_that_an_optimizer_keeps_in_a_way_of_its_own_is_left_to_it(odd):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="neuron")
     pruner.hold(optimizer)
     trained_once(model, optimizer)
     shape = model[0].weight.shape
@@ -90,7 +90,7 @@ def test_a_weight_that_cannot_be_cut_in_place_leaves_all_weights_and_masks_as_th
     model = network()
     model[2].weight = nn.Parameter(torch.ones(1, 1).expand(2, 4))
     before = copy.deepcopy(model.state_dict())
-    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="neuron")
     with pytest.raises(TypeError, match=r"2\.weight"):
         pruner.step()
     assert pruner.density == 1.0
@@ -109,7 +109,7 @@ class Remembering(nn.Linear):
 def test_rewinding_to_a_state_without_its_extra_state_changes_nothing():
     model = nn.Sequential(Remembering(4, 4))
     start = copy.deepcopy(model.state_dict())
-    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="neuron")
     pruner.step()
     now = copy.deepcopy(model.state_dict())
     with pytest.raises(MaskMismatch, match="_extra_state"):
@@ -147,7 +147,7 @@ def test_what_prunable_gives_is_taken_wherever_weights_are():
 def test_an_average_of_the_weights_can_be_masked_like_the_model():
     model = network()
     averaged = torch.optim.swa_utils.AveragedModel(model)
-    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="neuron")
     pruner.step()
     averaged.update_parameters(model)
     pruner.masks.apply_(dict(averaged.module.named_parameters()))
@@ -157,7 +157,7 @@ def test_an_average_of_the_weights_can_be_masked_like_the_model():
 def test_a_copied_optimizer_is_held_again():
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="neuron")
     pruner.hold(optimizer)
     trained_once(model, optimizer)
     pruner.step()

@@ -119,7 +119,7 @@ def linear():
 
 
 def test_a_pruner_goes_on_until_a_rule_says_why_not():
-    pruner = pm.Pruner(linear(), budget=pm.FixedRatio(0.5), stop=pm.AtDensity(0.3))
+    pruner = pm.Pruner(linear(), scope="neuron", budget=pm.FixedRatio(0.5), stop=pm.AtDensity(0.3))
     assert pruner.stopped == ""
     while not pruner.stopped:
         pruner.step()

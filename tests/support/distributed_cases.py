@@ -433,7 +433,7 @@ def one_process_alone_can_ask_where_the_pruner_stands():
     if dist.get_rank() == 0:
         assert 0 < pruner.density < 1
         assert "density" in repr(pruner.masks)
-        assert "neuron" in repr(pruner.decisions[0])
+        assert "global" in repr(pruner.decisions[0])
         assert pruner.stopped == ""
 
 

@@ -27,8 +27,7 @@ class Cutting:
         steps: the optimizer steps after which to cut, such as ``range(500, 3001, 500)``.
         epochs: in place of `steps`, the epochs after which to cut, such as ``[1, 2, 3]``.
         budget: how many weights go in a cut; `Sap()` by default.
-        scope: as for `Pruner`, but "global" by default: weights compete in the whole network.
-        saliency, include, exclude, masks: as for `Pruner`.
+        scope, saliency, include, exclude, masks: as for `Pruner`.
         stop: rules that end the cutting, such as `AtDensity(0.1)`; training goes on. A cut that takes nothing ends
             it too.
         say: is told a line per cut; None for silence.

@@ -122,7 +122,7 @@ class Pruner:
             `state_dict` keys stay its own, its forward pass is untouched. One that `torch.nn.utils.prune` has
             pruned is converted (`from_torch_prune`), and pruned further from there.
         budget: how many weights go in a step; `Sap()` by default.
-        scope: "neuron" (default), "layer" or "global": the unit inside which weights are compared.
+        scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared.
         saliency: how much each weight matters, by default its magnitude.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`.
         masks: weights that are pruned already, such as `Masks.load(path)`; none by default.
@@ -136,9 +136,9 @@ class Pruner:
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     >>> pruner.hold(optimizer)
     >>> print(pruner.step())
-    Sap(p=1, q=2, eta=0.0, gamma=1.0, beta=0.9), scope neuron
+    Sap(p=1, q=2, eta=0.0, gamma=1.0, beta=0.9), scope global
             units  kept  PQ Index  to keep  cut           density
-    weight      1     4    0.3000      2.0    2  1.0000 -> 0.5000
+    global      1     4    0.3000      2.0    2  1.0000 -> 0.5000
     >>> pruner.density
     0.5
     """
@@ -148,7 +148,7 @@ class Pruner:
         model: nn.Module,
         *,
         budget: Budget | None = None,
-        scope: Scope = "neuron",
+        scope: Scope = "global",
         saliency: Saliency = magnitude,
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),
