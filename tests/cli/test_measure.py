@@ -324,7 +324,7 @@ UNREADABLE = [
     ("name,town\nann,ulm\n", "a.csv", "it has no column of numbers"),
     ("width,height\n1,2\n3\n", "a.csv", "the number of columns changed from 2 to 1 at row 3"),
     ("1,2\n3\n", "a.csv", "the number of columns changed from 2 to 1 at row 2"),
-    ("größe".encode("latin-1"), "a.csv", "its text is not in UTF-8: save it anew in that encoding"),
+    ("größe".encode("latin-1"), "a.csv", "its text is not in UTF-8: save it again in that encoding"),
 ]
 
 

@@ -106,8 +106,8 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
         raise
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise PackedDamaged(
-            f"{str(path)!r} is damaged or no safetensors file: {reason_of(error)}; copy it anew "
-            "from where it was made, or read one of torch.save with torch.load"
+            f"{str(path)!r} is damaged or no safetensors file: {reason_of(error)}; copy it again "
+            "from its source, or read a file of torch.save with torch.load"
         ) from error
     if model is None:
         return state
@@ -141,7 +141,7 @@ def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
             raise TypeError(f"save writes dense tensors of {', '.join(_DTYPES)}, got {kind} for {name!r}")
         if is_torch_pruned(name, model):
             raise ValueError(
-                f"{name!r} is the unpruned weight that torch.nn.utils.prune keeps beside its mask, and would "
+                f"{name!r} is the unpruned weight that torch.nn.utils.prune keeps next to its mask, and would "
                 "take its whole size; call pm.from_torch_prune(model) first, which makes the zeros permanent"
             )
     return dict(model)
@@ -186,7 +186,7 @@ def _warn_of_negative_zeros(name: str, tensor: Tensor, integers: np.ndarray[Any,
     if negative > len(integers) // 20:
         warnings.warn(
             f"{negative:,} of the {len(integers):,} entries of {name!r} are -0.0, as weight * mask leaves "
-            "them, and are written like other values; weight.add_(0.0) makes them plain zeros without a place",
+            "them, and are written like other values; weight.add_(0.0) makes them plain zeros, which take no space",
             stacklevel=4,
         )
 
@@ -212,7 +212,7 @@ def _table(path: Path, metadata: Mapping[str, str]) -> dict[str, dict[str, Any]]
             "ordinary safetensors file is read by safetensors.torch.load_file"
         )
     if metadata.get("crc32") != str(zlib.crc32(metadata["tensors"].encode())):
-        raise ValueError("its table of tensors has another checksum")
+        raise ValueError("the checksum of its table of tensors is wrong")
     table: dict[str, dict[str, Any]] = json.loads(metadata["tensors"])
     return table
 
@@ -226,7 +226,7 @@ def _unpacked_all(table: Mapping[str, Mapping[str, Any]], stored: Callable[[str]
         names = [name] if entry["code"] == "dense" else [f"{name}:values", f"{name}:{entry['code']}"]
         parts = [stored(part) for part in names]
         if [_crc(part) for part in parts] != entry["crc32"]:
-            raise ValueError(f"{name!r} has another checksum")
+            raise ValueError(f"the checksum of {name!r} is wrong")
         state[name] = parts[0] if entry["code"] == "dense" else _unpacked(name, entry, *parts)
         if _name_of(state[name]) != entry["dtype"] or list(state[name].shape) != entry["shape"]:
             raise ValueError(f"{name!r} is not {entry['dtype']} of shape {entry['shape']}")
@@ -250,7 +250,7 @@ def _unpacked(name: str, entry: Mapping[str, Any], values: Tensor, code: Tensor)
     elif entry["code"] == "indices":
         flat[unpack_indices(code.numpy(), kept, size, entry["low"])] = integers
     else:
-        raise ValueError(f"{name!r} is coded as {entry['code']!r}, which there is not")
+        raise ValueError(f"{name!r} has the unknown code {entry['code']!r}")
     return torch.from_numpy(flat).view(dtype).reshape(shape)
 
 

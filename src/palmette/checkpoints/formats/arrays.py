@@ -95,7 +95,7 @@ def read_csv(file: Path) -> Contents:
                 return _columns(first, list(rows))
         table = np.loadtxt(file, delimiter=",", ndmin=1, encoding="utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError("its text is not in UTF-8: save it anew in that encoding") from error
+        raise ValueError("its text is not in UTF-8: save it again in that encoding") from error
     return Contents([_whole(file.name, table.reshape(-1) if 1 in table.shape else table)], vectors=True)
 
 
