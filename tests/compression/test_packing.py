@@ -281,7 +281,7 @@ def test_other_kinds_of_files_are_named(path, tmp_path):
         pm.load(path)
     torch.save({"w": torch.ones(3)}, path)
     with pytest.raises(
-        PackedDamaged, match=r"damaged or no safetensors file.* one of torch\.save with torch\.load$"
+        PackedDamaged, match=r"damaged or no safetensors file.* a file of torch\.save with torch\.load$"
     ):
         pm.load(path)
     with pytest.raises(FileNotFoundError, match="no file at"):

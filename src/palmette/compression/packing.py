@@ -185,8 +185,8 @@ def _warn_of_negative_zeros(name: str, tensor: Tensor, integers: np.ndarray[Any,
     negative = np.count_nonzero(integers == np.iinfo(integers.dtype).min) if tensor.dtype in signed else 0
     if negative > len(integers) // 20:
         warnings.warn(
-            f"{negative:,} of the {len(integers):,} entries of {name!r} are -0.0, as weight * mask leaves "
-            "them, and are written like other values; weight.add_(0.0) makes them plain zeros, which take no space",
+            f"{negative:,} of the {len(integers):,} entries of {name!r} are -0.0, as weight * mask leaves them, "
+            "and are written like other values; weight.add_(0.0) makes them plain zeros, which take no space",
             stacklevel=4,
         )
 
