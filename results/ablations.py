@@ -36,7 +36,7 @@ def write(a: Ablation) -> None:
     both = shelf([a.base, a.study])
     for name in a.figures if a.varied else a.figures[:1]:
         figure = replace(FIGURES[name], data=a.base.frame["data"].iloc[0])
-        picture = both.picture(figure, seeds=a.seeds, rounds=a.last)
+        picture = both.select(figure, seeds=a.seeds, rounds=a.last)
         assert picture is not None
         save(draw(picture), a.study.folder / f"{name}.png")
     scopes = {name: {f"{scope} scope": a.many(name, scope) for scope in SCOPES} for name in METHODS}

@@ -40,9 +40,9 @@ FEW_UNSAID = 2
 def write(study: Study) -> None:
     """Figures and page."""
     for figure in (rounds_figure(study), *(FIGURES[name] for name in MORE_FIGURES.get(study, ()))):
-        picture = shelf([study]).picture(figure, rounds=study.about.get("until"))
+        picture = shelf([study]).select(figure, rounds=study.about.get("until"))
         assert picture is not None
-        save(draw(picture, beside=_beside(study, figure)), study.folder / f"{figure.name}.png")
+        save(draw(picture, published=_beside(study, figure)), study.folder / f"{figure.name}.png")
     epochs.write(study)
     clipping.write(study)
     seeds, first = study.frame["seed"].nunique(), study.frame.iloc[0]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from palmette.files import write_whole
 from palmette.reports.comparison import name_of, named, read
 from palmette.reports.figures import as_file
-from palmette.reports.paper.runs import Shelf
+from palmette.reports.paper.runs import RunCollection
 from palmette.reports.tables import Run
 from palmette.reports.words import in_percent
 from palmette.studies.folder import find_runs
@@ -158,13 +158,13 @@ def _time(part: dict[str, Any]) -> str:
     return f"{part['what']}: {part['seconds']:,} s" if "seconds" in part else str(part["what"])
 
 
-def shelf(studies: Iterable[Study]) -> Shelf:
+def shelf(studies: Iterable[Study]) -> RunCollection:
     """The runs of some studies, for the figures of the paper."""
 
     def refuse(text: str) -> None:
         raise ValueError(text)
 
-    return Shelf.of([study.folder for study in studies], say=refuse)
+    return RunCollection.below([study.folder for study in studies], warn=refuse)
 
 
 def save(figure: Figure, file: Path) -> None:

@@ -1,4 +1,4 @@
-"""`palmette paper`: what it lists, runs, draws and writes."""
+"""`palmette paper`: listing, running, drawing and writing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from command import palmette
 from data_sets import no_other_data, write_idx  # noqa: F401
 
-from palmette.cli.paper_list import Asked, Entry, print_list
+from palmette.cli.paper_list import ListEntry, Scaling, print_list
 from palmette.studies.folder import RunDir
 from palmette.studies.paper import FIGURES, PaperFigure
 from palmette.studies.status import Standing
@@ -32,7 +32,7 @@ SHAKY = (
 
 
 @pytest.fixture(autouse=True)
-def in_an_empty_folder(tmp_path, monkeypatch):
+def empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     write_idx(tmp_path / "data" / "fashion-mnist", train=40, test=20)
@@ -54,7 +54,7 @@ def files(folder="runs"):
     return sorted(path.name for path in Path(folder).glob("*.*") if path.is_file() and path.suffix != ".txt")
 
 
-def test_figures_are_listed_with_their_runs_cost_and_state():
+def test_list_has_runs_cost_and_state():
     small = ("--models", "linear", "--epochs", 1, "--rounds", 0)
     run("fig1", *small, "--seeds", 0)
     names = ("fig1", "fig2", "fig14", "table1")
@@ -72,16 +72,16 @@ def test_figures_are_listed_with_their_runs_cost_and_state():
     assert 0 < found["seconds"] < sum(f["seconds"] for f in found["figures"])
 
 
-def test_the_list_fits_eighty_columns(capsys, monkeypatch):
-    asked = Asked(None, None, None, (), None, None, False)
+def test_list_fits_eighty_columns(capsys, monkeypatch):
+    scaling = Scaling(None, None, None, (), None, None, False)
     standings = {name: tuple(map(Standing, figure.experiments())) for name, figure in FIGURES.items()}
-    entries = [Entry(figure, standings[name], 4e10) for name, figure in FIGURES.items()]
+    entries = [ListEntry(figure, standings[name], 4e10) for name, figure in FIGURES.items()]
     everyone = tuple({s for many in standings.values() for s in many})
-    entries.append(Entry(PaperFigure("all", "table", said="each run once"), everyone, 4e11))
+    entries.append(ListEntry(PaperFigure("all", "table", said="each run once"), everyone, 4e11))
     for name, value in {"COLUMNS": "80", "LINES": "24", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    print_list(entries, "cpu", asked, whole=True)
+    print_list(entries, "cpu", scaling, whole=True)
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[1 : len(FIGURES) + 2]] == [*FIGURES, "all"]
@@ -89,7 +89,7 @@ def test_the_list_fits_eighty_columns(capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_large_models_are_reckoned_from_the_cnn():
+def test_cost_of_large_models_is_estimated_from_the_cnn():
     found = json.loads(paper("--json", "--device", "cpu").stdout)
     assert [figure["name"] for figure in found["figures"]] == list(FIGURES)
     seconds = {figure["name"]: figure["seconds"] for figure in found["figures"]}
@@ -97,7 +97,7 @@ def test_large_models_are_reckoned_from_the_cnn():
     assert seconds["fig18"] / seconds["fig17"] == pytest.approx(2 * 10_383_294_464 / 6_720_262_144, rel=0.01)
 
 
-def test_a_dry_run_says_what_would_be_run_and_writes_nothing():
+def test_dry_run_writes_nothing():
     plan = json.loads(paper("2", "Figure 11", "--dry-run", "--device", "cpu", "--seeds", "3").stdout)
     assert [(f["name"], f["model"], len(f["runs"])) for f in plan["figures"]] == [
         ("fig2", "mlp", 4), ("fig11", "linear", 4),
@@ -108,7 +108,7 @@ def test_a_dry_run_says_what_would_be_run_and_writes_nothing():
     assert not Path("runs").exists()
 
 
-def test_a_figure_is_run_and_drawn_and_the_second_time_only_drawn():
+def test_finished_runs_are_not_repeated():
     first = run("fig11", *TINY)
     *rounds, last = map(json.loads, first.stdout.splitlines())
     assert len(rounds) == 8 * 2
@@ -118,7 +118,7 @@ def test_a_figure_is_run_and_drawn_and_the_second_time_only_drawn():
     assert json.loads(again.stdout)["finished"] == 2
 
 
-def test_model_and_data_take_the_place_of_the_papers_and_tables_may_be_among_figures():
+def test_other_model_and_data_and_a_table_among_figures():
     other = ("--models", "linear", "--data", "Digits")
     (plan,) = json.loads(paper("fig1", *TINY, *other, "--dry-run", "--device", "cpu").stdout)["figures"]
     assert (plan["data"], plan["model"], plan["model_epochs"]) == ("digits", "linear", 4)
@@ -128,7 +128,7 @@ def test_model_and_data_take_the_place_of_the_papers_and_tables_may_be_among_fig
     assert Path("runs/table1.csv").read_text().startswith("data set,layer")
 
 
-def test_what_fails_is_named_and_the_others_are_drawn():
+def test_failed_run_is_named_and_others_are_drawn():
     Path("shaky.py").write_text(SHAKY)
     plan = paper("fig1", "--models", "shaky:net", "--dry-run", "--device", "cpu").stdout
     assert json.loads(plan)["seconds"] > 0
@@ -139,7 +139,7 @@ def test_what_fails_is_named_and_the_others_are_drawn():
     assert files() == [f"fig1-linear-e1-t1-n1.{end}" for end in ("pdf", "png", "svg")]
 
 
-def test_a_figure_is_drawn_from_runs_anywhere_below_a_folder():
+def test_figure_is_drawn_from_existing_runs():
     run("fig1", *TINY, *LINEAR, "--out", "deep/down/runs")
     result = paper("fig1", *LINEAR, "--from", "deep", "--out", "pictures")
     assert result.stdout == "pictures/fig1-linear-e1-t1-n2.png, .svg, .pdf: 2 runs, 2 of each line\n"
@@ -148,14 +148,14 @@ def test_a_figure_is_drawn_from_runs_anywhere_below_a_folder():
     said = paper("fig2", "--from", "deep", code=2).stderr
     assert "no run below 'deep' is one for fig2 (mlp on FashionMNIST)" in said
     said = paper("fig1", *LINEAR, "--from", "deep", "--epochs", 2, "--seeds", 0, code=2).stderr
-    assert re.search(r"is one for fig1 \(linear on \w+\) with the --seeds, --epochs asked for", said)
+    assert re.search(r"is one for fig1 \(linear on \w+\) with the given --seeds, --epochs", said)
     before = files()
     assert "leave one of them out" in paper("fig1", *LINEAR, "--from", "deep", "--dry-run", code=2).stderr
     assert files() == before
 
 
 @pytest.mark.slow
-def test_all_figures_are_drawn_that_runs_are_there_for():
+def test_all_draws_every_figure_that_has_runs():
     run("fig11", *TINY)
     result = paper("all", "--from", "runs", "--out", "all")
     assert re.findall(r"fig\d+|table\d", result.stdout) == ["fig11", *TABLES]
@@ -163,28 +163,28 @@ def test_all_figures_are_drawn_that_runs_are_there_for():
 
 
 @pytest.mark.slow
-def test_of_all_figures_those_without_their_subject_are_not_drawn_and_named_with_what_is_missing():
+def test_all_skips_figures_without_a_contrast():
     run("fig1", *TINY)
     result = paper("all", "--from", "runs", "--out", "all")
     assert re.findall(r"all/(fig\d+|table\d)", result.stdout) == ["fig1", "fig2", "fig7", *TABLES]
-    assert result.stderr == "palmette: not drawn: fig19, for which no run has scopes beside global\n"
+    assert result.stderr == "palmette: not drawn: fig19, for which no run has scopes other than global\n"
     one = paper("fig19", "--from", "runs", "--out", "all")  # what is asked for by its name is drawn
     assert "not run: 11 lines" in one.stdout
 
 
-def test_figures_whose_runs_are_mixed_are_named_together_after_all_that_is_drawn():
+def test_figures_of_mixed_runs_are_refused_after_drawing_the_others():
     for epochs in (1, 2):
         run("fig1", "--epochs", epochs, "--rounds", 0, "--seeds", 0)
     result = paper("all", "--from", "runs", "--out", "all", code=2)
     assert result.stdout.startswith("all/table1.md")
     assert result.stderr == (
-        "palmette: the runs for fig1, fig2, fig7, fig19 differ in epochs (1, 2) and do not belong into one "
-        "picture; choose with --epochs\n"
+        "palmette: the runs for fig1, fig2, fig7, fig19 differ in epochs (1, 2) and cannot share a figure; "
+        "choose with --epochs\n"
     )
 
 
 @pytest.mark.slow
-def test_a_damaged_run_below_a_folder_is_said_and_the_others_are_drawn():
+def test_damaged_run_is_reported_and_others_are_drawn():
     runs = list(last_line(run("fig1", *TINY, *LINEAR))["runs"])
     RunDir(Path("runs") / runs[0]).records_file.write_text("no record\n")
     result = paper("fig1", *LINEAR, "--from", "runs")
@@ -192,7 +192,7 @@ def test_a_damaged_run_below_a_folder_is_said_and_the_others_are_drawn():
     assert f"left out: line 1 of '{Path.cwd()}/runs/{runs[0]}/records.jsonl'" in result.stderr
 
 
-def test_values_that_fit_no_panel_are_refused_before_anything_is_run_or_drawn():
+def test_values_that_fit_no_panel_are_refused_first():
     Path("own.csv").write_text("panel,method,iteration,value\nretrained/acuracy,one_shot,1,50\n")
     said = "own.csv: the row retrained/acuracy,one_shot,1,50 cannot be shown in fig1, where panels are"
     assert said in run("fig1", *TINY, *LINEAR, "--beside", "own.csv", code=2).stderr
@@ -202,7 +202,7 @@ def test_values_that_fit_no_panel_are_refused_before_anything_is_run_or_drawn():
     assert not Path("new").exists()
 
 
-def test_a_picture_with_published_values_has_a_name_of_its_own():
+def test_figure_with_published_values_has_another_name():
     Path("own.csv").write_text("panel,method,iteration,value\nretrained/accuracy,one_shot,1,50\n")
     run("fig1", *TINY, *LINEAR)
     plain = Path("runs/fig1-linear-e1-t1-n2.svg").read_bytes()
@@ -222,7 +222,7 @@ def test_tables_are_printed_and_written():
 
 
 @pytest.mark.slow
-def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on():
+def test_ctrl_c_prints_the_command_that_resumes():
     arguments = ["fig1", "--models", "linear", "--epochs", "300", "--rounds", "20", "--seeds", "0"]
     arguments += ["--device", "cpu", "--data-dir", "data"]
     command = [sys.executable, "-m", "palmette", "paper", *arguments]
@@ -260,14 +260,14 @@ def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on():
         (["fig3", "--data-dir", "data"], "CIFAR10 was not found"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence_before_anything_is(arguments, said):
+def test_bad_arguments_are_refused_in_one_sentence(arguments, said):
     result = paper(*arguments, code=2)
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
     assert not Path("runs").exists()
 
 
-def test_without_matplotlib_nothing_is_run_and_the_line_that_installs_it_is_given(monkeypatch):
+def test_missing_matplotlib_is_reported_before_running(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     assert "pip install 'palmette[report]'" in run("fig11", *TINY, code=2).stderr
     assert not Path("runs").exists()

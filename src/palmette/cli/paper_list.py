@@ -1,4 +1,4 @@
-"""The list of the paper's figures: what each takes, how long that is here, and how much of it is done."""
+"""List of the paper's figures: runs, cost on this machine, and how much is done."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ _SHOWS = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """How the paper's protocol is scaled. None: as the paper has it, or as the runs have it."""
+class Scaling:
+    """Changes to the paper's protocol. None: as in the paper, or with --from as in the runs."""
 
     epochs: int | None
     rounds: int | None
@@ -41,19 +41,19 @@ class Asked:
 
     @property
     def scaled(self) -> bool:
-        """Whether anything is as it is not in the paper."""
+        """Whether anything differs from the paper."""
         given = (self.epochs, self.rounds, self.seeds, self.data)
         return any(value is not None for value in given) or bool(self.models)
 
     def variants(self, figures: Iterable[PaperFigure]) -> Iterator[PaperFigure]:
-        """The figures, tables left out, once for each model that is asked for."""
+        """The figures without tables, once per requested model."""
         for figure in figures:
             data = self.data or figure.data
             if figure.kind != "table":
                 yield from (replace(figure, data=data, model=model) for model in self.models or (figure.model,))
 
     def experiments(self, figure: PaperFigure) -> list[Experiment]:
-        """The runs behind a figure."""
+        """Experiments of a figure."""
         from palmette.studies.paper import SEEDS
 
         precision: Any = self.precision or "float32"
@@ -67,8 +67,8 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A figure, where its runs stand, and how many seconds are left to run."""
+class ListEntry:
+    """A figure with the state of its runs and the seconds left to run."""
 
     figure: PaperFigure
     standings: tuple[Standing, ...]
@@ -76,36 +76,36 @@ class Entry:
 
     @property
     def done(self) -> int:
-        """How many of its runs are finished."""
+        """Number of finished runs."""
         return sum(s.state == "finished" for s in self.standings)
 
 
-def listed(figures: Sequence[PaperFigure], asked: Asked, out: Path, clock: Clock) -> list[Entry]:
-    """An entry for each figure and table, then one for all of them, in which a run that they share counts once."""
+def list_figures(figures: Sequence[PaperFigure], scaling: Scaling, out: Path, clock: Clock) -> list[ListEntry]:
+    """One entry per figure and table, and a last one for all, in which shared runs count once."""
     from rich.console import Console
 
     from palmette.studies.folder import RunDir
     from palmette.studies.paper import PaperFigure
     from palmette.studies.status import standing_or_damage
 
-    entries: list[Entry] = []
+    entries: list[ListEntry] = []
     everyone: dict[Experiment, Standing] = {}
     with Console(stderr=True).status("timing a few networks …"):
         for figure in figures:
             if figure.kind == "table":
-                entries.append(Entry(figure, (), 0.0))
-            for one in asked.variants([figure]):
-                planned = asked.experiments(one)
+                entries.append(ListEntry(figure, (), 0.0))
+            for one in scaling.variants([figure]):
+                planned = scaling.experiments(one)
                 found = {e: everyone.get(e) or standing_or_damage(RunDir(out / e.id), e) for e in planned}
                 everyone |= found
-                entries.append(Entry(one, tuple(found.values()), clock.seconds(found.values())))
+                entries.append(ListEntry(one, tuple(found.values()), clock.seconds(found.values())))
         together = PaperFigure("all", "table", said="each run once")
-        entries.append(Entry(together, tuple(everyone.values()), clock.seconds(everyone.values())))
+        entries.append(ListEntry(together, tuple(everyone.values()), clock.seconds(everyone.values())))
     return entries
 
 
-def as_json(entries: Sequence[Entry], device: str) -> dict[str, Any]:
-    """The entries for a program; the last, of all, has each run by its id."""
+def as_json(entries: Sequence[ListEntry], device: str) -> dict[str, Any]:
+    """The entries as JSON; the states of all runs come from the last entry."""
     from palmette.studies.paper import model_epochs
 
     *single, whole = entries
@@ -124,8 +124,8 @@ def as_json(entries: Sequence[Entry], device: str) -> dict[str, Any]:
     }
 
 
-def print_list(entries: Sequence[Entry], device: str, asked: Asked, *, whole: bool) -> None:
-    """The entries for eyes; in a file or a pipe nobody's window sets the width."""
+def print_list(entries: Sequence[ListEntry], device: str, scaling: Scaling, *, whole: bool) -> None:
+    """Print the entries as a table, 100 columns wide unless a terminal sets the width."""
     from rich.console import Console
     from rich.table import Table
 
@@ -144,24 +144,24 @@ def print_list(entries: Sequence[Entry], device: str, asked: Asked, *, whole: bo
             table.add_row(figure.name, *what, *("", "", "", ""))
             continue
         numbers = (f"{count}", f"{model_epochs(s.experiment for s in entry.standings):,}")
-        table.add_row(figure.name, *what, *numbers, roughly(entry.seconds), f"{entry.done}/{count}")
+        table.add_row(figure.name, *what, *numbers, _roughly(entry.seconds), f"{entry.done}/{count}")
     console.print(table)
     scaled = (
-        "Scaled as asked; without flags it is the paper's protocol." if asked.scaled else "The paper's protocol."
+        "Scaled as given; without flags it is the paper's protocol." if scaling.scaled else "The paper's protocol."
     )
     console.print(
-        f"\n{scaled} epochs: of all networks together. to wait: for what is not done, on {device}, from a few "
-        "steps of small networks. Figures share runs. Nothing was written.",
+        f"\n{scaled} epochs: sum over all networks. to wait: for unfinished runs on {device}, estimated from a "
+        "few steps of small networks. Figures share runs. Nothing was written.",
         style="dim",
     )
     if whole:
-        console.print("palmette paper fig2 --epochs 10 --seeds 0 runs and draws one, scaled down.", style="dim")
+        console.print("palmette paper fig2 --epochs 10 --seeds 0 draws one figure, scaled down.", style="dim")
 
 
-def roughly(seconds: float) -> str:
-    """A length of time in one word.
+def _roughly(seconds: float) -> str:
+    """Approximate duration with one unit.
 
-    >>> roughly(0), roughly(8), roughly(200), roughly(5400), roughly(90 * 3600), roughly(1e8)
+    >>> _roughly(0), _roughly(8), _roughly(200), _roughly(5400), _roughly(90 * 3600), _roughly(1e8)
     ('0 s', '8 s', '3 min', '1.5 h', '3.8 d', '3.2 y')
     """
     for unit, size in {"y": 365.25 * 86400, "d": 86400, "h": 3600, "min": 60}.items():

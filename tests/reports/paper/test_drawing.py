@@ -1,4 +1,4 @@
-"""The figures of the paper: panels, lines and bars equal the records of real runs."""
+"""Figures of the paper: panels, lines and bars equal the records of real runs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from palmette.reports.figures import LINES, as_file
 from palmette.reports.paper.drawing import PRUNED, RETRAINED, SCOPES, draw
-from palmette.reports.paper.published import RANGES, check_beside, of_single_rounds, published, read
-from palmette.reports.paper.runs import Picture, Shelf, in_folder, variant
+from palmette.reports.paper.published import RANGES, check_published, published, read, single_rounds
+from palmette.reports.paper.runs import FigureRuns, RunCollection, in_folder, variant
 from palmette.reports.tables import label
 from palmette.studies import sweep
 from palmette.studies.experiment import Experiment
@@ -50,12 +50,12 @@ def runs(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def shelf(runs):
-    return Shelf.of([runs], say=pytest.fail)
+def collection(runs):
+    return RunCollection.below([runs], warn=pytest.fail)
 
 
-def picture_of(shelf, kind, **asked):
-    return shelf.picture(figure_of(kind), **asked)
+def runs_of(collection, kind, **asked):
+    return collection.select(figure_of(kind), **asked)
 
 
 def moments(picture, value, **settings):
@@ -92,8 +92,8 @@ AFTER = {
 }
 
 
-def test_retrained_and_pruned_models_are_eight_panels_that_equal_the_records(shelf):
-    picture = picture_of(shelf, "rounds")
+def test_rounds_figure_has_eight_panels_that_equal_the_records(collection):
+    picture = runs_of(collection, "rounds")
     axes = draw(picture).axes
     assert [axis.get_title(loc="left") for axis in axes] == [*PANELS, *AFTER]
     for axis, value in zip(axes, [*PANELS.values(), *AFTER.values()], strict=True):
@@ -108,23 +108,23 @@ def test_retrained_and_pruned_models_are_eight_panels_that_equal_the_records(she
         assert bars_of(axis) == spread
 
 
-def test_titles_of_panels_do_not_run_into_each_other(shelf):
-    figure = draw(picture_of(shelf, "rounds"))
+def test_panel_titles_do_not_overlap(collection):
+    figure = draw(runs_of(collection, "rounds"))
     renderer = FigureCanvasAgg(figure).get_renderer()
     titles = [axis._left_title.get_window_extent(renderer) for axis in figure.axes]
     for left, right in (*itertools.pairwise(titles[:4]), *itertools.pairwise(titles[4:])):
         assert left.x1 + 10 < right.x0
 
 
-def test_a_difference_is_what_the_cut_takes_away(shelf):
-    _, records = picture_of(shelf, "rounds").only(method="lottery-ticket").runs[0]
+def test_difference_is_retrained_minus_pruned(collection):
+    _, records = runs_of(collection, "rounds").only(method="lottery-ticket").runs[0]
     for record in records:
         lost = record["retrained"]["pq_index"] - record["pruned"]["pq_index"]
         assert AFTER["PQ Index, retrained − pruned"](record) == pytest.approx(lost)
 
 
-def test_scopes_are_trade_off_and_layers_in_three_columns(shelf):
-    picture = picture_of(shelf, "scopes")
+def test_scopes_figure_has_trade_off_and_layers_in_three_columns(collection):
+    picture = runs_of(collection, "scopes")
     axes = draw(picture).axes
     assert [axis.get_title(loc="left") for axis in axes] == 3 * list(SCOPES.values())
     for row, axis in enumerate(axes):
@@ -148,16 +148,16 @@ def test_scopes_are_trade_off_and_layers_in_three_columns(shelf):
         assert len(faint) == 2  # the other layers
 
 
-def test_of_two_layers_there_is_a_first_and_a_last(shelf):
-    picture = picture_of(shelf, "scopes")
+def test_two_layers_are_first_and_last(collection):
+    picture = runs_of(collection, "scopes")
     runs = [(experiment, copy.deepcopy(records)) for experiment, records in picture.runs]
     for record in (record for _, records in runs for record in records):
         record["retrained"]["layers"] = {name: record["retrained"]["layers"][name] for name in LAYERS[:2]}
     assert list(lines_of(draw(replace(picture, runs=tuple(runs))).axes[3])) == ["first (1)", "last (3)"]
 
 
-def test_remaining_weights_can_be_on_logarithmic_axes(shelf):
-    picture = picture_of(shelf, "scopes")
+def test_remaining_weights_can_be_on_logarithmic_axes(collection):
+    picture = runs_of(collection, "scopes")
     plain, log = draw(picture).axes, draw(picture, log=True).axes
     assert {(axis.get_xscale(), axis.get_yscale()) for axis in plain} == {("linear", "linear")}
     scales = [(axis.get_xscale(), axis.get_yscale(), axis.xaxis_inverted()) for axis in log]
@@ -166,8 +166,8 @@ def test_remaining_weights_can_be_on_logarithmic_axes(shelf):
     assert [lines_of(axis) for axis in log] == [lines_of(axis) for axis in plain]
 
 
-def test_a_shared_logarithmic_axis_that_falls_has_a_number_at_each_power_of_ten(shelf):
-    picture = picture_of(shelf, "scopes")
+def test_inverted_log_axis_has_ticks_at_powers_of_ten(collection):
+    picture = runs_of(collection, "scopes")
     runs = [(experiment, copy.deepcopy(records)) for experiment, records in picture.runs]
     for _, records in runs:
         for record, density in zip(records, (1, 0.1, 0.001), strict=True):
@@ -177,8 +177,8 @@ def test_a_shared_logarithmic_axis_that_falls_has_a_number_at_each_power_of_ten(
         assert [tick for tick in axis.get_xticks() if low <= tick <= high] == [0.1, 1, 10, 100]
 
 
-def test_scopes_that_were_not_run_leave_columns_that_say_so(shelf):
-    whole = picture_of(shelf, "scopes")
+def test_columns_of_missing_scopes_say_not_run(collection):
+    whole = runs_of(collection, "scopes")
     axes = draw(replace(whole, runs=whole.only(scope="global").runs)).axes
     assert [len(axis.get_lines()) for axis in axes] == [0, 0, 4, 0, 0, 5, 0, 0, 5]
     said = [[text.get_text() for text in axis.texts] for axis in axes]
@@ -195,8 +195,8 @@ def test_scopes_that_were_not_run_leave_columns_that_say_so(shelf):
         ),
     ],
 )
-def test_ablations_vary_one_setting_in_each_row(shelf, kind, rows):
-    picture = picture_of(shelf, kind)
+def test_ablations_vary_one_setting_per_row(collection, kind, rows):
+    picture = runs_of(collection, kind)
     axes = draw(picture).axes
     assert [axis.get_title(loc="left") for axis in axes] == 2 * list(PANELS)
     for row, (name, values, fixed) in enumerate(rows):
@@ -208,8 +208,8 @@ def test_ablations_vary_one_setting_in_each_row(shelf, kind, rows):
                 assert xy == [[0, 1, 2], pytest.approx(mean)]
 
 
-def test_a_map_has_a_row_for_each_method_and_a_column_for_each_round(shelf):
-    picture = picture_of(shelf, "p-q map")
+def test_map_has_a_row_per_method_and_a_column_per_round(collection):
+    picture = runs_of(collection, "p-q map")
     maps = [axis for axis in draw(picture).axes if axis.get_images()]
     assert [axis.get_title(loc="left") for axis in maps] == 4 * [f"$t = {t}$" for t in range(3)]
     for number, axis in enumerate(maps):
@@ -221,8 +221,8 @@ def test_a_map_has_a_row_for_each_method_and_a_column_for_each_round(shelf):
         assert np.argwhere(np.isnan(drawn)).tolist() == [[9, 0]]  # p = q = 1
 
 
-def test_a_map_has_no_row_for_a_method_that_was_not_run(shelf):
-    whole = picture_of(shelf, "p-q map")
+def test_map_has_no_row_for_a_method_that_was_not_run(collection):
+    whole = runs_of(collection, "p-q map")
     part = replace(whole, runs=whole.only(method="lottery-ticket").runs)
     figure = draw(part)
     assert [row.get_suptitle() for row in figure.subfigs] == ["(c) Lottery Ticket"]
@@ -241,8 +241,8 @@ def with_curve(picture, accuracies, indices):
     return replace(picture, runs=((experiment, records),))
 
 
-def test_the_hypothesis_is_accuracy_and_index_with_the_phases_that_are_there(shelf):
-    picture = picture_of(shelf, "hypothesis")
+def test_hypothesis_figure_shows_the_phases_found(collection):
+    picture = runs_of(collection, "hypothesis")
     top, bottom = draw(picture).axes
     for axis, value in ((top, PANELS["Accuracy, %"]), (bottom, PANELS["PQ Index"])):
         assert lines_of(axis) == {"One Shot": [[0, 1, 2], pytest.approx(moments(picture, value)[0])]}
@@ -275,30 +275,30 @@ def said_below(figure):
         ),
     ],
 )
-def test_figure_1_claims_no_phase_that_was_not_measured(shelf, accuracies, indices, words, verdict):
-    figure = draw(with_curve(picture_of(shelf, "hypothesis"), accuracies, indices))
+def test_hypothesis_figure_claims_no_phase_that_was_not_measured(collection, accuracies, indices, words, verdict):
+    figure = draw(with_curve(runs_of(collection, "hypothesis"), accuracies, indices))
     assert [text.get_text() for text in figure.axes[0].texts] == words
     assert said_below(figure).endswith(f"Found: {verdict}.")
     assert " ".join(figure.get_suptitle().split()).endswith("the hypothesis, measured")
 
 
-def test_a_single_round_is_of_no_phase(shelf):
-    figure = draw(picture_of(shelf, "hypothesis", rounds=0))
+def test_single_round_has_no_phase(collection):
+    figure = draw(runs_of(collection, "hypothesis", rounds=0))
     assert (list(figure.axes[0].texts), list(figure.axes[0].patches)) == ([], [])
-    assert said_below(figure).endswith("One round tells of neither.")
+    assert said_below(figure).endswith("One round shows neither.")
 
 
 @pytest.mark.parametrize(("end", "begin"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")])
-def test_a_figure_is_the_same_file_each_time(shelf, end, begin):
-    first, second = (as_file(draw(picture_of(shelf, "hypothesis")), end) for _ in range(2))
+def test_figure_files_are_deterministic(collection, end, begin):
+    first, second = (as_file(draw(runs_of(collection, "hypothesis")), end) for _ in range(2))
     assert first == second
     assert first.startswith(begin)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_is_a_large_picture_and_vectors(shelf, kind, tmp_path):
-    figure = draw(picture_of(shelf, kind))
+def test_every_kind_is_written_as_large_png_svg_and_pdf(collection, kind, tmp_path):
+    figure = draw(runs_of(collection, kind))
     for end in ("png", "svg", "pdf"):
         (tmp_path / f"figure.{end}").write_bytes(as_file(figure, end))
     height, width, _ = matplotlib.image.imread(tmp_path / "figure.png").shape
@@ -306,15 +306,15 @@ def test_every_kind_is_a_large_picture_and_vectors(shelf, kind, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["scopes", "p and q"])
-def test_lines_of_a_panel_differ_in_mark_or_dash_not_in_colour_alone(shelf, kind):
-    for axis in draw(picture_of(shelf, kind)).axes:
+def test_lines_differ_in_marker_or_dash(collection, kind):
+    for axis in draw(runs_of(collection, kind)).axes:
         named = [line for line in axis.get_lines() if not line.get_label().startswith("_")]
         looks = {(str(line._unscaled_dash_pattern), line.get_marker()) for line in named}
         assert len(looks) == len(named) >= 3
 
 
-def test_a_long_caption_stays_within_the_picture(shelf):
-    whole = picture_of(shelf, "eta and gamma")
+def test_long_caption_stays_within_the_figure(collection):
+    whole = runs_of(collection, "eta and gamma")
     part = replace(whole, runs=whole.only(eta=0, gamma=1).runs)
     assert len(part.missing) == 8
     figure = draw(part)
@@ -323,14 +323,14 @@ def test_a_long_caption_stays_within_the_picture(shelf):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_title_of_a_single_round_stays_within_the_picture(shelf, kind):
-    figure = draw(picture_of(shelf, kind, rounds=0))
+def test_title_of_a_narrow_figure_stays_within_it(collection, kind):
+    figure = draw(runs_of(collection, kind, rounds=0))
     (title,) = [text for text in figure.texts if text.get_text().startswith("Figure")]
     assert title.get_window_extent(FigureCanvasAgg(figure).get_renderer()).x1 < figure.bbox.width
 
 
-def test_what_was_not_run_is_named_and_the_others_keep_their_looks(shelf):
-    whole = picture_of(shelf, "rounds")
+def test_missing_lines_are_named_and_others_keep_their_looks(collection):
+    whole = runs_of(collection, "rounds")
     part = replace(whole, runs=tuple(run for run in whole.runs if run[0].method != "sap"))
     assert "Not run: SAP (p=0.5, q=1); SAP (p=1, q=2)." in part.caption
     assert "Not run" not in whole.caption
@@ -341,7 +341,7 @@ def test_what_was_not_run_is_named_and_the_others_keep_their_looks(shelf):
 @pytest.mark.parametrize(
     ("kind", "settings", "missing"),
     [
-        ("scopes", {"scope": "global"}, "scopes beside global"),
+        ("scopes", {"scope": "global"}, "scopes other than global"),
         ("p and q", {"p": 0.5}, "a second p at q = 1, or q at p = 1"),
         ("eta and gamma", {"eta": 0, "gamma": 1}, "a second η_r at γ = 1, or γ at η_r = 0"),
         ("p and q", {"q": 1}, ""),
@@ -349,46 +349,46 @@ def test_what_was_not_run_is_named_and_the_others_keep_their_looks(shelf):
         ("rounds", {"method": "one-shot"}, ""),
     ],
 )
-def test_figures_of_effects_without_a_second_value_have_no_subject(shelf, kind, settings, missing):
-    whole = picture_of(shelf, kind)
-    assert whole.without_subject == ""
-    assert replace(whole, runs=whole.only(**settings).runs).without_subject == missing
+def test_missing_contrast_of_figures_with_one_value(collection, kind, settings, missing):
+    whole = runs_of(collection, kind)
+    assert whole.missing_contrast == ""
+    assert replace(whole, runs=whole.only(**settings).runs).missing_contrast == missing
 
 
-def test_one_value_in_each_row_is_no_effect(shelf):
-    whole = picture_of(shelf, "p and q")
+def test_one_value_per_row_is_no_contrast(collection):
+    whole = runs_of(collection, "p and q")
     runs = (*whole.only(p=0.5, q=1.0).runs, *whole.only(p=1.0, q=2.0).runs)  # those that Figure 2 has too
-    assert replace(whole, runs=runs).without_subject == "a second p at q = 1, or q at p = 1"
+    assert replace(whole, runs=runs).missing_contrast == "a second p at q = 1, or q at p = 1"
 
 
-def test_a_run_under_way_is_drawn_as_far_as_it_goes(shelf):
-    whole = picture_of(shelf, "rounds")
+def test_unfinished_run_is_drawn_as_far_as_it_goes(collection):
+    whole = runs_of(collection, "rounds")
     runs = [(e, records[: 1 + (label(e) == METHODS[0])]) for e, records in whole.runs]
     part = replace(whole, runs=tuple(runs))
     assert [len(xy[0]) for xy in lines_of(draw(part).axes[0]).values()] == [2, 1, 1, 1]
     assert "rounds 0 to 1 (of 2, 6 of 8 runs up to 0, not all at their end)" in part.caption
 
 
-def test_the_caption_says_how_many_runs_are_behind_the_others(shelf):
-    whole = picture_of(shelf, "rounds")
+def test_caption_counts_runs_that_are_behind(collection):
+    whole = runs_of(collection, "rounds")
     (first, records), (second, more), *others = whole.runs
     late = replace(whole, runs=((first, records[:1]), (second, more[:2]), *others))
     assert "in each of rounds 0 to 2 (2 of 8 runs up to 0–1, not all at their end), 2 seeds" in late.caption
     short = replace(whole, runs=((replace(first, rounds=1), [records[0], records[1] | DONE]), *whole.runs[1:]))
     assert "in each of rounds 0 to 2 (1 of 8 runs up to 1), 2 seeds" in short.caption
     assert "nothing left" not in short.caption
-    begun = picture_of(shelf, "rounds", rounds=1)  # of runs that went on to round 2
+    begun = runs_of(collection, "rounds", rounds=1)  # of runs that went on to round 2
     short = replace(begun, runs=((replace(first, rounds=0), [records[0] | DONE]), *begun.runs[1:]))
     assert "in each of rounds 0 to 1 (1 of 8 runs up to 0), 2 seeds" in short.caption
-    assert "in round 0, 2 seeds" in picture_of(shelf, "rounds", rounds=0).caption
+    assert "in round 0, 2 seeds" in runs_of(collection, "rounds", rounds=0).caption
 
 
-def test_the_papers_protocol_is_not_claimed_of_runs_under_way(shelf):
+def test_unfinished_runs_do_not_claim_the_papers_protocol(collection):
     figure = FIGURES["fig2"]
-    _, records = picture_of(shelf, "rounds").runs[0]
+    _, records = runs_of(collection, "rounds").runs[0]
     planned = tuple(figure.experiments())
     ended = [records[0]] * 30 + [records[0] | DONE]
-    picture = Picture(figure, tuple((e, ended) for e in planned), planned)
+    picture = FigureRuns(figure, tuple((e, ended) for e in planned), planned)
     assert picture.caption.startswith("The paper's protocol: 200 epochs in each of rounds 0 to 30, 4 seeds.")
     stopped = replace(picture, runs=(*picture.runs[:-1], (replace(planned[-1], stop="small-cut:0.01"), ended)))
     assert stopped.caption.startswith("Here 200 epochs")
@@ -398,8 +398,8 @@ def test_the_papers_protocol_is_not_claimed_of_runs_under_way(shelf):
     )
 
 
-def test_a_line_ends_with_the_first_of_its_runs_and_the_caption_says_where(shelf):
-    whole = picture_of(shelf, "rounds")
+def test_line_ends_with_its_shortest_run(collection):
+    whole = runs_of(collection, "rounds")
     (first, records), *others = whole.runs
     early = [records[0], records[1] | {"stopped": "the last step cut nothing"}]
     part = replace(whole, runs=((first, early), *others))
@@ -419,16 +419,16 @@ def test_a_line_ends_with_the_first_of_its_runs_and_the_caption_says_where(shelf
     assert said == ["not reached\nby all runs"]
 
 
-def test_nothing_at_all_is_refused(shelf):
+def test_figure_without_runs_is_refused(collection):
     with pytest.raises(ValueError, match="no run with a finished round"):
-        draw(replace(picture_of(shelf, "rounds"), runs=()))
+        draw(replace(runs_of(collection, "rounds"), runs=()))
 
 
 # captions and names
 
 
-def test_the_caption_says_what_is_scaled_and_the_name_too(shelf):
-    picture = picture_of(shelf, "rounds")
+def test_caption_and_name_state_the_scaling(collection):
+    picture = runs_of(collection, "rounds")
     assert picture.caption.startswith(
         "Here 1 epoch in each of rounds 0 to 2, 2 seeds; in the paper 200 epochs in each of rounds 0 to "
         "15, 4 seeds. Lines are means, bars one standard deviation"
@@ -438,36 +438,38 @@ def test_the_caption_says_what_is_scaled_and_the_name_too(shelf):
     assert f"2 seeds of {MODEL} on digits; in the paper 200 epochs in each of rounds 0 to 15, " in other.caption
     assert "4 seeds of ResNet18 on CIFAR10." in other.caption
     assert other.name == "fig3-digits-tiny_models-five_layers-e1-t2-n2"
-    assert "One seed, so no error bars" in picture_of(shelf, "rounds", seeds=[1]).caption
+    assert "One seed, so no error bars" in runs_of(collection, "rounds", seeds=[1]).caption
 
 
-def test_lines_with_other_seeds_than_most_are_named_and_the_name_has_the_fewest_and_the_most(shelf):
-    whole = picture_of(shelf, "rounds")
+def test_caption_names_lines_with_other_numbers_of_seeds(collection):
+    whole = runs_of(collection, "rounds")
     part = replace(whole, runs=tuple(r for r in whole.runs if r[0].method != "one-shot" or not r[0].seed))
     assert part.caption.startswith("Here 1 epoch in each of rounds 0 to 2, 2 seeds (1 of One Shot); in the paper")
     assert "bars one standard deviation over seeds where there are several." in part.caption
     assert part.name == "fig of rounds-e1-t2-n1-2"
     assert "several" not in whole.caption
-    scopes = picture_of(shelf, "scopes")  # two seeds of what Figure 2 has too
+    scopes = runs_of(collection, "scopes")  # two seeds of what Figure 2 has too
     assert ", 1 seed (2 of global scope);" in scopes.caption
     assert scopes.name == "fig of scopes-e1-t2-n1-2"
 
 
-def test_the_name_has_the_last_round_that_is_there(shelf):
+def test_name_has_the_last_finished_round(collection):
     planned = tuple(replace(e, rounds=4) for e in figure_of("rounds").experiments(**SCALE))
-    under_way = [(e, [r | {"stopped": None} for r in records]) for e, records in picture_of(shelf, "rounds").runs]
-    begun = Picture(figure_of("rounds"), tuple(under_way), planned)
+    under_way = [
+        (e, [r | {"stopped": None} for r in records]) for e, records in runs_of(collection, "rounds").runs
+    ]
+    begun = FigureRuns(figure_of("rounds"), tuple(under_way), planned)
     assert begun.name == "fig of rounds-e1-t2-n2"
     assert "rounds 0 to 2 (of 4, not all at their end)" in begun.caption
     ended = [(e, [*records[:-1], records[-1] | DONE]) for e, records in under_way]  # with nothing left to cut
     assert replace(begun, runs=tuple(ended)).name == "fig of rounds-e1-t4-n2"
 
 
-def test_the_papers_protocol_is_called_so(shelf):
+def test_caption_of_the_papers_protocol(collection):
     figure = FIGURES["fig2"]
-    _, records = picture_of(shelf, "rounds").runs[0]
+    _, records = runs_of(collection, "rounds").runs[0]
     planned = tuple(figure.experiments())
-    picture = Picture(figure, tuple((e, records) for e in planned), planned)
+    picture = FigureRuns(figure, tuple((e, records) for e in planned), planned)
     assert picture.name == "fig2"
     assert picture.caption.startswith("The paper's protocol: 200 epochs in each of rounds 0 to 30, 4 seeds.")
     rounded = tuple((replace(e, precision="tf32"), records) for e in planned)
@@ -480,44 +482,44 @@ def test_the_papers_protocol_is_called_so(shelf):
 # runs of a folder
 
 
-def test_runs_are_found_at_any_depth_and_those_with_most_rounds_count(runs, shelf, tmp_path):
-    picture = picture_of(shelf, "rounds")
+def test_runs_are_found_at_any_depth_and_the_longest_copy_is_taken(runs, collection, tmp_path):
+    picture = runs_of(collection, "rounds")
     assert len(picture.runs) == 8
     longer = replace(picture.runs[0][0], rounds=3)
     assert variant(longer) == variant(picture.runs[0][0])
     sweep.run([longer], tmp_path / "other", device="cpu")
-    both = Shelf.of([runs, tmp_path], say=pytest.fail)
-    lengths = [len(records) for _, records in picture_of(both, "rounds").runs]
+    both = RunCollection.below([runs, tmp_path], warn=pytest.fail)
+    lengths = [len(records) for _, records in runs_of(both, "rounds").runs]
     assert sorted(lengths) == [3] * 7 + [4]
-    cut = picture_of(both, "rounds", rounds=1)
+    cut = runs_of(both, "rounds", rounds=1)
     assert {len(records) for _, records in cut.runs} == {2}
     assert "rounds 0 to 1, 2 seeds" in cut.caption
-    assert picture_of(shelf, "rounds", seeds=[5]) is None
-    assert shelf.picture(FIGURES["fig2"]) is None
+    assert runs_of(collection, "rounds", seeds=[5]) is None
+    assert collection.select(FIGURES["fig2"]) is None
 
 
-def test_runs_that_were_trained_differently_are_not_mixed(runs, tmp_path):
+def test_differently_trained_runs_are_not_mixed(runs, tmp_path):
     other = Experiment(model=MODEL, method="lottery-ticket", epochs=2, rounds=0)
     sweep.run([other], tmp_path, device="cpu")
-    both = Shelf.of([runs, tmp_path], say=pytest.fail)
+    both = RunCollection.below([runs, tmp_path], warn=pytest.fail)
     with pytest.raises(ValueError, match=r"differ in epochs \(1, 2\).*choose with --epochs"):
-        picture_of(both, "rounds")
-    assert len(picture_of(both, "rounds", epochs=1).runs) == 8
-    (run,) = picture_of(both, "rounds", epochs=2).runs
+        runs_of(both, "rounds")
+    assert len(runs_of(both, "rounds", epochs=1).runs) == 8
+    (run,) = runs_of(both, "rounds", epochs=2).runs
     assert run[0] == other
 
 
 @pytest.mark.parametrize("content", ["{}\n", "no record\n"])
-def test_a_damaged_run_is_said_and_left_out(tmp_path, content):
+def test_damaged_run_is_reported_and_left_out(tmp_path, content):
     experiment = Experiment(model=MODEL, method="one-shot", epochs=1, rounds=0)
     rundir = RunDir(tmp_path / experiment.id)
     sweep.run([experiment], tmp_path, device="cpu")
     rundir.records_file.write_text(content)
     said = []
-    assert picture_of(Shelf.of([tmp_path], say=said.append), "rounds") is None
+    assert runs_of(RunCollection.below([tmp_path], warn=said.append), "rounds") is None
     assert [str(rundir.records_file) in text for text in said] == [True]
     rundir.experiment.write_text("p = 7\n")
-    assert Shelf.of([tmp_path], say=said.append).runs == {}
+    assert RunCollection.below([tmp_path], warn=said.append).runs == {}
     assert len(said) == 2
     assert in_folder(figure_of("rounds"), [experiment], tmp_path).runs == ()
 
@@ -529,10 +531,10 @@ def marks_of(axis):
     return [line.get_xydata().tolist() for line in axis.get_lines() if line.get_linestyle() == "None"]
 
 
-def test_figure_3_has_published_values_beside_it(shelf):
+def test_figure_3_has_published_values(collection):
     values = published(FIGURES["fig3"])
-    check_beside(values, [Picture(FIGURES["fig3"], (), tuple(FIGURES["fig3"].experiments()))])
-    axes = draw(picture_of(shelf, "rounds"), beside=values).axes
+    check_published(values, [FigureRuns(FIGURES["fig3"], (), tuple(FIGURES["fig3"].experiments()))])
+    axes = draw(runs_of(collection, "rounds"), published=values).axes
     assert [1.0, 69.8] in marks_of(axes[1])[0]  # SAP (.5, 1) keeps 69.8 % after one round
     assert marks_of(axes[1])[1][:2] == [[1.0, 29.7], [2.0, 12.0]]
     for axis, key in zip(axes, ("accuracy", "remaining", "pq_index", "gini_index"), strict=False):
@@ -544,34 +546,34 @@ def test_figure_3_has_published_values_beside_it(shelf):
     assert published(FIGURES["fig2"]) is None
 
 
-def test_panels_of_a_row_go_as_far_as_the_longest(shelf):
-    whole = picture_of(shelf, "rounds")
+def test_panels_of_a_row_share_the_x_axis(collection):
+    whole = runs_of(collection, "rounds")
     part = replace(whole, runs=whole.only(method="sap", p=1, q=2).runs)  # four published densities, 16 accuracies
-    axes = draw(part, beside=published(FIGURES["fig3"])).axes
+    axes = draw(part, published=published(FIGURES["fig3"])).axes
     assert [len({axis.get_xlim() for axis in row}) for row in (axes[:4], axes[4:])] == [1, 1]
 
 
-def test_values_of_ones_own_can_be_laid_beside_an_ablation(shelf, tmp_path):
+def test_values_of_a_file_are_drawn_in_an_ablation(collection, tmp_path):
     file = tmp_path / "own.csv"
     file.write_text("# by hand\npanel,method,iteration,value\nretrained/accuracy,sap_p0.5_q1_eta0.1,1,50\n")
-    picture = picture_of(shelf, "eta and gamma")
-    axes = draw(picture, beside=read(file)).axes
+    picture = runs_of(collection, "eta and gamma")
+    axes = draw(picture, published=read(file)).axes
     assert [marks_of(axis) for axis in axes] == [[[[1.0, 50.0]]], *([[]] * 7)]
-    check_beside(read(file), [picture_of(shelf, "scopes"), picture])
-    assert [read(file).in_part(picture_of(shelf, kind)) for kind in KINDS] == [
+    check_published(read(file), [runs_of(collection, "scopes"), picture])
+    assert [read(file).fits(runs_of(collection, kind)) for kind in KINDS] == [
         kind == "eta and gamma" for kind in KINDS
     ]
 
 
-def test_values_can_be_laid_beside_figure_1(shelf, tmp_path):
+def test_values_of_a_file_are_drawn_in_figure_1(collection, tmp_path):
     file = tmp_path / "own.csv"
     file.write_text("panel,method,iteration,value\nretrained/pq_index,one_shot,2,0.4\n")
-    figure = draw(picture_of(shelf, "hypothesis"), beside=read(file))
+    figure = draw(runs_of(collection, "hypothesis"), published=read(file))
     assert [marks_of(axis) for axis in figure.axes] == [[], [[[2.0, 0.4]]]]
     assert "Open marks: values of own.csv." in said_below(figure)
 
 
-def test_values_can_be_laid_beside_every_panel_of_retrained_and_pruned_models():
+def test_every_panel_has_a_range_of_published_values():
     assert list(RANGES) == [*RETRAINED, *PRUNED]
 
 
@@ -590,31 +592,31 @@ def test_values_can_be_laid_beside_every_panel_of_retrained_and_pruned_models():
         ("pruned/pq_index_difference,one_shot,1,-2", "rounds", "values .*are from -1 to 1;"),
     ],
 )
-def test_a_value_that_cannot_be_shown_is_refused_with_what_is_allowed(shelf, tmp_path, row, kind, allowed):
+def test_value_that_fits_no_panel_is_refused_with_the_allowed_ones(collection, tmp_path, row, kind, allowed):
     file, good = tmp_path / "own.csv", "retrained/accuracy,one_shot,1,50\n" * (kind != "eta and gamma")
     file.write_text(f"panel,method,iteration,value\n{good}{row}\n")
     said = rf"own\.csv: the row {row} cannot be shown in fig of {kind}, where {allowed}.*correct the row"
     planned = tuple(figure_of(kind).experiments(**SCALE))
-    for picture in (picture_of(shelf, kind), Picture(figure_of(kind), (), planned)):
+    for picture in (runs_of(collection, kind), FigureRuns(figure_of(kind), (), planned)):
         with pytest.raises(ValueError, match=said):
-            check_beside(read(file), [picture])
+            check_published(read(file), [picture])
 
 
-def test_how_many_more_values_cannot_be_shown_is_said(shelf, tmp_path):
+def test_further_wrong_values_are_counted(collection, tmp_path):
     file = tmp_path / "own.csv"
     file.write_text("panel,method,iteration,value\na,one_shot,1,50\nb,one_shot,1,50\npruned/accuracy,c,1,50\n")
     with pytest.raises(ValueError, match=r"\(2 other rows cannot be shown either\)$"):
-        check_beside(read(file), [picture_of(shelf, "rounds")])
+        check_published(read(file), [runs_of(collection, "rounds")])
 
 
 @pytest.mark.parametrize("kind", ["scopes", "p-q map"])
-def test_figures_without_a_place_for_values_are_refused_with_those_that_have_one(shelf, tmp_path, kind):
+def test_figures_that_cannot_show_values_are_refused(collection, tmp_path, kind):
     file = tmp_path / "own.csv"
     file.write_text("panel,method,iteration,value\nretrained/accuracy,one_shot,1,50\n")
     numbers = {int(name[3:]) for name, f in FIGURES.items() if f.kind not in ("scopes", "p-q map", "table")}
     assert numbers == {1, 2, 3, 5, 6, *range(11, 19), *range(27, 33)}
     with pytest.raises(ValueError, match="figures 1, 2, 3, 5, 6, 11 to 18 and 27 to 32, none of which"):
-        check_beside(read(file), [picture_of(shelf, kind)])
+        check_published(read(file), [runs_of(collection, kind)])
 
 
 @pytest.mark.parametrize(
@@ -628,13 +630,13 @@ def test_figures_without_a_place_for_values_are_refused_with_those_that_have_one
         (b"\xff\xfe\x00", "not a text"),
     ],
 )
-def test_a_file_that_has_no_values_is_refused(tmp_path, content, said):
+def test_file_without_values_is_refused(tmp_path, content, said):
     (tmp_path / "own.csv").write_bytes(content)
     with pytest.raises(ValueError, match=said):
         read(tmp_path / "own.csv")
 
 
-def test_the_published_values_are_those_of_the_paper():
+def test_bundled_values_are_those_of_the_paper():
     values = published(FIGURES["fig3"])
     folder = Path(__file__).parents[3] / "src/palmette/reports/paper/published_values"
     assert [file.name for file in folder.iterdir()] == [values.source]
@@ -650,13 +652,13 @@ COLLAPSED = [
 
 
 @pytest.mark.parametrize(("panel", "method"), COLLAPSED)
-def test_published_accuracies_of_collapsed_networks_come_apart_into_chance(panel, method):
+def test_published_accuracies_of_collapsed_networks_convert_to_chance(panel, method):
     late = [accuracy for t, accuracy in published(FIGURES["fig3"]).of(panel, method) if t >= 10]
     assert len(late) >= 4
     assert all(accuracy == pytest.approx(10, abs=1.5) for accuracy in late)
 
 
-def test_means_over_all_rounds_so_far_come_apart_into_the_rounds():
+def test_running_means_convert_to_single_rounds():
     retrained, pruned = [90.0, 91.0, 70.0, 10.0], [88.0, 60.0, 10.0, 10.0]
 
     def so_far(accuracies):
@@ -676,7 +678,7 @@ def test_means_over_all_rounds_so_far_come_apart_into_the_rounds():
         ],
         ("retrained/pq_index", "sap"): [(0, 0.3), (1, 0.2)],
     }
-    apart = of_single_rounds(means)
+    apart = single_rounds(means)
     values = {key: [value for _, value in line] for key, line in apart.items()}
     assert values["retrained/accuracy", "sap"] == pytest.approx(retrained)
     assert values["pruned/accuracy", "sap"] == pytest.approx(pruned)
@@ -685,7 +687,7 @@ def test_means_over_all_rounds_so_far_come_apart_into_the_rounds():
     assert apart["retrained/pq_index", "sap"] == [(0, 0.3), (1, 0.2)]
 
 
-def test_the_page_on_differences_shows_what_figure_3_comes_apart_into():
+def test_documented_accuracies_of_figure_3_match_the_bundled_values():
     text = (Path(__file__).parents[3] / "docs" / "differences.md").read_text()
     rows = {
         cells[0]: cells[1:]

@@ -1,4 +1,4 @@
-"""Tables 1 to 3: our own models and settings, and the paper's numbers where they differ."""
+"""Tables 1 to 3: our models and settings, and the paper's numbers where they differ."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palmette.training.models import build
 
 @pytest.mark.parametrize("data", ["FashionMNIST", "CIFAR10"])
 @pytest.mark.parametrize("model", ["linear", "mlp", "cnn"])
-def test_layers_add_up_to_the_model(data, model):
+def test_layers_sum_to_the_model(data, model):
     shape, classes = SETS[data].shape, SETS[data].classes
     network = build(model, shape=shape, classes=classes)
     found = layers(model, SETS[data])
@@ -48,7 +48,7 @@ def test_table_2_names_the_pool_that_only_the_paper_has():
     ]
 
 
-def test_table_3_has_the_papers_sizes_and_says_where_its_flops_differ():
+def test_table_3_states_where_the_papers_flops_differ():
     whole = table("table3")
     found = {(row[0], row[1]): dict(zip(whole.columns, row, strict=True)) for row in whole.rows}
     assert len(found) == 10
@@ -76,7 +76,7 @@ def test_table_3_has_the_papers_sizes_and_says_where_its_flops_differ():
     assert whole.shared.items() >= known.items()
 
 
-def test_a_table_is_markdown_csv_and_latex():
+def test_table_is_written_as_markdown_csv_and_latex():
     found = table("table3")
     files = found.files()
     assert list(files) == [".md", ".csv", ".tex"]

@@ -1,7 +1,6 @@
-"""The figures of the paper, drawn from runs: its panels, its axes, its series, bars of one deviation over seeds.
+"""Figures of the paper drawn from runs, with its panels, axes and lines, and error bars over seeds.
 
-Diao et al. 2023, Section 4 and appendix; how panels are laid out, where the text does not say, is seen from the
-authors' figures.
+Diao et al. 2023, Section 4 and appendix; where the text does not define the layout, it follows the figures.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from palmette.reports.figures import (
     LINES,
@@ -23,9 +22,9 @@ from palmette.reports.figures import (
     round_of,
 )
 from palmette.reports.html.theme import PHASE_COLOURS
-from palmette.reports.paper.layout import INK, WIDTH, Curve, Row, draw_curve, furnish_page, page
+from palmette.reports.paper.layout import INK, WIDTH, Curve, PanelRow, add_title_and_caption, draw_curve, draw_rows
 from palmette.reports.paper.published import Published, name_in_file
-from palmette.reports.paper.runs import Picture
+from palmette.reports.paper.runs import FigureRuns
 from palmette.reports.phases import COLLAPSE, FOLLOWING, PHASES, Phase, by_round, mean, phases_of_mean, turns
 from palmette.reports.tables import Record, Run, label
 from palmette.studies.experiment import Experiment
@@ -33,40 +32,41 @@ from palmette.studies.experiment import Experiment
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Groups: TypeAlias = dict[str, list[Run]]  # runs by the name of their line
 ROUND = "round $t$"
 FAINT = {"color": "#c4c4c4", "linestyle": "-", "linewidth": 0.8, "zorder": 1.2}
 SCOPES = {"neuron": "Neuron-wise pruning", "layer": "Layer-wise pruning", "global": "Global pruning"}
 
 
-def draw(picture: Picture, *, beside: Published | None = None, log: bool = False) -> Figure:
-    """The figure of the paper from the runs of `picture`, each line as far as all of its runs go.
+def draw(source: FigureRuns, *, published: Published | None = None, log: bool = False) -> Figure:
+    """Draw a figure of the paper from its runs, each line as far as all of its runs go.
 
     Args:
-        picture: what is drawn.
-        beside: what was published, as open marks.
-        log: remaining weights on logarithmic axes, falling to the right; the paper's are linear.
+        source: the figure and its runs.
+        published: values to add as open marks.
+        log: put remaining weights on logarithmic axes, falling to the right; the paper's are linear.
     """
     check_matplotlib()
     import matplotlib
 
-    if not picture.runs:
-        raise ValueError(f"{picture.figure.name} cannot be drawn: there is no run with a finished round")
-    title = f"{picture.figure.number}.  {picture.figure.title}"
-    title = title.replace("η_r", r"$\eta_r$").replace("γ", r"$\gamma$")
+    figure = source.figure
+    if not source.runs:
+        raise ValueError(f"{figure.name} cannot be drawn: there is no run with a finished round")
+    title = f"{figure.number}.  {figure.title}".replace("η_r", r"$\eta_r$").replace("γ", r"$\gamma$")
+    caption = source.caption if published is None else f"{source.caption} Open marks: {published.note}."
+    source = source.truncated()
     with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "axes.labelsize": 10}):
-        caption = picture.caption if beside is None else f"{picture.caption} Open marks: {beside.note}."
-        picture = picture.in_step()
-        if picture.figure.kind == "hypothesis":
-            return _hypothesis(picture, beside, title, caption)
-        if picture.figure.kind == "p-q map":
-            return _maps(picture, title, caption)
-        rows = {"rounds": _rounds, "scopes": _scopes}.get(picture.figure.kind, _ablations)(picture, beside)
+        if figure.kind == "hypothesis":
+            return _hypothesis(source, published, title, caption)
+        if figure.kind == "p-q map":
+            return _maps(source, title, caption)
+        rows = {"rounds": _rounds, "scopes": _scopes}.get(figure.kind, _ablations)(source, published)
         rows = [_logarithmic(row) if log else row for row in rows]
-        return page(rows, title=title, caption=caption, open_marks="" if beside is None else beside.name)
+        return draw_rows(rows, title=title, caption=caption, open_marks=published.name if published else "")
 
 
-def _logarithmic(row: Row) -> Row:
-    """Remaining weights on logarithmic axes."""
+def _logarithmic(row: PanelRow) -> PanelRow:
+    """Row with remaining weights on logarithmic axes."""
     cells = []
     for panel, curves in row.cells:
         right, up = panel.x is density_of, panel.y is density_of
@@ -90,7 +90,7 @@ RETRAINED = {
     "retrained/pq_index": Panel("PQ Index", round_of, index_of, ROUND),
     "retrained/gini_index": Panel("Gini Index", round_of, _reader("retrained", "gini_index"), ROUND),
 }
-# Differences are retrained less pruned, as the paper has them; a record has pruned less retrained.
+# Differences are retrained minus pruned, as in the paper; a record has pruned minus retrained.
 PRUNED = {
     "pruned/accuracy": Panel("Accuracy, %", round_of, _reader("pruned", "test", "accuracy", scale=100), ROUND),
     "pruned/accuracy_difference": Panel(
@@ -107,85 +107,84 @@ PRUNED = {
 TRADE_OFF = Panel("", density_of, accuracy_of, "remaining weights, %")
 
 
-def _rounds(picture: Picture, beside: Published | None) -> list[Row]:
-    groups = _groups(picture, label)
+def _rounds(source: FigureRuns, published: Published | None) -> list[PanelRow]:
+    groups = _groups(source, label)
     return [
-        Row("(a) Retrained models", _cells(RETRAINED, groups, LINES, beside)),
-        Row("(b) Pruned models", _cells(PRUNED, groups, LINES, beside), legend=False),
+        PanelRow("(a) Retrained models", _cells(RETRAINED, groups, LINES, published)),
+        PanelRow("(b) Pruned models", _cells(PRUNED, groups, LINES, published), legend=False),
     ]
 
 
-def _ablations(picture: Picture, beside: Published | None) -> list[Row]:
-    """The retrained models once for each of two settings, the other one fixed."""
-    halves = [("p", "$p$", "q", 1.0, "$q=1$"), ("q", "$q$", "p", 1.0, "$p=1$")]
-    if picture.figure.kind == "eta and gamma":
+def _ablations(source: FigureRuns, published: Published | None) -> list[PanelRow]:
+    """Retrained models with one of two settings varied and the other one fixed."""
+    halves = [("p", "$p$", {"q": 1.0}, "$q=1$"), ("q", "$q$", {"p": 1.0}, "$p=1$")]
+    if source.figure.kind == "eta and gamma":
         halves = [
-            ("eta", r"$\eta_r$", "gamma", 1.0, r"$\gamma=1$"),
-            ("gamma", r"$\gamma$", "eta", 0.0, r"$\eta_r=0$"),
+            ("eta", r"$\eta_r$", {"gamma": 1.0}, r"$\gamma=1$"),
+            ("gamma", r"$\gamma$", {"eta": 0.0}, r"$\eta_r=0$"),
         ]
     rows = []
-    for letter, (name, sign, other, value, said) in zip("ab", halves, strict=True):
-        part = picture.only(**{other: value})
-        groups = _groups(part, lambda e, name=name, sign=sign: f"{sign} = {getattr(e, name):g}")  # type: ignore[misc]
+    for letter, (name, sign, fixed, fixed_text) in zip("ab", halves, strict=True):
+        groups = _groups(source.only(**fixed), lambda e, name=name, sign=sign: f"{sign} = {getattr(e, name):g}")  # type: ignore[misc]
         looks = [line | {"color": c} for line, c in zip(LINES, _shades(len(groups)), strict=False)]
-        rows.append(Row(f"({letter}) {sign} varies, {said}", _cells(RETRAINED, groups, looks, beside)))
+        cells = _cells(RETRAINED, groups, looks, published)
+        rows.append(PanelRow(f"({letter}) {sign} varies, {fixed_text}", cells))
     return rows
 
 
-def _scopes(picture: Picture, beside: Published | None) -> list[Row]:
-    layers = list(picture.runs[0][1][0]["retrained"]["layers"])
+def _scopes(source: FigureRuns, published: Published | None) -> list[PanelRow]:
+    layers = list(source.runs[0][1][0]["retrained"]["layers"])
     last = len(layers) - 1
-    places = dict(sorted({round(last / 2): "middle", 0: "first", last: "last"}.items()))  # of two, none is middle
-    others = [name for i, name in enumerate(layers) if i not in places]
+    named = dict(sorted({round(last / 2): "middle", 0: "first", last: "last"}.items()))  # two have no middle
     sap = Experiment()
+    parts = {scope: source.only(scope=scope) for scope in SCOPES}
 
-    def of_layers(heading: str, name: str, scale: float, *, legend: bool) -> Row:
+    def of_layers(heading: str, name: str, scale: float, *, legend: bool) -> PanelRow:
         of_whole, cells = density_of if name == "density" else index_of, []
-        of = {layer: _reader("retrained", "layers", layer, name, scale=scale) for layer in layers}
+        read = [_reader("retrained", "layers", layer, name, scale=scale) for layer in layers]
         for scope, title in SCOPES.items():
-            many = [records for _, records in picture.only(scope=scope, method="sap", p=sap.p, q=sap.q).runs]
-            curves = [Curve("", FAINT, many, of[layer]) for layer in others]
+            many = [records for _, records in parts[scope].only(method="sap", p=sap.p, q=sap.q).runs]
+            curves = [Curve("", FAINT, many, read[i]) for i in range(len(layers)) if i not in named]
             curves += [
-                Curve(f"{place} ({_short(layers[i])})", look, many, of[layers[i]])
-                for (i, place), look in zip(places.items(), LINES[4:], strict=False)
+                Curve(f"{place} ({_short(layers[i])})", look, many, read[i])
+                for (i, place), look in zip(named.items(), LINES[4:], strict=False)
             ]
             cells.append((Panel(title, round_of, of_whole, ROUND), curves))
-        return Row(f"{heading}, {label(sap)}", cells, alike=True, legend=legend)
+        return PanelRow(f"{heading}, {label(sap)}", cells, share_y=True, legend=legend)
 
-    trade = [
-        (replace(TRADE_OFF, title=title), _curves(_groups(picture.only(scope=scope), label), LINES))
+    trade_off = [
+        (replace(TRADE_OFF, title=title), _curves(_groups(parts[scope], label), LINES))
         for scope, title in SCOPES.items()
     ]
     return [
-        Row("(a) Accuracy, %", trade, alike=True),
+        PanelRow("(a) Accuracy, %", trade_off, share_y=True),
         of_layers("(b) Remaining weights, %", "density", 100, legend=True),
         of_layers("(c) PQ Index", "pq_index", 1, legend=False),
     ]
 
 
-def _hypothesis(picture: Picture, beside: Published | None, title: str, caption: str) -> Figure:
-    """Accuracy and index round by round, and where those of the three phases begin that are there."""
+def _hypothesis(source: FigureRuns, published: Published | None, title: str, caption: str) -> Figure:
+    """Accuracy and index by round, with the phases that are found."""
     from matplotlib.figure import Figure
 
-    name, many = label(picture.runs[0][0]), [records for _, records in picture.runs]
+    first, many = source.runs[0][0], [records for _, records in source.runs]
+    name = label(first)
     figure = Figure(figsize=(0.6 * WIDTH, 5.7), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
     for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
-        marks = () if beside is None else beside.of(key, name_in_file(picture.runs[0][0]))
+        marks = () if published is None else published.of(key, name_in_file(first))
         draw_curve(axis, RETRAINED[key], Curve(name, look, many, published=marks))
         furnish(axis, RETRAINED[key])
     axes[0].set_xlabel("")
     bottom, top = axes[0].get_ylim()
-    axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # for the names of the phases
-    found = phases_of_mean(many) if picture.last else []  # of a single round there is none to tell
+    axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # room for the names of the phases
     axes[0].set_yticks([tick for tick in axes[0].get_yticks() if bottom <= tick <= min(100, top)])
+    found = phases_of_mean(many) if source.last else []  # a single round has no phase
     index = [mean([index_of(record) for record in at]) for at in by_round(many)]
-    before = [
-        value for value, phase in zip(index, found, strict=False) if phase == "falling" and value is not None
-    ]
+    before = [v for v, phase in zip(index, found, strict=False) if phase == "falling" and v is not None]
     falls = "index falls" if before and before[-1] < before[0] else "index does not fall"
-    said = (f"regularised\n{falls}", "compressed\nindex rises", "collapsed\naccuracy is lost")
-    for phase, colour, words in zip(PHASES, PHASE_COLOURS, said, strict=True):
+    texts = (f"regularised\n{falls}", "compressed\nindex rises", "collapsed\naccuracy is lost")
+    for phase, colour, text in zip(PHASES, PHASE_COLOURS, texts, strict=True):
         rounds = [t for t, p in enumerate(found) if p == phase]
         if not rounds:
             continue
@@ -194,81 +193,67 @@ def _hypothesis(picture: Picture, beside: Published | None, title: str, caption:
             axis.axvspan(start, end, color=colour, alpha=0.13, linewidth=0, zorder=0)
             if start:
                 axis.axvline(start, color=INK, linestyle=(0, (2, 2)), linewidth=0.9, zorder=1)
-        axes[0].annotate(
-            words,
-            ((start + end) / 2, 1),
-            (0, -4),
-            xycoords=("data", "axes fraction"),
-            textcoords="offset points",
-            ha="center",
-            va="top",
-            fontsize=9,
-            color=INK,
-        )
-    furnish_page(figure, title, f"{name}. {caption} {_verdict(found)}")
+        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center", "va": "top"}
+        axes[0].annotate(text, ((start + end) / 2, 1), (0, -4), fontsize=9, color=INK, **place)
+    add_title_and_caption(figure, title, f"{name}. {caption} {_verdict(found)}")
     return figure
 
 
 def _verdict(found: Sequence[Phase]) -> str:
-    """The rule of the phases, and what it finds.
+    """Rule of the phases, and what it finds.
 
     >>> _verdict(["falling", "falling", "falling", "collapsed"]).partition("Found: ")[2]
     'no rise, a collapse from round 3 on.'
     """
     rule = (
-        f"The rule: a collapse is where accuracies are more than {100 * COLLAPSE:g} points below that of round 0 "
-        f"to the end; a rise is of at least {FOLLOWING} rounds between the lowest index and a collapse or the end."
+        f"Rule: a collapse starts where every later accuracy is more than {100 * COLLAPSE:g} points below that of "
+        f"round 0; a rise needs at least {FOLLOWING} rounds between the lowest index and a collapse or the end."
     )
     if not found:
-        return f"{rule} One round tells of neither."
+        return f"{rule} One round shows neither."
     turned, collapsed = turns(found).values()
     rise = "no rise" if turned is None else f"a rise from round {turned + 1} on"
     end = "no collapse" if collapsed is None else f"a collapse from round {collapsed} on"
     return f"{rule} Found: {rise}, {end}."
 
 
-def _maps(picture: Picture, title: str, caption: str) -> Figure:
-    """A map of the index for each method that was run, downwards, and four rounds, to the right."""
+def _maps(source: FigureRuns, title: str, caption: str) -> Figure:
+    """One map of the index per method (rows) and round (columns)."""
     from matplotlib.figure import Figure
 
     caption = f"{caption} × where there is no index: p = q, or no weight is left. Each method has its own scale."
-    lettered = zip("abcdefgh", _groups(picture, label).items(), strict=False)
-    rows, rounds = [row for row in lettered if row[1][1]], shown_rounds(picture.last)
+    lettered = zip("abcdefgh", _groups(source, label).items(), strict=False)
+    rows, rounds = [row for row in lettered if row[1][1]], shown_rounds(source.last)
     figure = Figure(figsize=(2.75 * len(rounds) + 0.9, 0.9 + 2.75 * len(rows)), layout="constrained")
     parts = figure.subfigures(len(rows), 1, squeeze=False).flatten()
-    grid = picture.runs[0][1][0]["index_map"]
+    grid = source.runs[0][1][0]["index_map"]
     for part, (letter, (name, many)) in zip(parts, rows, strict=True):
         part.suptitle(f"({letter}) {name}", x=0.006, ha="left", fontsize=11.5, fontweight="bold")
         axes = part.subplots(1, len(rounds), squeeze=False).flatten()
         maps = [_mean_map([records[t] for _, records in many if len(records) > t]) for t in rounds]
         values = [v for one in maps for row in one for v in row if not math.isnan(v)]
         low, high = min(values, default=0.0), max(values, default=1.0)
-        for number, (axis, t, one) in enumerate(zip(axes, rounds, maps, strict=True)):
+        for axis, t, one in zip(axes, rounds, maps, strict=True):
             axis.grid(False)
-            axis.set_title(f"$t = {t}$")
-            axis.set_facecolor("white")
+            axis.set(title=f"$t = {t}$", facecolor="white", xlabel="$q$", ylabel="" if t else "$p$")
             axis.set_xticks(range(0, len(grid["q"]), 2), [f"{q:g}" for q in grid["q"][::2]])
             axis.set_yticks(range(0, len(grid["p"]), 2), [f"{p:g}" for p in grid["p"][::2]])
-            axis.set_xlabel("$q$")
-            axis.set_ylabel("$p$" if number == 0 else "")
-            axis.set_xlim(-0.5, len(grid["q"]) - 0.5)
-            axis.set_ylim(len(grid["p"]) - 0.5, -0.5)
+            axis.set(xlim=(-0.5, len(grid["q"]) - 0.5), ylim=(len(grid["p"]) - 0.5, -0.5))
             if not one:
                 axis.text(0.5, 0.5, "not reached\nby all runs", ha="center", va="center", transform=axis.transAxes)
                 continue
             image = axis.imshow(one, vmin=low, vmax=high, cmap="cividis", aspect="auto")
             for i, row in enumerate(one):
-                for j, value in enumerate(row):
-                    if math.isnan(value):
-                        axis.text(j, i, "×", ha="center", va="center", color=INK, fontsize=9)
+                for j in (j for j, value in enumerate(row) if math.isnan(value)):
+                    axis.text(j, i, "×", ha="center", va="center", color=INK, fontsize=9)
         if values:
             part.colorbar(image, ax=axes, label="PQ Index", aspect=16, pad=0.015)
-    furnish_page(figure, title, caption)
+    add_title_and_caption(figure, title, caption)
     return figure
 
 
 def shown_rounds(last: int) -> list[int]:
-    """Four rounds, as the paper chooses them for its T of 30 and 15, else at equal distances.
+    """Four rounds: the paper's for its T of 30 and 15, else at equal distances.
 
     >>> shown_rounds(30), shown_rounds(15), shown_rounds(2)
     ([0, 10, 20, 30], [0, 4, 8, 15], [0, 1, 2])
@@ -277,30 +262,30 @@ def shown_rounds(last: int) -> list[int]:
 
 
 def _mean_map(records: Sequence[Record]) -> list[list[float]]:
-    """Mean over runs of the index for each p (downwards) and q; NaN where there is none."""
+    """Mean index over runs for each p (rows) and q (columns); NaN where there is none."""
     maps = [record["index_map"]["pq_index"] for record in records]
     found = [[mean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*maps, strict=True)]
     return [[math.nan if value is None else value for value in row] for row in found]
 
 
-def _groups(picture: Picture, name: Callable[[Experiment], str]) -> dict[str, list[Run]]:
-    """The runs of each line, in the order of the paper; none for a line that was not run."""
-    groups: dict[str, list[Run]] = {name(e): [] for e in picture.planned}
-    for run in picture.runs:
+def _groups(source: FigureRuns, name: Callable[[Experiment], str]) -> Groups:
+    """Runs of each line in the order of the paper; a line that was not run is empty."""
+    groups: Groups = {name(e): [] for e in source.planned}
+    for run in source.runs:
         groups[name(run[0])].append(run)
     return groups
 
 
 def _curves(
-    groups: dict[str, list[Run]], looks: Sequence[dict[str, Any]], beside: Published | None = None, key: str = ""
+    groups: Groups, looks: Sequence[dict[str, Any]], published: Published | None = None, key: str = ""
 ) -> list[Curve]:
-    """A line for each group that has runs; one that has none keeps its look to itself."""
+    """One line per group that has runs; an empty group keeps its look reserved."""
     return [
         Curve(
             name,
             look,
             [records for _, records in many],
-            published=() if beside is None else beside.of(key, name_in_file(many[0][0])),
+            published=() if published is None else published.of(key, name_in_file(many[0][0])),
         )
         for (name, many), look in zip(groups.items(), looks, strict=False)
         if many
@@ -308,16 +293,13 @@ def _curves(
 
 
 def _cells(
-    panels: dict[str, Panel],
-    groups: dict[str, list[Run]],
-    looks: Sequence[dict[str, Any]],
-    beside: Published | None,
+    panels: dict[str, Panel], groups: Groups, looks: Sequence[dict[str, Any]], published: Published | None
 ) -> list[tuple[Panel, list[Curve]]]:
-    return [(panel, _curves(groups, looks, beside, key)) for key, panel in panels.items()]
+    return [(panel, _curves(groups, looks, published, key)) for key, panel in panels.items()]
 
 
 def _short(layer: str, most: int = 22) -> str:
-    """The name of a layer, or the end of it.
+    """Name of a layer, or its end if it is long.
 
     >>> _short("layer4.1.conv2.weight"), _short("encoder.layers.11.attention.output.dense.weight")
     ('layer4.1.conv2', '…ttention.output.dense')
@@ -327,7 +309,7 @@ def _short(layer: str, most: int = 22) -> str:
 
 
 def _shades(count: int) -> list[str]:
-    """Colours from dark to light, for values that have an order: it is seen without colours too."""
+    """Colours from dark to light, so that ordered values are readable in black and white."""
     import matplotlib
     from matplotlib.colors import to_hex
 

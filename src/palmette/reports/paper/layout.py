@@ -1,4 +1,4 @@
-"""How a figure of the paper looks: rows of panels, each row with its heading and legend, and a caption below."""
+"""Layout of a figure of the paper: rows of panels with headings and legends, and a caption below."""
 
 from __future__ import annotations
 
@@ -15,15 +15,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 WIDTH = 12.8
-"""Of a figure, in inches."""
+"""Width of a figure in inches."""
 INK = "#444444"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One line: its name in the legend, its look, the records of its runs.
+    """One line of a panel.
 
-    `y` takes the place of what the panel reads from a record; `published` are points to set beside it.
+    Args:
+        name: in the legend; empty for none.
+        look: colour, dash and marker.
+        many: records of each run.
+        y: read from a record instead of the panel's y.
+        published: points drawn as open marks.
     """
 
     name: str
@@ -34,20 +39,20 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Row:
-    """Panels side by side below a heading, over one horizontal axis; `alike` gives them one vertical axis too.
+class PanelRow:
+    """Panels with curves next to each other, below a heading, that share the x axis and optionally the y axis.
 
-    A row without a legend has that of the row above it.
+    A row without a legend shares that of the row above.
     """
 
     heading: str
     cells: Sequence[tuple[Panel, Sequence[Curve]]]
-    alike: bool = False
+    share_y: bool = False
     legend: bool = True
 
 
-def page(rows: Sequence[Row], *, title: str, caption: str, open_marks: str = "") -> Figure:
-    """The rows below each other; `open_marks` says what published points are."""
+def draw_rows(rows: Sequence[PanelRow], *, title: str, caption: str, open_marks: str = "") -> Figure:
+    """Draw all rows; `open_marks` is the legend of the published points."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 0.75 + sum(2.75 + 0.3 * row.legend for row in rows)), layout="constrained")
@@ -55,7 +60,7 @@ def page(rows: Sequence[Row], *, title: str, caption: str, open_marks: str = "")
     figure.get_layout_engine().set(w_pad=0.06, h_pad=0.05)  # type: ignore[union-attr,call-arg]
     grid = []
     for part, row in zip(parts, rows, strict=True):
-        axes = part.subplots(1, len(row.cells), sharex=True, sharey=row.alike, squeeze=False).flatten()
+        axes = part.subplots(1, len(row.cells), sharex=True, sharey=row.share_y, squeeze=False).flatten()
         for axis, (panel, curves) in zip(axes, row.cells, strict=True):
             for number, curve in enumerate(curves):
                 draw_curve(axis, panel, curve, number)
@@ -66,13 +71,13 @@ def page(rows: Sequence[Row], *, title: str, caption: str, open_marks: str = "")
         if row.legend:
             _legend(part, row, open_marks)
         grid.append(axes)
-    furnish_page(figure, title, caption)
+    add_title_and_caption(figure, title, caption)
     _align(figure, grid)
     return figure
 
 
 def _align(figure: Figure, grid: Sequence[Sequence[Axes]]) -> None:
-    """One left and one right edge for all panels of a column, whatever the width of their numbers."""
+    """Align the left and right edges of the panels in each column."""
     figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for column in zip(*grid, strict=True):
@@ -82,19 +87,19 @@ def _align(figure: Figure, grid: Sequence[Sequence[Axes]]) -> None:
             axis.set_position((left, box.y0, right - left, box.height))
 
 
-def furnish_page(figure: Figure, title: str, caption: str) -> None:
-    """Title and caption, as wide as the figure."""
-    width = figure.get_figwidth()  # letters to the inch: capitals and digits are wide
+def add_title_and_caption(figure: Figure, title: str, caption: str) -> None:
+    """Add title and caption, wrapped to the width of the figure."""
+    width = figure.get_figwidth()  # times characters per inch: capitals and digits are wide
     figure.suptitle(textwrap.fill(title, int(width * 9)), x=0.006, ha="left", fontsize=13, fontweight="bold")
     figure.supxlabel(textwrap.fill(caption, int(width * 13)), x=0.006, ha="left", fontsize=9.5, color=INK)
 
 
 def draw_curve(axis: Axes, panel: Panel, curve: Curve, number: int = 0) -> None:
-    """A line with bars; `number` says which of its panel it is."""
+    """Draw a line with error bars; `number` is its position among the lines of the panel."""
     found = points(panel if curve.y is None else replace(panel, y=curve.y), curve.many)
     if found:
         x, mean, deviation = (list(values) for values in zip(*found, strict=True))
-        # Where lines lie on each other the marks of each are seen, since they begin at different rounds.
+        # Markers start at different rounds, so that those of overlapping lines stay visible.
         every = max(1, round(len(x) / 10))
         look: dict[str, Any] = {"linewidth": 1.6, "markersize": 4.5, "markeredgecolor": "white"}
         look |= {"markeredgewidth": 0.5, "markevery": (number % every, every)}
@@ -104,32 +109,21 @@ def draw_curve(axis: Axes, panel: Panel, curve: Curve, number: int = 0) -> None:
                 x, mean, yerr=deviation, fmt="none", ecolor=curve.look["color"], elinewidth=0.9, alpha=0.75
             )
     if curve.published:
-        open_mark = {"markerfacecolor": "none", "markeredgecolor": curve.look["color"], "markeredgewidth": 0.9}
-        axis.plot(
-            *zip(*curve.published, strict=True),
-            linestyle="none",
-            marker=curve.look["marker"],
-            markersize=5.5,
-            label="_",
-            zorder=1.5,
-            **open_mark,
-        )
+        open_mark = {"marker": curve.look["marker"], "markersize": 5.5, "markeredgewidth": 0.9}
+        open_mark |= {"markerfacecolor": "none", "markeredgecolor": curve.look["color"]}
+        axis.plot(*zip(*curve.published, strict=True), linestyle="none", label="_", zorder=1.5, **open_mark)
 
 
-def _legend(part: SubFigure, row: Row, open_marks: str) -> None:
+def _legend(part: SubFigure, row: PanelRow, open_marks: str) -> None:
     from matplotlib.lines import Line2D
 
-    named: dict[str, dict[str, Any]] = {c.name: c.look for _, curves in row.cells for c in curves if c.name}
-    keys = [
-        Line2D(
-            [], [], label=name, linewidth=1.6, markersize=5, markeredgecolor="white", markeredgewidth=0.5, **look
-        )
-        for name, look in named.items()
-    ]
-    if any(curve.published for _, curves in row.cells for curve in curves):
-        keys.append(
-            Line2D([], [], label=open_marks, color=INK, linestyle="none", marker="o", markerfacecolor="none")
-        )
-    faint = [curve.look for _, curves in row.cells for curve in curves if not curve.name]
+    curves = [curve for _, many in row.cells for curve in many]
+    style: dict[str, Any] = {"linewidth": 1.6, "markersize": 5, "markeredgecolor": "white", "markeredgewidth": 0.5}
+    named = {curve.name: curve.look for curve in curves if curve.name}
+    keys = [Line2D([], [], label=name, **style | look) for name, look in named.items()]
+    if any(curve.published for curve in curves):
+        open_mark: dict[str, Any] = {"linestyle": "none", "marker": "o", "markerfacecolor": "none"}
+        keys.append(Line2D([], [], label=open_marks, color=INK, **open_mark))
+    faint = [curve.look for curve in curves if not curve.name]
     keys += [Line2D([], [], label="the other layers", **look) for look in faint[:1]]
     part.legend(handles=keys, loc="outside upper right", ncols=len(keys), handlelength=2.8, fontsize=10)

@@ -1,4 +1,4 @@
-"""The tables of the paper, made of our own models and settings, with the paper's word where it differs.
+"""Tables of the paper, computed from our models and settings, with the paper's value where it differs.
 
 Diao et al. 2023, appendix, Tables 1 to 3.
 """
@@ -23,12 +23,12 @@ from palmette.studies.paper import FIGURES, MODEL_NAMES, PaperFigure
 from palmette.studies.paper_cost import SETS, DataSize, shape_of
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.table import Table
 
 PAPER = "in the paper"
-"""The column with what the paper has, where that is something else."""
+"""Title of the column with the paper's value where it differs."""
 
-# What Tables 1 and 2 list, for n_c×H×W images (`pixels`, `channels`) of K `classes`.
+# Layers in Tables 1 and 2, for n_c×H×W images (`pixels`, `channels`) of K `classes`.
 _LAYERS = {
     "mlp": ("Linear({pixels}, 128)", "Linear(128, 256)", "Linear(256, {classes})"),
     "cnn": (
@@ -55,15 +55,20 @@ _STATISTICS = {
     ("CIFAR10", "cnn"): ("1.6 M", "29.4 G"),
     ("CIFAR10", "resnet18"): ("11.2 M", "139.4 G"),
 }
-_LARGE = (("CIFAR100", "wresnet28x8"), ("TinyImageNet", "resnet50"))  # which its Table 3 leaves out
-_BATCH = 250  # of which the paper gives the FLOPS
+_LARGE = (("CIFAR100", "wresnet28x8"), ("TinyImageNet", "resnet50"))  # missing in its Table 3
+_BATCH = 250  # images per FLOPS number of the paper
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table: titles, rows of plain values, what is the same in all rows, and what there is to say about it.
+class PaperTable:
+    """One table of the paper.
 
-    `number` is as the paper has it; LaTeX counts on its own.
+    Args:
+        number, name: such as "Table 1" and its title; LaTeX adds its own number.
+        columns, rows: titles and plain values.
+        notes: sentences below it.
+        shared: settings that all rows share.
+        spare: columns to leave out of a narrow terminal.
     """
 
     number: str
@@ -85,25 +90,25 @@ class Table:
 
     @property
     def texts(self) -> list[list[str]]:
-        """The rows for eyes."""
+        """Rows as texts."""
         return [
             ["" if v is None else f"{v:,}" if isinstance(v, int) else str(v) for v in row] for row in self.rows
         ]
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The columns that are no numbers."""
+        """Columns that are not numbers."""
         numbers = [all(isinstance(row[i], int | None) for row in self.rows) for i in range(len(self.columns))]
         return tuple(c for c, number in zip(self.columns, numbers, strict=True) if not number)
 
     @property
     def note(self) -> str:
-        """All that is said below it."""
+        """Shared settings and notes, shown below the table."""
         same = ", ".join(f"{name} {value}" for name, value in self.shared.items())
         return " ".join([*([f"All rows: {same}."] if same else []), *self.notes])
 
     def files(self) -> dict[str, str]:
-        """The table as Markdown, CSV and LaTeX, by the end of the name of the file."""
+        """The table as Markdown, CSV and LaTeX, by file suffix."""
         buffer = io.StringIO()
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow([*self.columns, *self.shared])
@@ -115,15 +120,15 @@ class Table:
             ".tex": latex(self.columns, self.texts, left=self.words, caption=caption),
         }
 
-    def as_rich(self, width: int) -> RichTable:
-        """The table, to be printed on so many columns; where that is too narrow, without those of `spare`."""
-        from rich.table import Table as RichTable
+    def as_rich(self, width: int) -> Table:
+        """The table for a terminal of this width, without the `spare` columns if it is too narrow."""
+        from rich.table import Table
 
         whole = [self.columns, *self.texts]
         widths = {title: max(len(row[i]) for row in whole) for i, title in enumerate(self.columns)}
         spare = self.spare if sum(widths.values()) + len(widths) > width else ()
         title = {"title": self.title, "title_justify": "left", "title_style": "bold"}
-        found = RichTable(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0), **title)  # type: ignore[arg-type]
+        found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0), **title)  # type: ignore[arg-type]
         shown = [i for i, name in enumerate(self.columns) if name not in spare]
         for i in shown:
             left = self.columns[i] in self.words
@@ -133,8 +138,8 @@ class Table:
         return found
 
 
-def table(name: str) -> Table:
-    """One of the paper's tables.
+def table(name: str) -> PaperTable:
+    """Compute one of the paper's tables.
 
     >>> [row[:3] for row in table("table1").rows if row[0] == "FashionMNIST"][:2]
     [('FashionMNIST', 'Linear(784, 128)', 100480), ('FashionMNIST', 'Linear(128, 256)', 33024)]
@@ -145,7 +150,7 @@ def table(name: str) -> Table:
     return _architecture("mlp" if name == "table1" else "cnn", figure)
 
 
-def _architecture(model: str, figure: PaperFigure) -> Table:
+def _architecture(model: str, figure: PaperFigure) -> PaperTable:
     rows: list[tuple[Any, ...]] = []
     for data in ("FashionMNIST", "CIFAR10"):
         size = SETS[data]
@@ -163,19 +168,19 @@ def _architecture(model: str, figure: PaperFigure) -> Table:
     if model == "cnn":
         notes = [
             "Parameters of a convolution include those of its batch norm.",
-            "A max-pool before a global mean is not in the authors' code either.",
+            "The authors' code does not have a max-pool before the global mean either.",
             "Batch norm and ReLU follow a convolution.",
         ]
-    notes.append("FLOPs are of one image, forward: two for each multiplication with an addition.")
+    notes.append("FLOPs are of one forward pass of one image: two per multiply-add.")
     columns: tuple[str, ...] = ("data set", "layer", "parameters", "FLOPs", PAPER)
     if all(row[-1] is None for row in rows):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
         notes.append("The paper's table has the same layers.")
-    return Table(figure.number, figure.title, columns, rows, tuple(notes))
+    return PaperTable(figure.number, figure.title, columns, rows, tuple(notes))
 
 
 def layers(model: str, size: DataSize) -> list[tuple[str, int | None, int | None]]:
-    """Layers as the paper writes them, each with its parameters, those of its norm included, and its FLOPs."""
+    """Layers as the paper writes them, with parameters (including those of the norm) and FLOPs."""
     network = shape_of(model, size)
     found: list[tuple[str, int | None, int | None]] = []
     channels = size.shape[0]
@@ -206,7 +211,7 @@ def layers(model: str, size: DataSize) -> list[tuple[str, int | None, int | None
     return found
 
 
-def _statistics(figure: PaperFigure) -> Table:
+def _statistics(figure: PaperFigure) -> PaperTable:
     rows: list[tuple[Any, ...]] = []
     for data, model in (*_STATISTICS, *_LARGE):
         shape = SETS[data].shape
@@ -219,15 +224,15 @@ def _statistics(figure: PaperFigure) -> Table:
         rows.append((data, MODEL_NAMES[model], *numbers, _differing(data, model, size, batch)))
     columns = ("data set", "model", "parameters", "prunable", "FLOPs", f"FLOPs × {_BATCH}", "T", "batch", PAPER)
     notes = (
-        "FLOPs are of one image, forward: two for each multiplication with an addition, nothing else.",
-        f"The paper gives them for {_BATCH} images, and for ResNet18 counts one where we count two.",
-        "The last two rows are not in its table, nor is the largest norm of a gradient, which is from its code.",
+        "FLOPs are of one forward pass of one image: two per multiply-add, nothing else.",
+        f"The paper gives them for {_BATCH} images and counts one per multiply-add for ResNet18.",
+        "Its table lacks the last two rows and the largest gradient norm, which is from its code.",
     )
-    return Table(figure.number, figure.title, columns, rows, notes, _settings(), spare=("prunable", "FLOPs"))
+    return PaperTable(figure.number, figure.title, columns, rows, notes, _settings(), spare=("prunable", "FLOPs"))
 
 
 def _settings() -> dict[str, Any]:
-    """What all experiments share, from the experiments themselves."""
+    """Settings that all experiments share."""
     sap, ticket = Experiment(), Experiment(method="lottery-ticket")
     names = {"sgd": "SGD", "cosine": "cosine annealing"}
     return {
@@ -253,7 +258,7 @@ def _differing(data: str, model: str, size: int, flops: int) -> str | None:
 
 
 def _short(number: float) -> str:
-    """As the paper writes it.
+    """Number as the paper writes it.
 
     >>> _short(7850), _short(136074), _short(20.1e9)
     ('7.9 K', '136.1 K', '20.1 G')
