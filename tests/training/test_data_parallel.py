@@ -1,4 +1,4 @@
-"""`palmette run --nproc N`: one network trained by several processes, with the records of one but for rounding."""
+"""`palmette run --nproc N`: data-parallel training equals one process but for rounding."""
 
 import json
 import os
@@ -71,13 +71,13 @@ def check_like_one_process(*more, processes):
     assert the_run("one").path.name == the_run("many").path.name
 
 
-def test_two_processes_leave_the_records_of_one():
+def test_two_processes_write_the_records_of_one():
     check_like_one_process("--epochs", "1", "--rounds", "1", processes=2)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", ["1498", "601"])
-def test_batches_that_cannot_be_shared_evenly_or_by_all(batch):
+def test_batches_that_do_not_divide_evenly(batch):
     check_like_one_process("--epochs", "2", "--rounds", "1", "--batch", batch, processes=3)
 
 
@@ -88,7 +88,7 @@ def test_clipping_and_other_optimizers(optimizer):
     check_like_one_process("--epochs", "2", "--rounds", "2", *more, processes=2)
 
 
-def test_two_processes_refuse_what_they_cannot_do():
+def test_invalid_options_are_refused():
     for more, why in [
         (["--nproc", "0"], "--nproc must be a number from 1, got '0'"),
         (["--nproc", "two"], "--nproc must be a number from 1, got 'two'"),
@@ -106,7 +106,7 @@ LONG = [*RUN, "--epochs", "10", "--rounds", "3", "--nproc", "2"]
 
 
 def started(*arguments):
-    """A command under way, after its first round, and the processes that follow it."""
+    """A running command after its first round, and its workers."""
     process = subprocess.Popen(
         command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -118,9 +118,9 @@ def children(process):
     return [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
 
 
-def check_gone(followers):
+def check_gone(workers):
     end = time.monotonic() + 20
-    while alive := [pid for pid in followers if Path(f"/proc/{pid}").exists() and not is_zombie(pid)]:
+    while alive := [pid for pid in workers if Path(f"/proc/{pid}").exists() and not is_zombie(pid)]:
         assert time.monotonic() < end, alive
         time.sleep(0.1)
 
@@ -141,15 +141,15 @@ def uninterrupted(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_it_ends_with_all_its_processes_and_goes_on_as_if_nothing_had_been(kind, uninterrupted):
-    process, followers = started(*LONG)
-    assert len(followers) == 1
-    for pid in [process.pid] if kind == signal.SIGKILL else [process.pid, *followers]:
-        os.kill(pid, kind)  # as one who ends a job does, the followers too
+def test_a_signal_stops_all_processes_and_the_run_resumes_exactly(kind, uninterrupted):
+    process, workers = started(*LONG)
+    assert len(workers) == 1
+    for pid in [process.pid] if kind == signal.SIGKILL else [process.pid, *workers]:
+        os.kill(pid, kind)  # as job schedulers do, workers included
     _, err = process.communicate(timeout=60)
     assert "Traceback" not in err
     assert process.returncode == (-kind if kind == signal.SIGKILL else 128 + kind)
-    check_gone(followers)
+    check_gone(workers)
     assert len(records("runs")) < 4
     finished(*LONG)
     assert the_run("runs").records_file.read_bytes() == uninterrupted
@@ -157,13 +157,13 @@ def test_it_ends_with_all_its_processes_and_goes_on_as_if_nothing_had_been(kind,
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
-def test_a_process_that_dies_ends_the_command_which_says_so(uninterrupted):
-    process, followers = started(*LONG)
-    os.kill(followers[0], signal.SIGKILL)
+def test_a_dead_worker_ends_the_command_with_a_message(uninterrupted):
+    process, workers = started(*LONG)
+    os.kill(workers[0], signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert err == (
-        "palmette: process 2 of 2 has ended by signal 9. The same command goes on from the last saved state\n"
+        "palmette: process 2 of 2 has ended by signal 9. The same command resumes from the last saved state\n"
     )
     finished(*LONG)
     assert the_run("runs").records_file.read_bytes() == uninterrupted
@@ -171,30 +171,30 @@ def test_a_process_that_dies_ends_the_command_which_says_so(uninterrupted):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc").exists(), reason="looks for processes in /proc")
-def test_ctrl_c_while_the_processes_start():
+def test_ctrl_c_while_workers_start():
     process = subprocess.Popen(command(*LONG), stderr=subprocess.PIPE, text=True, start_new_session=True)
-    while not (followers := children(process)):  # at once: it is in a session of its own a moment later
+    while not (workers := children(process)):  # without delay: a worker soon has a session of its own
         pass
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "The same command goes on from here" in err
-    check_gone(followers)
+    check_gone(workers)
 
 
 STUCK = """
 import os, signal, time
-from palmette.training import data_parallel as team
+from palmette.training import data_parallel
 
-team._STUCK = 0.5
-with team.team_of(2, "cpu") as together:
-    os.kill(together._others[0][0].pid, signal.SIGKILL)
+data_parallel._STUCK = 0.5
+with data_parallel.worker_group(2, "cpu") as group:
+    os.kill(group._workers[0][0].pid, signal.SIGKILL)
     time.sleep(60)
 """
 
 
 @pytest.mark.slow
-def test_a_process_that_waits_for_one_that_is_gone_ends():
+def test_a_leader_blocked_by_a_dead_worker_exits():
     done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=50)
     assert done.returncode == 2
     assert done.stderr.startswith("palmette: process 2 of 2 has ended by signal 9.")
@@ -210,7 +210,7 @@ def net(shape, classes):
 
 
 @pytest.mark.slow
-def test_a_model_that_cannot_be_sent_to_other_processes():
+def test_a_model_that_cannot_be_pickled_is_refused():
     Path("closed.py").write_text(CLOSED)
     arguments = ["closed:net" if a == "tiny:net" else a for a in RUN]
     done = subprocess.run(command(*arguments, "--nproc", "2"), capture_output=True, text=True, timeout=60)

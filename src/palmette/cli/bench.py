@@ -1,4 +1,4 @@
-"""`palmette bench`: which way to run a pruned model is the fastest here?"""
+"""`palmette bench`: the fastest way to run a pruned model on this machine."""
 
 from __future__ import annotations
 
@@ -19,20 +19,18 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model")
-@click.option(
-    "--weights", type=click.Path(path_type=Path), help="A checkpoint to fill it with; zeros in it count."
-)
+@click.option("--weights", type=click.Path(path_type=Path), help="Checkpoint to load; its zeros count as pruned.")
 @click.option(
     "--density",
     type=float,
-    help="Prune to this density first, by magnitude.  [default: 0.1, or as the weights are]",
+    help="Prune to this density first, by magnitude.  [default: 0.1, or the density of --weights]",
 )
 @click.option(
     "--scope", type=click.Choice(["neuron", "layer", "global"]), default="layer", show_default=True,
-    help="Where weights compete when they are pruned.",
+    help="Scope in which weights compete when pruned.",
 )  # fmt: skip
-@click.option("--shape", default="3,32,32", show_default=True, help="Of an image: channels, height, width.")
-@click.option("--classes", default=10, show_default=True, help="How many the model tells apart.")
+@click.option("--shape", default="3,32,32", show_default=True, help="Channels, height and width of an image.")
+@click.option("--classes", default=10, show_default=True, help="Number of classes.")
 @click.option("--batch", default=32, show_default=True, help="Images per pass.")
 @click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
 @click.option("--json", "as_json", is_flag=True, help="Print numbers for a program.")
@@ -47,11 +45,11 @@ def bench(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Which way to run MODEL, when it is pruned, is the fastest here?
+    """Find the fastest way to run a pruned MODEL on this machine.
 
-    Measured are: dense, without its dead neurons, with CSR weights, with 2:4 weights. MODEL is one of those that
-    `palmette run` knows, or your own as module:function. The answer may well be "dense": zeros that are scattered
-    save no time by themselves.
+    Measures the model dense, without its dead neurons, with CSR weights and with 2:4 weights. MODEL is a model of
+    `palmette run`, or your own as module:function. The answer is often "dense": scattered zeros save no time by
+    themselves.
     """
     import torch
 
@@ -99,7 +97,7 @@ def _fill(network: nn.Module, path: Path) -> None:
     }
     own = {n: t for n, t in network.state_dict().items() if n in state or not n.endswith("num_batches_tracked")}
     check_match(state, {n: t.shape for n, t in own.items()}, f"the weights in {str(path)!r}")
-    network.load_state_dict(state, strict=False)  # files of old have no num_batches_tracked
+    network.load_state_dict(state, strict=False)  # old files lack num_batches_tracked
 
 
 def _prune(network: nn.Module, density: float, scope: str) -> None:

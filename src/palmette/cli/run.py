@@ -210,9 +210,9 @@ class Command:
     def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
         """Train fleet by fleet, and tell how the runs of each ended."""
         from palmette.studies.running import fleets, run_together
-        from palmette.training.data_parallel import team_of
+        from palmette.training.data_parallel import worker_group
 
-        with team_of(self.nproc, self.device) as team:
+        with worker_group(self.nproc, self.device) as workers:
             for fleet in fleets(self.planned):
                 if self.signal:
                     break
@@ -220,10 +220,10 @@ class Command:
                     {self.out / e.id: e for e in fleet},
                     images=self.images,
                     data_folder=self.data_dir,
-                    device=self.device if team is None else team.device,
-                    size=self.fleet if team is None else 1,
+                    device=self.device if workers is None else workers.device,
+                    size=self.fleet if workers is None else 1,
                     observer=watch,
-                    team=team,
+                    workers=workers,
                 )
 
     @contextmanager

@@ -18,7 +18,7 @@ from palmette.studies.state import RunState, copied
 from palmette.studies.status import epochs_of
 from palmette.training.data import Images
 from palmette.training.data.augment import Preparation
-from palmette.training.data_parallel import Team
+from palmette.training.data_parallel import WorkerGroup
 from palmette.training.fleet import Fleet
 from palmette.training.loop import Score
 from palmette.training.members import Member
@@ -126,7 +126,7 @@ class FleetTrainer:
         images: the data set, on the device of the networks.
         held_out: images and labels for validation; None without any.
         company: whether one network by itself is trained as among others.
-        team: processes that train each network together.
+        workers: processes that train each network together.
         say: receives notes for the user, each once.
     """
 
@@ -136,10 +136,10 @@ class FleetTrainer:
         held_out: Sequence[Tensor] | None,
         *,
         company: bool,
-        team: Team | None,
+        workers: WorkerGroup | None,
         say: Callable[[str], None],
     ) -> None:
-        self.images, self.held_out, self.company, self.team, self.say = images, held_out, company, team, say
+        self.images, self.held_out, self.company, self.workers, self.say = images, held_out, company, workers, say
         self.prepare = Preparation(images, device=images.train_images.device)
         self.timing: dict[str, float | None] = {}
         self._stack, self._checked, self._said = True, False, set[str]()
@@ -204,8 +204,8 @@ class FleetTrainer:
             runs[0].recipe,
             stack=self._stack,
             check=not self._checked and runs[0].experiment.model not in MODELS,
-            company=self.company,
-            team=self.team,
+            stack_single=self.company,
+            workers=self.workers,
         )
         if len(runs) > 1:
             self._stack, self._checked = fleet.stacked, True

@@ -20,7 +20,7 @@ from palmette.studies.folder import RunDir
 from palmette.studies.locking import allow_open_files
 from palmette.studies.record import experiment_of, records_of
 from palmette.training.data import Images, load, validation_split
-from palmette.training.data_parallel import Team
+from palmette.training.data_parallel import WorkerGroup
 from palmette.training.loop import check_device
 
 _TENSORS = ("train_images", "train_labels", "test_images", "test_labels")
@@ -96,7 +96,7 @@ def run_together(
     save_seconds: float = SECONDS_BETWEEN_SAVES,
     company: bool | None = None,
     observer: Observer | None = None,
-    team: Team | None = None,
+    workers: WorkerGroup | None = None,
 ) -> Outcomes:
     """Run all of one of the `fleets`, each in its folder, as `run` does one; what fails does not stop the others.
 
@@ -106,7 +106,7 @@ def run_together(
         size: how many are trained at once; as many as the memory holds by default.
         save_seconds: between two states within a round, where `save_every` does not say it.
         company: whether the last one left is trained as among others; by default where it was among others.
-        team: processes that train each network together.
+        workers: processes that train each network together.
         data_folder, device, save_every, observer: as for `run`.
 
     Returns:
@@ -140,7 +140,7 @@ def run_together(
             images, *held_out = validation_split(images, seed=first.seed, count=count)
         company = min(size, len(everyone)) > 1 if company is None else company
         there = replace(images, **{name: getattr(images, name).to(device) for name in _TENSORS})
-        trainer = FleetTrainer(there, held_out, company=company, team=team, say=watch.say)
+        trainer = FleetTrainer(there, held_out, company=company, workers=workers, say=watch.say)
         engine = RoundEngine(trainer, observer=watch, end=end, save_every=save_every, save_seconds=save_seconds)
         data = _hash(images)
         # Whether some are done already makes no difference to who is trained with whom.

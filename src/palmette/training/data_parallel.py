@@ -1,7 +1,7 @@
-"""One network trained by several processes: each takes a share of every batch, and gradients are added up.
+"""Data-parallel training: several processes share each batch of one network, and gradients are summed.
 
-The process that was started first leads: it keeps the run, evaluates, prunes and saves as it would alone. The
-others follow. They get the network when a training begins, train each epoch along, and end when the leader does.
+The first process leads: it owns the run, evaluates, prunes and saves. The other processes are its workers: they
+receive the network when a training begins, train each epoch with it, and exit with the leader.
 """
 
 from __future__ import annotations
@@ -33,60 +33,60 @@ from palmette.training.random_streams import mix
 from palmette.training.recipe import Recipe
 from palmette.training.sync_batch_norm import synced
 
-Follower = tuple[subprocess.Popen[bytes], IO[bytes]]
-_TIMEOUT = timedelta(days=7)  # for a leader that evaluates; a process that is gone is noticed at once
-_START = 120.0  # seconds
-_STUCK = 30.0
-_GO_ON = "The same command goes on from the last saved state"
+_Worker = tuple[subprocess.Popen[bytes], IO[bytes]]
+_TIMEOUT = timedelta(days=7)  # workers wait while the leader evaluates; a dead process is noticed at once
+_START = 120.0  # seconds for all workers to start
+_STUCK = 30.0  # seconds between the death of a worker and the exit of a blocked leader
+_RESUME = "The same command resumes from the last saved state"
 
 
-class Team:
-    """The processes that train together, seen from one of them.
+class WorkerGroup:
+    """Processes that train together, as seen by one of them.
 
     Args:
-        rank: of this process; 0 leads.
-        size: how many there are.
+        rank: of this process; 0 is the leader.
+        size: number of processes.
         device: of this process.
-        store: through which they find each other.
-        others: the processes that follow this one, and what they say.
+        store: for their rendezvous.
+        workers: started by this process, with their output.
     """
 
-    def __init__(self, rank: int, size: int, device: str, store: Store, others: Sequence[Follower] = ()) -> None:
+    def __init__(self, rank: int, size: int, device: str, store: Store, workers: Sequence[_Worker] = ()) -> None:
         self.rank, self.size, self.device = rank, size, device
         self.in_epoch = False
-        self._others = others
+        self._workers = workers
         self._images: Images | None = None
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
 
     def share(self, count: int) -> slice:
-        """Which of `count` images are this process's."""
+        """Share of this process of `count` images."""
         return slice(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
-    def add_(self, values: Tensor) -> Tensor:
-        """The sum over all processes, in place."""
-        with self._together():
+    def sum_(self, values: Tensor) -> Tensor:
+        """Sum `values` over all processes, in place."""
+        with self._explain_errors():
             dist.all_reduce(values)
         return values
 
     def send(self, *message: Any) -> None:
-        """Tell the others what to do next."""
+        """Send a message to all workers."""
         if self.in_epoch:
-            raise ProcessLost(f"an epoch was broken off, and the processes are no longer in step. {_GO_ON}")
+            raise ProcessLost(f"an epoch was interrupted, and the processes are out of step. {_RESUME}")
         try:
             torch.save(message, buffer := io.BytesIO())
         except (AttributeError, TypeError, pickle.PicklingError) as error:
             raise ValueError(
                 f"--nproc {self.size} sends the model to other processes, but this one cannot be: {error}. Its "
-                "classes and functions must stand at the top of a module"
+                "classes and functions must be at the top level of a module"
             ) from error
         data = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-        with self._together():
+        with self._explain_errors():
             dist.broadcast(torch.tensor(len(data)), 0)
             dist.broadcast(data, 0)
 
     def receive(self) -> tuple[Any, ...]:
-        """What the leader tells."""
+        """Receive a message of the leader."""
         dist.broadcast(size := torch.tensor(0), 0)
         dist.broadcast(data := torch.empty(int(size), dtype=torch.uint8), 0)
         message: tuple[Any, ...] = torch.load(
@@ -95,72 +95,72 @@ class Team:
         return message
 
     def send_images(self, images: Images) -> None:
-        """Give the others the data set, unless they have it."""
+        """Send the data set to the workers, unless they have it."""
         if self._images is not images:
             self.send("images", images)
             self._images = images
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            raise ProcessLost(self._who_is_lost() or f"the processes have lost each other: {error}") from error
+            raise ProcessLost(self._lost_worker() or f"the processes lost their connection: {error}") from error
 
-    def _who_is_lost(self) -> str:
+    def _lost_worker(self) -> str:
         end = time.monotonic() + 5
-        while self._others and time.monotonic() < end:
-            if said := _lost(self._others):
-                return f"{said}. {_GO_ON}"
+        while self._workers and time.monotonic() < end:
+            if lost := _lost(self._workers):
+                return f"{lost}. {_RESUME}"
             time.sleep(0.1)
         return ""
 
     def close(self) -> None:
-        """Let the others end; at once, if they are in the middle of an epoch."""
+        """Stop the workers; kill them within an epoch."""
         try:
-            if not self.in_epoch and not _lost(self._others):
+            if not self.in_epoch and not _lost(self._workers):
                 self.send("end")
         except ProcessLost:
             self.in_epoch = True
         if self.in_epoch:
-            for process, _ in self._others:
+            for process, _ in self._workers:
                 process.kill()
-        dist.destroy_process_group()  # before the others are waited for: NCCL wants it of all at once
-        for process, _ in self._others:
+        dist.destroy_process_group()  # before waiting: NCCL needs all processes to do this at once
+        for process, _ in self._workers:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=30)
 
 
 @contextmanager
-def team_of(size: int, device: str) -> Iterator[Team | None]:
-    """A team of `size` processes, this one among them, for as long as it takes; None for a size of one."""
+def worker_group(size: int, device: str) -> Iterator[WorkerGroup | None]:
+    """Start a group of `size` processes, this one included, for the duration; None for a size of one."""
     if size == 1:
         yield None
         return
     threads = torch.get_num_threads()
     store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
-    others = [_start(rank, size, device, store.port) for rank in range(1, size)]
+    workers = [_start(rank, size, device, store.port) for rank in range(1, size)]
     over = threading.Event()
     try:
-        _wait_for(others, store)
+        _wait_for(workers, store)
         torch.set_num_threads(max(1, threads // size))
-        team = Team(0, size, _device_of(0, device), store, others)
-        threading.Thread(target=_watch, args=(others, over), daemon=True).start()
+        group = WorkerGroup(0, size, _device_of(0, device), store, workers)
+        threading.Thread(target=_exit_if_stuck, args=(workers, over), daemon=True).start()
         try:
-            yield team
+            yield group
         finally:
-            team.close()
+            group.close()
     finally:
         over.set()
-        _end(others)
+        _stop(workers)
         torch.set_num_threads(threads)
 
 
-def _watch(others: Sequence[Follower], over: threading.Event) -> None:
-    """End this process if another has ended and that goes unnoticed: on GPUs one waits for the lost for ever."""
+def _exit_if_stuck(workers: Sequence[_Worker], over: threading.Event) -> None:
+    """Exit if a worker dies and this process stays blocked: NCCL would block forever."""
     while not over.wait(1.0):
-        if (said := _lost(others)) and not over.wait(_STUCK):
-            os.write(2, f"palmette: {said}. {_GO_ON}\n".encode())
+        if (lost := _lost(workers)) and not over.wait(_STUCK):
+            os.write(2, f"palmette: {lost}. {_RESUME}\n".encode())
             os._exit(2)
 
 
@@ -168,121 +168,122 @@ def _device_of(rank: int, device: str) -> str:
     return "cpu" if device == "cpu" else f"cuda:{rank}"
 
 
-def _start(rank: int, size: int, device: str, port: int) -> Follower:
-    said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
+def _start(rank: int, size: int, device: str, port: int) -> _Worker:
+    output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115
     threads = max(1, torch.get_num_threads() // size)
     command = [sys.executable, "-m", __name__, *map(str, (rank, size, _device_of(rank, device), port, threads))]
-    # In a session of its own, so that Ctrl-C goes to the leader alone; until it has one, it does not hear it.
+    # A new session, so that Ctrl-C reaches the leader only; until it exists, SIGINT is blocked.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         return subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=said, stderr=said, start_new_session=True
-        ), said
+            command, stdin=subprocess.PIPE, stdout=output, stderr=output, start_new_session=True
+        ), output
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _wait_for(others: Sequence[Follower], store: Store) -> None:
+def _wait_for(workers: Sequence[_Worker], store: Store) -> None:
     end = time.monotonic() + _START
-    while store.add("ready", 0) < len(others):
-        if said := _lost(others):
-            raise ProcessLost(said)
+    while store.add("ready", 0) < len(workers):
+        if lost := _lost(workers):
+            raise ProcessLost(lost)
         if time.monotonic() > end:
-            raise ProcessLost(f"{len(others) + 1} processes could not be started in {_START:.0f} seconds")
+            raise ProcessLost(f"{len(workers) + 1} processes could not be started in {_START:.0f} seconds")
         time.sleep(0.05)
 
 
-def _lost(others: Sequence[Follower]) -> str:
-    """Which process has ended, and how; empty if all are there."""
-    for rank, (process, said) in enumerate(others, 1):
+def _lost(workers: Sequence[_Worker]) -> str:
+    """Which worker has exited, and how; empty if all are alive."""
+    for rank, (process, output) in enumerate(workers, 1):
         if (code := process.poll()) is not None:
-            said.seek(0)
-            lines = said.read().decode(errors="replace").strip().splitlines()
+            output.seek(0)
+            lines = output.read().decode(errors="replace").strip().splitlines()
             how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-            return f"process {rank + 1} of {len(others) + 1} has ended {how}" + (f": {lines[-1]}" if lines else "")
+            why = f": {lines[-1]}" if lines else ""
+            return f"process {rank + 1} of {len(workers) + 1} has ended {how}{why}"
     return ""
 
 
-def _end(others: Sequence[Follower]) -> None:
-    for process, said in others:
+def _stop(workers: Sequence[_Worker]) -> None:
+    for process, output in workers:
         process.kill()
         process.communicate()
-        said.close()
+        output.close()
 
 
-class SharedTraining(Training):
-    """`Training` of one member by a team. All of the team make one, and train the same epochs.
+class DataParallelTraining(Training):
+    """`Training` of one member by a group of processes, each of which constructs this and trains the same epochs.
 
-    A step is that of one process but for rounding: normalisation is over the whole batch, the loss is its mean,
-    and every process takes the same step. A model that draws numbers itself, as for dropout, draws others.
+    A step equals that of one process but for rounding: batch norm covers the whole batch, the loss is its mean,
+    and every process takes the same step. Random layers such as dropout draw other numbers.
     """
 
-    def __init__(self, member: Member, images: Images, recipe: Recipe, team: Team) -> None:
-        if team.rank == 0:
-            team.send_images(images)
-            team.send("train", member, recipe)
+    def __init__(self, member: Member, images: Images, recipe: Recipe, group: WorkerGroup) -> None:
+        if group.rank == 0:
+            group.send_images(images)
+            group.send("train", member, recipe)
         super().__init__([member], images, recipe)
         assert isinstance(self.network, Single)
         self.network.add_gradients = self._add_gradients
-        self._team = team
-        self._fused, self._is_captured = False, True  # kernels and graphs are for whole batches
+        self._group = group
+        self._fused, self._is_captured = False, True  # kernels and graphs need whole batches
 
     def begin(self, number: int, *, learning_rate: float | None = None) -> int:
-        """Make ready for an epoch, all together."""
-        if self._team.rank == 0:
-            self._team.send("epoch", number, learning_rate)
-        self._team.in_epoch = True
+        """Prepare an epoch in all processes."""
+        if self._group.rank == 0:
+            self._group.send("epoch", number, learning_rate)
+        self._group.in_epoch = True
         count = super().begin(number, learning_rate=learning_rate)
-        if self._team.rank:
-            torch.manual_seed(mix(torch.initial_seed() % 2**62, self._team.rank))
+        if self._group.rank:
+            torch.manual_seed(mix(torch.initial_seed() % 2**62, self._group.rank))
         return count
 
     def finish(self) -> list[Score]:
-        """The mean of the scores of all."""
-        self._team.add_(self._totals)
-        self._team.in_epoch = False
+        """Mean score over all processes."""
+        self._group.sum_(self._totals)
+        self._group.in_epoch = False
         return super().finish()
 
     def _step(self, size: int) -> None:
-        share = self._team.share(size)
+        share = self._group.share(size)
         count = share.stop - share.start
         self._position += share.start
         pixels, answers = self._batch(count)
-        with synced(self._team.add_):
+        with synced(self._group.sum_):
             with autocast(self.recipe.precision, self.device):
                 scores = self.network.scores(pixels)
             self.network.learn(scores, self._loss_gradients(scores, answers) * (count / size))
         self._position += size - share.start
 
     def _add_gradients(self, gradients: Sequence[Tensor]) -> None:
-        flat = self._team.add_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
+        flat = self._group.sum_(torch.cat([gradient.reshape(-1) for gradient in gradients]))
         for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(part.view_as(gradient))
 
 
-def follow(rank: int, size: int, device: str, port: int, threads: int) -> None:
-    """What a process does that does not lead."""
-    for kind in (signal.SIGINT, signal.SIGTERM):  # the leader says when it is over
+def run_worker(rank: int, size: int, device: str, port: int, threads: int) -> None:
+    """Main function of a worker."""
+    for kind in (signal.SIGINT, signal.SIGTERM):  # the leader decides when to stop
         signal.signal(kind, signal.SIG_IGN)
-    threading.Thread(target=_end_with_leader, daemon=True).start()
+    threading.Thread(target=_exit_with_leader, daemon=True).start()
     torch.set_num_threads(threads)
     if device != "cpu":
         torch.cuda.set_device(device)
     store = TCPStore("127.0.0.1", port, None, is_master=False)
     store.add("ready", 1)
-    team = Team(rank, size, device, store)
+    group = WorkerGroup(rank, size, device, store)
     images: Images | None = None
-    training: SharedTraining | None = None
+    training: DataParallelTraining | None = None
     while True:
         try:
-            kind, *rest = team.receive()
+            kind, *rest = group.receive()
         except RuntimeError:  # the leader is gone
             os._exit(1)
         if kind == "images":
             images = rest[0]
         elif kind == "train":
             assert images is not None
-            training = SharedTraining(rest[0], images, rest[1], team)
+            training = DataParallelTraining(rest[0], images, rest[1], group)
         elif kind == "epoch":
             assert training is not None
             training.epoch(rest[0], learning_rate=rest[1])
@@ -291,10 +292,10 @@ def follow(rank: int, size: int, device: str, port: int, threads: int) -> None:
     dist.destroy_process_group()
 
 
-def _end_with_leader() -> None:
-    os.read(0, 1)  # there is nothing to read, ever, but the end: when the leader is gone, whatever became of it
+def _exit_with_leader() -> None:
+    os.read(0, 1)  # nothing is ever written: this returns when the leader has exited, for any reason
     os._exit(1)
 
 
 if __name__ == "__main__":
-    follow(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
+    run_worker(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))

@@ -14,7 +14,7 @@ from palmette.compression.flops import flops_per_image
 from palmette.errors import first_line
 from palmette.training.data.augment import Preparation
 from palmette.training.data.images import Images
-from palmette.training.data_parallel import SharedTraining, Team
+from palmette.training.data_parallel import DataParallelTraining, WorkerGroup
 from palmette.training.loop import Score, Training, evaluate, evaluate_all, training_mode
 from palmette.training.members import Member, stackable
 from palmette.training.recipe import Recipe
@@ -35,9 +35,9 @@ class Fleet:
         recipe: how to train.
         stack: whether members may be stacked.
         check: first compare a stacked step with the steps of each member alone.
-        company: stack a single member, too: on a CPU with one thread it then reaches the same weights, bit for
-            bit, as in a larger fleet, and takes up to twice as long.
-        team: processes that train each member together.
+        stack_single: stack a single member, too: on a CPU with one thread it then reaches the same weights, bit
+            for bit, as in a larger fleet, and takes up to twice as long.
+        workers: processes that train each member together.
     """
 
     def __init__(
@@ -48,14 +48,14 @@ class Fleet:
         *,
         stack: bool = True,
         check: bool = False,
-        company: bool = False,
-        team: Team | None = None,
+        stack_single: bool = False,
+        workers: WorkerGroup | None = None,
     ) -> None:
         self.recipe, self._notes = recipe, list[str]()
         models = [member.model for member in members]
         self.device = next(models[0].parameters()).device
-        several = len(members) > 1 or (company and self.device.type == "cpu")
-        self.stacked = stack and several and team is None and stackable(models)
+        several = len(members) > 1 or (stack_single and self.device.type == "cpu")
+        self.stacked = stack and several and workers is None and stackable(models)
         if self.stacked and self.device.type == "cpu":
             self.stacked = flops_per_image(models[0], shape=images.shape) <= CHEAP_FLOPS
         if self.stacked and check and (why := _difference(members, images, recipe)) is not None:
@@ -64,8 +64,8 @@ class Fleet:
         parts = [list(members)] if self.stacked else [[member] for member in members]
         self.trainings: list[Training] = (
             [Training(part, images, recipe, stacked=self.stacked) for part in parts]
-            if team is None
-            else [SharedTraining(member, images, recipe, team) for member in members]
+            if workers is None
+            else [DataParallelTraining(member, images, recipe, workers) for member in members]
         )
         draws = any(isinstance(module, nn.modules.dropout._DropoutNd) for module in models[0].modules())
         streams = 1 if self.device.type == "cpu" or draws else min(STREAMS, len(self.trainings))
