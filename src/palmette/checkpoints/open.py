@@ -19,7 +19,7 @@ from palmette.checkpoints.naming import sort_out
 from palmette.checkpoints.read_errors import check_downloaded, readable
 from palmette.pruning.sources.file import StoredWeight
 
-READERS: dict[str, Callable[[Path], Contents]] = {
+WEIGHT_READERS: dict[str, Callable[[Path], Contents]] = {
     ".safetensors": safetensors.read,
     ".index.json": sharded.read,
     ".pt": pickles.read,
@@ -29,11 +29,11 @@ READERS: dict[str, Callable[[Path], Contents]] = {
     ".ckpt": pickles.read,
     ".onnx": onnx.read,
     ".gguf": gguf.read,
-    ".npy": arrays.read_npy,
-    ".npz": arrays.read_npz,
-    ".csv": arrays.read_csv,
 }
-"""Every file format: suffix -> its reader. A new format is a new file in `formats` and a line here."""
+"""Formats of weights: suffix -> reader. A new format is a new file in `formats` and a line here."""
+NUMBER_READERS = {".npy": arrays.read_npy, ".npz": arrays.read_npz, ".csv": arrays.read_csv}
+"""Formats of plain numbers."""
+READERS = WEIGHT_READERS | NUMBER_READERS
 SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".index.json")
 FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Files of a Transformers folder, in the order in which Transformers looks for them."""

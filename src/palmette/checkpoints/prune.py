@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from palmette.checkpoints.formats.safetensors import DTYPES, masks_file
-from palmette.checkpoints.open import Checkpoint, open_checkpoint
+from palmette.checkpoints.open import WEIGHT_READERS, Checkpoint, open_checkpoint
 from palmette.checkpoints.read_errors import readable
 from palmette.compression.packing import save
 from palmette.errors import NotWritten, reason_of
@@ -32,19 +32,7 @@ from palmette.pruning.sources.file import CHUNK, FilePart, StoredWeight
 from palmette.pruning.sources.file_cut import FileCut, check_streamable, decide
 
 _DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_WEIGHT_FILES = (
-    ".safetensors",
-    ".bin",
-    ".pt",
-    ".pth",
-    ".th",
-    ".ckpt",
-    ".h5",
-    ".msgpack",
-    ".onnx",
-    ".gguf",
-    ".index.json",
-)
+_WEIGHT_FILES = (*WEIGHT_READERS, ".h5", ".msgpack")
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ def how_compressible(
     """Measure how far a model can be pruned, layer by layer and as a whole; needs no data and changes nothing.
 
     Args:
-        model: a module, or the path of a checkpoint: a .safetensors, .pt, .onnx, .gguf, .npy, .npz or .csv file,
-            or a folder of Transformers. Files are read in parts, so they may be larger than memory.
+        model: a module, or the path of a checkpoint, such as a .safetensors, .pt, .onnx, .gguf or .npy file or a
+            folder of Transformers. Files are read in parts, so they may be larger than memory.
         budget: the budget whose next cut is predicted; `Sap()` by default.
         include, exclude: patterns of parameter names, see `palmette.prunable`.
         masks: for a model: weights that are not pruned yet, such as ``pruner.masks``; all by default.

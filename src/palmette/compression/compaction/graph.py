@@ -82,9 +82,8 @@ class Walk:
         self.mixing: list[MixingLayer] = []
         # The weight of each grouped convolution, and the first atom of each group.
         self.groups: list[tuple[ModelTensor, Tensor]] = []
-        self.equal: list[
-            tuple[list[Tensor], str]
-        ] = []  # atoms of chunks that must lose equally many, and their node
+        # Atoms of each of the chunks that must lose equally many, and their node.
+        self.equal: list[tuple[list[Tensor], str]] = []
         self.pins: dict[int, str] = {}  # atom -> what keeps it
         self.alive: set[int] = set()  # atoms that are kept and not constant
         self._parents: list[int] = []
