@@ -53,7 +53,7 @@ def test_ten_weights_are_pruned_as_algorithm_1_says(tmp_path):
 def test_what_is_no_experiment_and_no_device_is_refused_before_a_folder_is_made(tmp_path):
     with pytest.raises(TypeError, match="run takes an Experiment, got str"):
         run("digits", tmp_path / "run")
-    with pytest.raises(ValueError, match="device 'gpu' cannot be used: networks are trained on cpu, cuda, mps or"):
+    with pytest.raises(ValueError, match="device 'gpu' cannot be used: networks train on cpu, cuda, mps or"):
         run(SMALL, tmp_path / "run", device="gpu")
     assert not list(tmp_path.iterdir())
 

@@ -53,13 +53,13 @@ def _look_up(frozen: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
     return frozen[name]
 
 
-def input_norms(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def input_norms(model: nn.Module, batches: Iterable[Tensor | Mapping[str, Tensor]]) -> dict[str, Tensor]:
     r"""For each Linear, convolution and Conv1D of `model`, by the name of its weight: the norm of every input.
 
     .. math:: \|X_j\|_2 = \sqrt{\textstyle\sum_t x_{tj}^2}
 
-    over all tokens (of a convolution: over all pixels) of all `batches`, which are keyword arguments of the model.
-    A layer that no batch reaches is not among them.
+    over all tokens (of a convolution: over all pixels) of all `batches`, each an input of the model or its keyword
+    arguments. A layer that no batch reaches is not among them.
 
     >>> input_norms(nn.Linear(2, 1), [{"input": torch.tensor([[3.0, 0.0], [4.0, 1.0]])}])
     {'weight': tensor([5., 1.], dtype=torch.float64)}
@@ -73,7 +73,7 @@ def input_norms(model: nn.Module, batches: Iterable[Mapping[str, Tensor]]) -> di
             add = partial(_add_squares, squares, name)
             hooks.enter_context(layer.register_forward_pre_hook(add, with_kwargs=True))
         for batch in batches:
-            model(**batch)
+            model(batch) if isinstance(batch, Tensor) else model(**batch)
     return {name: total.sqrt() for name, total in squares.items()}
 
 
@@ -126,12 +126,12 @@ class Subject:
     Args:
         model: the network as trained in this round.
         dense: the weights of the trained dense network, by name; None in round 0, when they are the model's own.
-        batches: batches of training inputs, as keyword arguments of the model.
+        batches: batches of training inputs: tensors, or keyword arguments of the model.
     """
 
     model: nn.Module
     dense: Mapping[str, Tensor] | None = None
-    batches: Callable[[], Iterable[Mapping[str, Tensor]]] = tuple
+    batches: Callable[[], Iterable[Tensor | Mapping[str, Tensor]]] = tuple
 
 
 BUILDERS: Mapping[str, Callable[[Subject], Saliency]] = {

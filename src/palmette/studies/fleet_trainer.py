@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from palmette.errors import NotFinite, RunDamaged
 from palmette.pruning.pruner import Pruner
+from palmette.pruning.saliency import Saliency, Subject
 from palmette.studies.engine import Scores
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
@@ -23,6 +24,9 @@ from palmette.training.fleet import Fleet
 from palmette.training.loop import Score
 from palmette.training.members import Member
 from palmette.training.models import MODELS, build
+
+CALIBRATION_IMAGES = 512
+"""Training images whose inputs to a layer weigh its weights, for "input-weighted"."""
 
 
 class FleetRun(RunState):
@@ -43,7 +47,7 @@ class FleetRun(RunState):
         model = model.to(images.train_images.device)
         pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope, stop=())
         super().__init__(experiment, pruner, rules=experiment.rules, rundir=rundir)
-        self.of_dense = experiment.method == "one-shot"
+        self.of_dense, self._images = experiment.pruning.of_dense, images
         self.experiment, self.recipe, self.data = experiment, experiment.recipe, data
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
 
@@ -66,6 +70,16 @@ class FleetRun(RunState):
     def is_finite(self) -> bool:
         """Whether all prunable weights are finite."""
         return super().is_finite if self._followed is None else self._followed.is_finite
+
+    def saliency(self) -> Saliency:
+        """The scores to cut by, as the method has them."""
+        dense = None if self.dense is None else {name: self.dense[name] for name in self.weights}
+        return self.experiment.pruning.build_saliency(Subject(self.model, dense, self._inputs))
+
+    def _inputs(self) -> list[Tensor]:
+        """Training images as the network sees them, for a saliency that looks at inputs."""
+        images = self._images.train_images[:CALIBRATION_IMAGES]
+        return [Preparation(self._images, device=images.device)(images)]
 
     def member(self) -> Member:
         """The run as a member of a fleet."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from palmette.errors import RunDamaged, first_line
 from palmette.pruning.pruner import Pruner
-from palmette.pruning.saliency import magnitude_of
+from palmette.pruning.saliency import Saliency
 from palmette.pruning.stopping import RoundSummary, StopRule, why_stop
 from palmette.pruning.weights import Weight, uncompiled
 from palmette.studies.folder import RunDir
@@ -108,8 +108,7 @@ class RunState:
             self.rundir.save_masks(self.round, before)
         if self.of_dense and self.dense is None:
             self.dense = copied(self.model.state_dict())
-        if self.dense is not None:
-            self.pruner.saliency = magnitude_of({name: self.dense[name] for name in self.weights})
+        self.pruner.saliency = self.saliency()
         decision, after = self.pruner.step(), self.pruner.masks
         if self.dense is not None:
             self._trained = copied(self.model.state_dict())
@@ -117,6 +116,10 @@ class RunState:
             after.apply_(self.weights)
         layers = {name: int(before[name].sum()) - int(after[name].sum()) for name in self.weights}
         return {"weights": decision.cut, "layers": layers}
+
+    def saliency(self) -> Saliency:
+        """The scores to cut by."""
+        return self.pruner.saliency
 
     def add_record(self, record: Record) -> None:
         """Take the record of a round into the history, with its differences and the reason to stop."""

@@ -1,0 +1,49 @@
+"""Every method and every saliency can be run, alone and in a fleet."""
+
+from __future__ import annotations
+
+import pytest
+
+import palmette as pm
+from palmette.pruning.methods import METHODS, SALIENCIES
+from palmette.studies.running import run_together
+
+SMALL = {"model": "linear", "rounds": 1, "epochs": 1}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("saliency", SALIENCIES)
+def test_every_method_ranks_by_every_saliency(method, saliency, tmp_path):
+    first, second = pm.run(pm.Experiment(method=method, saliency=saliency, **SMALL), tmp_path).records()
+    assert first["retrained"]["kept"] - first["cut"]["weights"] == second["retrained"]["kept"] < 640
+
+
+def test_saliencies_choose_different_weights(tmp_path):
+    found = {
+        name: pm.run(pm.Experiment(saliency=name, method="lottery-ticket", **SMALL), tmp_path / name)
+        for name in ("magnitude", "input-weighted")
+    }
+    masks = {name: pm.Masks.load(run.mask(1)) for name, run in found.items()}
+    assert {mask.kept for mask in masks.values()} == {512}
+    assert masks["magnitude"] != masks["input-weighted"]
+
+
+def test_a_fleet_of_all_methods_has_the_records_of_each_alone(tmp_path):
+    experiments = [pm.Experiment(method=method, **SMALL) for method in METHODS]
+    together = {tmp_path / "fleet" / e.id: e for e in experiments}
+    run_together(together)
+    for folder, experiment in together.items():
+        alone = pm.run(experiment, tmp_path / "alone" / experiment.id).records()
+        fleet = pm.read_runs(folder)
+        assert fleet["kept"].tolist() == [record["retrained"]["kept"] for record in alone]
+
+
+def test_a_method_of_your_own_is_named_by_its_module(tmp_path, monkeypatch):
+    (tmp_path / "mymethods.py").write_text(
+        "import palmette as pm\n"
+        "def scores(name, weight):\n    return -weight.abs() if name == 'never' else weight.abs()\n"
+        "gentle = pm.Method(budget=pm.FixedRatio(0.1), saliency='mymethods:scores', label='Gentle')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    records = pm.run(pm.Experiment(method="mymethods:gentle", **SMALL), tmp_path / "run").records()
+    assert [record["retrained"]["kept"] for record in records] == [640, 576]
