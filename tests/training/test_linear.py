@@ -1,4 +1,4 @@
-"""Linear layers of stacked members, with or without what follows them, do what torch's do."""
+"""Linear layers of stacked members, fused with a ReLU or not, equal torch's."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from palmette.training.recipe import Recipe
 
 
 class Own(nn.Module):
-    """Part of it is a Sequential, part is not."""
+    """Module of which only a part is a Sequential."""
 
     def __init__(self):
         super().__init__()
@@ -44,7 +44,7 @@ MODELS = {
     "without bias": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(64, 16, bias=False), nn.ReLU(), nn.Linear(16, 10, bias=False)
     ),
-    "a ReLU at the end": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU()),
+    "a final ReLU": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.ReLU()),
     "another activation": lambda: nn.Sequential(
         nn.Flatten(), nn.Linear(64, 16), nn.LeakyReLU(), nn.Linear(16, 10)
     ),
@@ -52,16 +52,16 @@ MODELS = {
         nn.Flatten(), nn.Sequential(nn.Linear(64, 16), nn.ReLU()), nn.Sequential(nn.Linear(16, 10))
     ),
     "a Linear of sequences": lambda: nn.Sequential(nn.Flatten(1, 2), nn.Linear(8, 8), nn.ReLU(), nn.Flatten()),
-    "a module of one's own": Own,
-    "a ReLU at two places": shared_relu,
-    "a hook between": hooked,
+    "a custom module": Own,
+    "a shared ReLU": shared_relu,
+    "a hook": hooked,
     "partly frozen": partly_frozen,
 }
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_stacked_and_alone_learn_the_same(make, precision):
+def test_stacked_layers_equal_single_ones(make, precision):
     digits, recipe = load("digits"), Recipe(batch=500, precision=precision)
     sets = []
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""The recipe, the loop and the rewinds, on real digits and small models."""
+"""The training loop, on real digits and small models."""
 
 import copy
 import math
@@ -17,7 +17,6 @@ from palmette.training.members import Member
 from palmette.training.models import build
 from palmette.training.random_streams import mix, random_order
 from palmette.training.recipe import Recipe
-from palmette.training.rewinding import Rewind
 
 
 @pytest.fixture(scope="module")
@@ -32,53 +31,7 @@ def trained(digits, recipe, *, seed=0, epochs=None, model=None):
     return model, training, scores
 
 
-def test_the_defaults_are_the_papers_table():
-    recipe = Recipe()
-    assert (recipe.epochs, recipe.batch, recipe.learning_rate, recipe.momentum) == (200, 250, 0.1, 0.9)
-    assert (recipe.nesterov, recipe.weight_decay, recipe.schedule, recipe.clip) == (True, 5e-4, "cosine", 1.0)
-
-
-def test_the_schedule_is_torchs_cosine_stepped_per_epoch():
-    recipe = Recipe(epochs=7, learning_rate=0.3)
-    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.3)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 7)
-    for epoch in range(8):
-        assert recipe.learning_rate_at(epoch) == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-15)
-        optimizer.step()
-        schedule.step()
-
-
-def test_steps_and_warm_up():
-    steps = Recipe(epochs=8, learning_rate=1.0, schedule="step")
-    assert [round(steps.learning_rate_at(e), 10) for e in range(8)] == [1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01]
-    rising = Recipe(epochs=8, learning_rate=1.0, schedule="constant", warm_up=4)
-    assert [rising.learning_rate_at(e) for e in range(6)] == [0.25, 0.5, 0.75, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"epochs": -1},
-        {"batch": 0},
-        {"optimizer": "lion"},
-        {"schedule": "linear"},
-        {"precision": "float16"},
-        {"learning_rate": 0.0},
-        {"momentum": 1.0},
-        {"weight_decay": -1.0},
-        {"weight_decay": math.nan},
-        {"clip": 0.0},
-        {"label_smoothing": 1.0},
-    ],
-    ids=str,
-)
-def test_a_wrong_setting_is_refused_by_name(wrong):
-    (name,) = wrong
-    with pytest.raises(ValueError, match=name):
-        Recipe(**wrong)
-
-
-def test_an_epoch_is_the_plain_loop_written_out(digits):
+def test_an_epoch_equals_a_plain_loop(digits):
     recipe = Recipe(epochs=2, batch=400)
     model, _, scores = trained(digits, recipe)
     other = build("mlp", shape=digits.shape, classes=10, seed=0)
@@ -97,55 +50,55 @@ def test_an_epoch_is_the_plain_loop_written_out(digits):
 
 
 @pytest.mark.parametrize("change", [{}, {"optimizer": "adamw", "learning_rate": 0.01}, {"precision": "bfloat16"}])
-def test_it_learns_digits(digits, change):
+def test_training_learns_digits(digits, change):
     model, _, _ = trained(digits, Recipe(epochs=20, **change))
     score = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
     assert score.accuracy > 0.9
     assert model.training
 
 
-def test_a_batch_larger_than_the_data_is_all_of_it(digits):
+def test_a_batch_larger_than_the_data_is_the_whole_data(digits):
     whole, largest = (trained(digits, Recipe(epochs=1, batch=size))[0].head.weight for size in (1500, 2**62))
     assert torch.equal(whole, largest)
 
 
 def normed(*, pixels=1):
-    """Batch norm over maps of so many pixels a side."""
+    """Model with batch norm over maps of so many pixels per side."""
     return nn.Sequential(
         nn.Conv2d(1, 4, 9 - pixels), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(4 * pixels**2, 10)
     )
 
 
 @pytest.mark.parametrize(("batch", "other"), [(1499, 1500), (1, 2)])
-def test_a_last_batch_of_one_image_is_refused_before_batch_norm_meets_it(digits, batch, other):
+def test_a_last_batch_of_one_image_is_refused_with_batch_norm(digits, batch, other):
     with pytest.raises(ValueError, match=f"batch={batch} of 1500 training images .* batch={other} does not"):
         trained(digits, Recipe(epochs=1, batch=batch), model=normed(), epochs=0)
     trained(digits, Recipe(epochs=1, batch=other), model=normed())
 
 
-def test_a_last_batch_of_one_image_is_fine_where_no_norm_trains_on_it(digits):
+def test_a_last_batch_of_one_image_is_accepted_without_a_training_norm(digits):
     recipe = Recipe(epochs=1, batch=1499)
     frozen = normed()
-    frozen[1].train = lambda mode=True: frozen[1]  # as whoever fine-tunes does it
+    frozen[1].train = lambda mode=True: frozen[1]  # as in fine-tuning
     frozen[1].training = False
     for model in (None, normed(pixels=2), frozen):
         trained(digits, recipe, model=model)
     trained(digits, Recipe(epochs=0, batch=1499), model=normed())
 
 
-def test_the_same_seed_gives_the_same_weights_and_another_seed_others(digits):
+def test_weights_depend_on_the_seed(digits):
     recipe = Recipe(epochs=2)
     first, again, other = (trained(digits, recipe, seed=s)[0].head.weight for s in (3, 3, 4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_going_on_from_a_saved_epoch_ends_bit_for_bit_alike(digits):
+def test_resuming_from_a_saved_epoch_is_exact(digits):
     recipe = Recipe(epochs=4)
     whole, _, _ = trained(digits, recipe)
     half, training, _ = trained(digits, recipe, epochs=2)
     saved = copy.deepcopy((half.state_dict(), training.members[0].optimizer.state_dict()))
-    torch.rand(7)  # whatever else is drawn does not matter
+    torch.rand(7)  # other random draws do not matter
     model = build("mlp", shape=digits.shape, classes=10, seed=99)
     model.load_state_dict(saved[0])
     optimizer = recipe.make_optimizer(model.parameters())
@@ -157,7 +110,7 @@ def test_going_on_from_a_saved_epoch_ends_bit_for_bit_alike(digits):
         assert torch.equal(ours, theirs)
 
 
-def test_masks_hold_while_it_trains(digits):
+def test_masks_hold_during_training(digits):
     recipe = Recipe(epochs=3)
     model = build("mlp", shape=digits.shape, classes=10)
     pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="global")
@@ -170,7 +123,7 @@ def test_masks_hold_while_it_trains(digits):
             assert int(model.get_parameter(name)[~mask].count_nonzero()) == 0
 
 
-def test_evaluation_changes_nothing_and_counts_every_image(digits, monkeypatch):
+def test_evaluation_counts_every_image_and_changes_nothing(digits, monkeypatch):
     model = build("cnn", shape=digits.shape, classes=10)
     before = copy.deepcopy(model.state_dict())
     whole = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
@@ -181,34 +134,7 @@ def test_evaluation_changes_nothing_and_counts_every_image(digits, monkeypatch):
     assert all(torch.equal(v, before[n]) for n, v in model.state_dict().items())
 
 
-def test_rewinds_are_read_as_they_are_written():
-    for text in ("init", "epoch:3", "learning-rate", "fine-tune"):
-        assert str(Rewind.parse(text)) == text
-    for wrong in ("", "epoch", "epoch:", "epoch:-1", "epoch:x", "lr", "init:2"):
-        with pytest.raises(ValueError, match="epoch:k"):
-            Rewind.parse(wrong)
-    with pytest.raises(ValueError, match="at least 9 epochs, got 8"):
-        Rewind("epoch", 9).check(Recipe(epochs=8))
-
-
-def test_each_rewind_says_where_weights_and_schedule_start():
-    recipe = Recipe(epochs=4, learning_rate=1.0)
-    assert Rewind("init").goes_back
-    assert Rewind("epoch", 1).goes_back
-    assert not Rewind("learning-rate").goes_back
-    assert list(Rewind("epoch", 1).epochs(4)) == [1, 2, 3]
-    assert list(Rewind("learning-rate").epochs(4)) == [0, 1, 2, 3]
-    assert Rewind("learning-rate").learning_rate_at(recipe, 0) == 1.0
-    assert {Rewind("fine-tune").learning_rate_at(recipe, e) for e in range(4)} == {recipe.learning_rate_at(3)}
-
-
-def test_seeds_are_mixed_so_that_neighbours_share_nothing():
-    seeds = {mix(seed, round, epoch) for seed in range(8) for round in range(8) for epoch in range(8)}
-    assert len(seeds) == 512
-    assert all(0 <= s < 2**63 for s in seeds)
-
-
-def test_gradients_and_momenta_in_another_order_in_memory_are_put_right(digits):
+def test_gradients_and_momenta_get_the_layout_of_their_parameter(digits):
     recipe, models = Recipe(batch=1500), []
     for saved in (False, True):
         model = build("cnn", shape=digits.shape, classes=10, seed=0).to(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""Which convolutions work with what follows them on a GPU; what they then do is tested on one."""
+"""Which convolutions are fused on a GPU; their results are tested in test_convolution_kernels.py."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def layers(*, norm=None, relu=None, pool=None):
     return nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), norm, relu, pool)
 
 
-def test_convolution_norm_relu_and_pool_work_together():
+def test_convolution_norm_relu_and_pool_are_fused():
     assert changed(layers()) == {"0", "1", "2", "3"}
     cnn = changed(build("cnn", shape=(3, 32, 32), classes=10))
     assert cnn == {f"{kind}{i}" for kind in ("conv", "norm", "relu") for i in (1, 2, 3, 4)} | {
@@ -32,7 +32,7 @@ def test_convolution_norm_relu_and_pool_work_together():
 @pytest.mark.parametrize(
     "pool", [nn.MaxPool2d(3), nn.MaxPool2d(2, ceil_mode=True), nn.MaxPool2d(2, stride=1), nn.AvgPool2d(2)]
 )
-def test_a_pool_of_another_kind_does_its_own_work(pool):
+def test_other_pools_are_not_fused(pool):
     assert changed(layers(pool=pool)) == {"0", "1", "2"}
 
 
@@ -45,26 +45,26 @@ def test_a_pool_of_another_kind_does_its_own_work(pool):
         nn.InstanceNorm2d(8),
     ],
 )
-def test_a_norm_of_another_kind_is_left_alone(norm):
+def test_other_norms_are_not_fused(norm):
     assert not fuse_convolutions(layers(norm=norm))
 
 
-def test_what_stands_twice_or_is_watched_is_left_alone():
+def test_shared_or_hooked_modules_are_not_fused():
     relu = nn.ReLU()
     twice = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), relu, nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), relu)
     assert not changed(twice)
-    watched = layers()
-    watched[1].register_forward_hook(lambda module, inputs, output: None)
-    assert not changed(watched)
+    hooked = layers()
+    hooked[1].register_forward_hook(lambda module, inputs, output: None)
+    assert not changed(hooked)
 
 
-def test_the_first_convolution_of_images_is_a_product():
+def test_the_first_convolution_becomes_a_matrix_product():
     assert changed(build("resnet18", shape=(3, 32, 32), classes=10)) == {"stem"}
     assert not changed(nn.Sequential(nn.Conv2d(3, 8, 5), nn.Conv2d(8, 8, 3, padding=1)))
     assert not fuse_convolutions(build("mlp", shape=(1, 8, 8), classes=10))
 
 
-def test_weights_that_lie_in_one_piece():
+def test_layouts_that_the_fused_optimizer_accepts():
     weight = torch.zeros(4, 3, 3, 3)
     assert _has_fused_layout(weight)
     assert _has_fused_layout(weight.to(memory_format=torch.channels_last))

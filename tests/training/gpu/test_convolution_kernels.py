@@ -1,4 +1,4 @@
-"""Convolutions with what follows them on a CUDA device; skipped where there is none."""
+"""Fused convolutions on a CUDA device."""
 
 import copy
 
@@ -46,7 +46,7 @@ MODELS = {
 )
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_it_is_what_torch_does(make, precision):
+def test_fused_convolutions_are_as_accurate_as_torch(make, precision):
     torch.manual_seed(0)
     model, shape = make()
     for module in model.modules():
@@ -71,7 +71,7 @@ def test_it_is_what_torch_does(make, precision):
         values, true = values.detach().double(), true.detach().double()
         return float((values - true).norm() / (true.norm() + 1e-9))
 
-    # No farther from the truth than torch is, but for luck.
+    # About as accurate as torch.
     assert far(ours, truth) < 2 * far(theirs, truth) + 1e-6
     for (name, _), own, other, true in zip(model.named_parameters(), found, others, wanted, strict=True):
         if float(true.norm()) > 1e-6:
@@ -84,8 +84,8 @@ def test_it_is_what_torch_does(make, precision):
 
 @pytest.mark.parametrize("name", ["cnn", "resnet20"])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
-def test_an_epoch_is_what_torch_s_optimizer_makes_of_it(name, precision):
-    """Masked, clipped, with momentum carried over; against the same steps without the kernels."""
+def test_an_epoch_equals_torchs_optimizer(name, precision):
+    """Masked, clipped and with momentum, compared with the same steps without the kernels."""
     generator = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (96, 3, 16, 16), dtype=torch.uint8, generator=generator)
     labels = torch.arange(96) % 4
@@ -98,7 +98,7 @@ def test_an_epoch_is_what_torch_s_optimizer_makes_of_it(name, precision):
         pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5), scope="layer")
         pruner.step()
         optimizer = recipe.make_optimizer(model.parameters())
-        for number in range(2):  # the second begins with what the optimizer knows
+        for number in range(2):  # the second resumes from the optimizer state
             training = Training([Member(model, optimizer, 0, masks=pruner.masks)], images, recipe)
             assert training.network._fused_optimizer is not None
             if plain:

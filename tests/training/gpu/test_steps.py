@@ -1,4 +1,4 @@
-"""Training on a CUDA device: fused steps, graphs, fleets, exact repetition; skipped where there is none."""
+"""Training on a CUDA device: fused steps, graphs, fleets, determinism."""
 
 import copy
 import dataclasses
@@ -45,7 +45,7 @@ def members(name, images, recipe, *, count=3, device="cuda"):
 
 
 def apart(one, other):
-    """The largest difference of two members' weights."""
+    """Largest difference of two members' weights."""
     pairs = zip(one.model.parameters(), other.model.parameters(), strict=True)
     return max(float((a.detach().cpu() - b.detach().cpu()).abs().max()) for a, b in pairs)
 
@@ -62,7 +62,7 @@ RECIPES = [
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda r: ",".join(f"{k}={v}" for k, v in vars(r).items())[40:])
 @pytest.mark.parametrize("set_", ["digits", "augmented"])
-def test_a_step_on_the_gpu_is_a_step_on_the_cpu(request, recipe, set_):
+def test_a_step_on_the_gpu_equals_a_step_on_the_cpu(request, recipe, set_):
     images, recipe = request.getfixturevalue(set_), dataclasses.replace(recipe, batch=1500)
     here, there = members("mlp", images, recipe, device="cpu"), members("mlp", images, recipe)
     ours, theirs = Training(here, images, recipe).epoch(0), Training(there, images, recipe).epoch(0)
@@ -72,7 +72,7 @@ def test_a_step_on_the_gpu_is_a_step_on_the_cpu(request, recipe, set_):
     if recipe.optimizer == "sgd":
         assert max(apart(a, b) for a, b in zip(here, there, strict=True)) < 1e-5
     for one, other in zip(here, there, strict=True):
-        # Adam divides by the size of a gradient: where that is rounding alone, so is the step.
+        # Adam divides by the size of a gradient, which may be rounding error only.
         near = [
             (a - b.cpu()).abs() < 1e-5
             for a, b in zip(one.model.parameters(), other.model.parameters(), strict=True)
@@ -82,7 +82,7 @@ def test_a_step_on_the_gpu_is_a_step_on_the_cpu(request, recipe, set_):
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["linear", "mlp", "transformer"])
-def test_one_step_of_a_fleet_is_one_step_of_each_member_alone(augmented, name, precision):
+def test_a_stacked_step_equals_the_steps_of_members_alone(augmented, name, precision):
     recipe = Recipe(batch=1500, precision=precision)
     together, alone = (members(name, augmented, recipe) for _ in range(2))
     Training(together, augmented, recipe).epoch(0)
@@ -93,7 +93,7 @@ def test_one_step_of_a_fleet_is_one_step_of_each_member_alone(augmented, name, p
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet18", "transformer"])
-def test_two_trainings_end_bit_for_bit_alike_and_masks_hold(augmented, name):
+def test_training_is_deterministic_and_masks_hold(augmented, name):
     recipe = Recipe(precision="bfloat16")
     fleets = [members(name, augmented, recipe, count=2) for _ in range(2)]
     for fleet in fleets:
@@ -107,18 +107,18 @@ def test_two_trainings_end_bit_for_bit_alike_and_masks_hold(augmented, name):
             assert int(one.model.get_parameter(weight)[~mask.cuda()].count_nonzero()) == 0
 
 
-def test_a_graph_of_steps_is_the_steps_one_by_one(augmented):
+def test_a_graph_of_steps_equals_single_steps(augmented):
     recipe = Recipe(batch=100)
     (graph,), (eager,) = members("mlp", augmented, recipe, count=1), members("mlp", augmented, recipe, count=1)
     first, second = Training([graph], augmented, recipe), Training([eager], augmented, recipe)
-    second._is_captured = True  # so that it is not
+    second._is_captured = True  # prevents the capture
     assert first.epoch(0) == second.epoch(0)
     assert first._steps_per_call > 1
     assert apart(graph, eager) == 0
 
 
 class Waiting(torch.nn.Module):
-    """Waits for the device, which a graph cannot."""
+    """Model that synchronises with the device, which a CUDA graph cannot."""
 
     def __init__(self):
         super().__init__()
@@ -129,7 +129,7 @@ class Waiting(torch.nn.Module):
         return x if float(x.sum()) < 1e9 else x * 2
 
 
-def test_a_model_that_cannot_be_recorded_trains_all_the_same_and_says_so(digits):
+def test_a_model_that_cannot_be_captured_trains_with_a_note(digits):
     recipe = Recipe()
     model = Waiting().cuda()
     training = Fleet([Member(model, recipe.make_optimizer(model.parameters()), 0)], digits, recipe)
@@ -140,7 +140,7 @@ def test_a_model_that_cannot_be_recorded_trains_all_the_same_and_says_so(digits)
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_a_fleet_that_is_interrupted_leaves_the_records_of_one_that_is_not(tmp_path, model):
+def test_an_interrupted_fleet_resumes_exactly(tmp_path, model):
     base = Experiment(model=model, epochs=2, rounds=2)
     changes = ({}, {"method": "one-shot"}, {"method": "lottery-ticket", "seed": 1})
     fleet = [dataclasses.replace(base, **change) for change in changes]
@@ -153,7 +153,7 @@ def test_a_fleet_that_is_interrupted_leaves_the_records_of_one_that_is_not(tmp_p
     records_are_the_same(tmp_path, fleet)
 
 
-def test_a_fleet_too_large_for_the_memory_is_halved_and_goes_on(tmp_path, monkeypatch):
+def test_a_fleet_too_large_for_memory_is_halved(tmp_path, monkeypatch):
     epoch, tried = Fleet.epoch, []
 
     def scarce(self, number, **settings):

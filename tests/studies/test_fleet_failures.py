@@ -1,4 +1,4 @@
-"""What can go wrong in a fleet: damage, changed company, odd models, no memory."""
+"""Failures of a fleet: damage, changed members, unusual models, out of memory."""
 
 import dataclasses
 import gc
@@ -32,14 +32,14 @@ def all_done(folder, runs):
     assert all(len(RunDir(folder / e.id).records()) == e.rounds + 1 for e in runs)
 
 
-def test_a_member_that_went_on_alone_comes_back(tmp_path):
+def test_a_member_that_advanced_alone_rejoins(tmp_path):
     begin(tmp_path, RUNS, 12)
     with pytest.raises(RunInterrupted):
         run(RUNS[0], tmp_path / RUNS[0].id, observer=EndsAfter(3))
     all_done(tmp_path, RUNS)
 
 
-def test_runs_that_were_begun_alone_go_on_together(tmp_path):
+def test_runs_started_alone_continue_together(tmp_path):
     for e, epochs in zip(RUNS, (2, 5, 9), strict=True):
         with pytest.raises(RunInterrupted):
             run(e, tmp_path / e.id, observer=EndsAfter(epochs))
@@ -47,7 +47,7 @@ def test_runs_that_were_begun_alone_go_on_together(tmp_path):
 
 
 @pytest.mark.parametrize("which", ["newest", "older"])
-def test_a_damaged_checkpoint_of_one_takes_all_back_and_they_end_the_same(tmp_path, which):
+def test_a_damaged_checkpoint_rewinds_the_fleet_to_the_same_result(tmp_path, which):
     run_together({tmp_path / "whole" / e.id: e for e in RUNS})
     begin(tmp_path / "broken", RUNS, 14)
     rundir = RunDir(tmp_path / "broken" / RUNS[1].id)
@@ -57,7 +57,7 @@ def test_a_damaged_checkpoint_of_one_takes_all_back_and_they_end_the_same(tmp_pa
     records_are_the_same(tmp_path, RUNS)
 
 
-def test_a_run_that_cannot_be_mended_is_named_and_the_others_go_on(tmp_path):
+def test_an_irreparable_run_is_named_and_others_continue(tmp_path):
     begin(tmp_path, RUNS, 14)
     for file in (tmp_path / RUNS[1].id / "checkpoints").iterdir():
         file.write_bytes(b"damaged")
@@ -70,7 +70,7 @@ def test_a_run_that_cannot_be_mended_is_named_and_the_others_go_on(tmp_path):
     assert lacks.endswith(f"lacks rounds, or has one twice; remove {str(folder)!r} to begin again")
 
 
-def test_data_that_have_changed_are_noticed(tmp_path, monkeypatch):
+def test_changed_data_are_detected(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     digits = load("digits")
     arrays = {"x_train": digits.train_images[:, 0], "x_test": digits.test_images[:, 0]}
@@ -86,7 +86,7 @@ def test_data_that_have_changed_are_noticed(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("model", ["remembers", "scaled", "counts"])
-def test_models_of_a_users_own_do_the_same_in_a_fleet_as_alone(tmp_path, model):
+def test_users_models_train_in_a_fleet_as_alone(tmp_path, model):
     runs = [dataclasses.replace(e, model=f"own_models:{model}", rounds=2) for e in RUNS]
     run_together({tmp_path / "fleet" / e.id: e for e in runs})
     for e in runs:
@@ -106,12 +106,12 @@ def test_buffers_of_every_kind_are_saved_and_rewound(tmp_path, model):
     assert run(experiment, tmp_path / "broken").records_file.read_bytes() == whole
 
 
-def test_a_model_that_cannot_be_trained_is_refused(tmp_path):
+def test_a_frozen_model_is_refused(tmp_path):
     with pytest.raises(ValueError, match="nothing to train: all parameters of the model are frozen"):
         run(dataclasses.replace(RUNS[0], model="own_models:frozen"), tmp_path / "run")
 
 
-def test_weights_that_are_not_finite_end_their_run_alone(tmp_path, monkeypatch):
+def test_weights_that_are_not_finite_end_only_their_run(tmp_path, monkeypatch):
     epoch = Fleet.epoch
 
     def sick(self, number, **settings):
@@ -131,7 +131,7 @@ def test_weights_that_are_not_finite_end_their_run_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("from_round", [0, 3])
-def test_no_memory_for_all_is_memory_for_half(tmp_path, monkeypatch, from_round):
+def test_a_fleet_too_large_for_memory_is_halved(tmp_path, monkeypatch, from_round):
     epoch, alive = Fleet.epoch, []
     short = dataclasses.replace(RUNS[2], rounds=1)  # is over before the memory is short
     runs = [*RUNS[:2], short, dataclasses.replace(RUNS[0], seed=7)]
@@ -157,7 +157,7 @@ def test_no_memory_for_all_is_memory_for_half(tmp_path, monkeypatch, from_round)
     assert max(alive) <= 2
 
 
-def test_a_state_that_was_taken_up_is_let_go(tmp_path, monkeypatch):
+def test_loaded_states_are_released(tmp_path, monkeypatch):
     class State(dict):
         """A dict that can be watched."""
 
@@ -181,7 +181,7 @@ def test_a_state_that_was_taken_up_is_let_go(tmp_path, monkeypatch):
     assert looked == [[None] * len(RUNS)]
 
 
-def test_one_network_that_does_not_fit_is_named(tmp_path, monkeypatch):
+def test_a_network_too_large_for_memory_is_named(tmp_path, monkeypatch):
     def none(self, number, **settings):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
@@ -191,7 +191,7 @@ def test_one_network_that_does_not_fit_is_named(tmp_path, monkeypatch):
     assert all((folder / "failure.txt").read_text() == f"{outcome}\n" for folder, outcome in outcomes.items())
 
 
-def test_what_cannot_be_compiled_trains_as_it_is_and_says_so(tmp_path, monkeypatch):
+def test_a_model_that_cannot_be_compiled_trains_with_a_note(tmp_path, monkeypatch):
     def broken(function, **settings):
         def call(*inputs):
             raise RuntimeError("no compiler here")
