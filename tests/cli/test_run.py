@@ -390,7 +390,7 @@ def test_ctrl_c_before_training_is_a_sentence(tmp_path, monkeypatch, what):
     result = run(*SMALL)
     assert isinstance(result.exception, SystemExit)
     assert result.exit_code == 130
-    assert result.stderr == "palmette: ended by Ctrl-C; what is on disk is whole\n"
+    assert result.stderr == "palmette: stopped by Ctrl-C; files on disk are complete\n"
     assert not (tmp_path / "runs").exists()
 
 

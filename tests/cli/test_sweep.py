@@ -320,8 +320,8 @@ def test_the_format_can_be_said_or_seen_from_the_name_of_the_file(runs):
         (["--at", ""], "as 0.5,0.1, got ''"),
         (["--baseline", "sap"], "which is 2 of them"),
         (["--baseline", "one-shot"], "which is none of them"),
-        (["--format", "parquet"], "say with -o FILE"),
-        (["-o", "table.xlsx"], "must end in one of .md, .csv, .tex, .parquet, or say --format, got 'table.xlsx'"),
+        (["--format", "parquet"], "give a file with -o FILE"),
+        (["-o", "table.xlsx"], "must end in one of .md, .csv, .tex, .parquet, or give --format, got 'table.xlsx'"),
     ],
 )
 def test_what_a_table_cannot_be_made_of_is_said_in_one_sentence(runs, flags, said):

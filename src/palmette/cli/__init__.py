@@ -1,4 +1,4 @@
-"""The command line. One file per command; torch is imported inside them, so that help is instant."""
+"""Command line: one file per command. Commands import torch when they run, so that help is instant."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from palmette.errors import PalmetteError
 
 
 class _Group(click.Group):
-    """Commands whose errors are one sentence and exit code 2, never a traceback."""
+    """Command group that prints expected errors as one sentence with exit code 2, without a traceback."""
 
     def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
-        except BrokenPipeError:  # whoever read the output has enough: click ends in silence
+        except BrokenPipeError:  # the reader closed the pipe: click exits silently
             raise
         except (Exception, KeyboardInterrupt) as error:
             if _is_interrupt(error):
-                click.echo("palmette: ended by Ctrl-C; what is on disk is whole", err=True)
+                click.echo("palmette: stopped by Ctrl-C; files on disk are complete", err=True)
                 sys.exit(130)
             if isinstance(error, PalmetteError | ValueError | TypeError | OSError | ImportError):
                 click.echo(f"palmette: {error}", err=True)
@@ -41,7 +41,7 @@ class _Group(click.Group):
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether it is Ctrl-C, or came of it: an import that is ended may say that a part of it is missing."""
+    """Whether an error is or was caused by Ctrl-C: an interrupted import may raise ImportError."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
@@ -50,7 +50,7 @@ def _is_interrupt(error: BaseException | None) -> bool:
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="palmette")
 def main() -> None:
-    """How far can a neural network be pruned? Measure it with the PQ Index, and prune it there."""
+    """How far can a neural network be pruned? Measure it with the PQ Index, and prune it."""
 
 
 for command in (run, show, measure, prune, data, axioms, sweep, table, report, paper, unpack, bench):

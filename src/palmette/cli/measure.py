@@ -1,4 +1,4 @@
-"""`palmette measure`: how compressible are these weights?"""
+"""`palmette measure`: how compressible are the weights in a file?"""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 import json
 import re
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ import click
 
 from palmette.cli.options import parameter_options
 from palmette.pruning.budgets import Sap
+from palmette.pruning.methods import SCOPES
 from palmette.reports.words import counted, measured, size
 
 if TYPE_CHECKING:
@@ -23,14 +25,14 @@ if TYPE_CHECKING:
     from palmette.checkpoints.compressibility import Compressibility, Measurement
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
-_FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, where names would not fit
+_FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, to make room for long names
 
 
 def pattern_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Which tensors of a file are weights: for all commands that read one."""
+    """Options for which tensors of a file are weights."""
     for name, text in (
-        ("--exclude", "Leave out the tensors of these names."),
-        ("--include", "Take the tensors of these names, as 'encoder.*.weight', whatever they look like."),
+        ("--exclude", "Leave out tensors with these names."),
+        ("--include", "Take only tensors with these names, such as 'encoder.*.weight', whatever their shape."),
     ):
         command = click.option(name, multiple=True, metavar="PATTERN", help=text)(command)
     return command
@@ -40,30 +42,28 @@ def pattern_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH")
 @parameter_options(*(f.name for f in Sap.parameters()))
 @pattern_options
-@click.option("--json", "as_json", is_flag=True, help="Print all of it for a program.")
-@click.option(
-    "--csv", "as_csv", is_flag=True, help="Print a line of figures for each layer, and one for the whole."
-)
+@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@click.option("--csv", "as_csv", is_flag=True, help="Print one line per layer and one for the whole as CSV.")
 @click.option(
     "--html",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write a page with all of it, which opens from disk and needs no network.",
+    help="Write the report as one HTML file.",
 )
 @click.option(
     "--memory",
     default="1GB",
     show_default=True,
     metavar="SIZE",
-    help="What the process may take, as 800MB or 2GB; a row of a weight has to fit.",
+    help="Memory limit, such as 800MB or 2GB; one row of a weight must fit.",
 )
-@click.option("--part", metavar="K/N", help="Measure part K of N alone, and write what was found with -o.")
+@click.option("--part", metavar="K/N", help="Measure part K of N only; needs -o.")
 @click.option(
     "-o",
     "--out",
     metavar="FILE.json",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="With --part, where to write; `palmette measure` of all these files puts them together.",
+    help="Result of --part; `palmette measure` of all these files merges them.",
 )
 def measure(
     paths: tuple[str, ...],
@@ -79,16 +79,16 @@ def measure(
 ) -> None:
     """How compressible are the weights in PATH?
 
-    PATH is a checkpoint, whose model's code is not needed: .safetensors, .pt, .pth, .th, .bin, .ckpt, .onnx,
-    .gguf, an index of shards or a folder of Transformers. Or plain numbers: .npy, .npz, .csv. `example` is a small
-    network that comes along. Files are read in parts, and may be larger than memory.
+    PATH is a checkpoint (.safetensors, .pt, .pth, .th, .bin, .ckpt, .onnx, .gguf, an index of shards or a folder
+    of Transformers) or plain numbers (.npy, .npz, .csv). The code of the model is not needed. `example` is a small
+    bundled network. Files are read in parts and may be larger than memory.
 
     \b
       palmette measure example
       palmette measure model.safetensors --exclude 'lm_head*'
       palmette measure folder --html report.html
 
-    A checkpoint may be measured in parts by several processes, and what these wrote put together:
+    Several processes can measure parts of a checkpoint, which are then merged:
 
     \b
       palmette measure folder --part 1/2 -o part1.json
@@ -100,26 +100,24 @@ def measure(
     from palmette.files import write_whole
 
     if as_json and as_csv:
-        raise ValueError("--json and --csv both print; give one of them")
+        raise ValueError("--json and --csv both print: give one of them")
     budget = Sap(**{name: value for name, value in parameters.items() if value is not None})
     file, *others = (EXAMPLE if path == "example" else Path(path) for path in paths)
     settings: Any = {"budget": budget, "include": include or None, "exclude": exclude, "memory": _bytes(memory)}
     if (part is None) != (out is None):
-        raise ValueError("--part K/N and -o FILE.json go together: which part to measure, and where to write it")
+        raise ValueError("--part K/N and -o FILE.json go together: the part to measure and the file to write")
     if out is not None and (out.suffix != ".json" or out.name.endswith(".index.json")):
-        raise ValueError(f"-o must name a .json file, so that it is known for a part later, got {str(out)!r}")
+        raise ValueError(f"-o must name a .json file, to be recognised as a part later, got {str(out)!r}")
     if all(f.suffix == ".json" and not f.name.endswith(".index.json") for f in (file, *others)):
         given = [n for n in (*parameters, "include", "exclude", "part") if was_given(n)]
         if given:
-            raise ValueError(f"parts were measured already; leave out --{given[0]}")
+            raise ValueError(f"parts are already measured: leave out --{given[0]}")
         report = merge_parts([file, *others], memory=_bytes(memory))
     elif others:
-        raise ValueError(f"one checkpoint at a time, or all parts of one (.json); got {len(paths)} paths")
+        raise ValueError(f"PATH must be one checkpoint, or all parts of one (.json), got {len(paths)} paths")
     elif part is not None and out is not None:
         if as_json or as_csv or html is not None:
-            raise ValueError(
-                "--part writes with -o alone; --json, --csv and --html come when parts are put together"
-            )
+            raise ValueError("--part writes only -o FILE.json: give --json, --csv or --html when merging parts")
         content = json.dumps(measure_part(file, *_fraction(part), **settings), allow_nan=False).encode()
         write_whole(out, content)
         click.echo(f"{out}: part {part} of {file.absolute().name}, {size(len(content))}")
@@ -142,13 +140,13 @@ def measure(
 
 
 def was_given(name: str) -> bool:
-    """Whether the flag is on the command line of the command that runs."""
+    """Whether the flag is on the command line of the running command."""
     source = click.get_current_context().get_parameter_source(name)
     return source is click.core.ParameterSource.COMMANDLINE
 
 
 def _bytes(text: str) -> int:
-    """A size as a person writes it.
+    """Parse a size.
 
     >>> _bytes("1GB"), _bytes("0.5 gb"), _bytes("800MB"), _bytes("2GiB")
     (1000000000, 500000000, 800000000, 2147483648)
@@ -176,7 +174,7 @@ def _csv(report: Compressibility) -> str:
 
 
 def _flat(measurement: Measurement) -> dict[str, Any]:
-    """One level of plain values: `sap_cut_neuron` and so on."""
+    """Measurement without nesting: `sap_cut_neuron` and so on."""
     row: dict[str, Any] = {}
     for key, value in vars(measurement).items():
         if isinstance(value, dict):
@@ -188,25 +186,33 @@ def _flat(measurement: Measurement) -> dict[str, Any]:
 
 def _show(report: Compressibility) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     from palmette.checkpoints.verdict import plain_numbers
 
     console = Console(highlight=False, markup=False, emoji=False)
-    budget = report.budget
     numbers = plain_numbers(report.layers)
-    head = f"{report.title}, PQ Index at p={budget.p:g}, q={budget.q:g}"
+    head = f"{report.title}, PQ Index at p={report.budget.p:g}, q={report.budget.q:g}"
     head += "" if numbers else "; SAP's next cut in three scopes"
-    console.print(printable(head, console), soft_wrap=True)
     shown = (*report.layers, *([report.whole] if len(report.layers) > 1 else []))
     ending = ".weight" if all(m.name.endswith(".weight") for m in report.layers) else ""
-    names = [printable(m.name.removesuffix(ending), console) for m in shown]
-    columns = _columns(shown, numbers)
-    gap = 2 if console.width >= 100 else 1
+    names = [m.name.removesuffix(ending) for m in shown]
+    console.print(printable(head, console), soft_wrap=True)
+    print_table(console, names, _columns(shown, numbers), gap=2 if console.width >= 100 else 1)
+    for text in (*report.verdict, *_sizes(report), *(f"Mind: {text}" for text in report.warnings)):
+        console.print(textwrap.fill(printable(text, console), min(console.width, 100)), soft_wrap=True)
+
+
+def print_table(console: Console, names: Sequence[str], columns: dict[str, list[str]], *, gap: int = 2) -> None:
+    """Print one row per name and an empty line; long names wrap after columns of `_FIRST_TO_GO` are left out.
+
+    The last of several rows is the total, in bold.
+    """
+    from rich.table import Table
 
     def room() -> int:
         return console.width - sum(gap + max(map(len, (head, *cells))) for head, cells in columns.items())
 
+    names = [printable(name, console) for name in names]
     for group in _FIRST_TO_GO:
         if max(map(len, names)) > room():
             columns = {heading: cells for heading, cells in columns.items() if heading not in group}
@@ -214,17 +220,15 @@ def _show(report: Compressibility) -> None:
     table.add_column("", overflow="fold")
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
-    for i, (m, name) in enumerate(zip(shown, names, strict=True)):
-        cells = [column[i] for column in columns.values()]
-        table.add_row(broken(name, room()), *cells, style="bold" if m is report.whole else "")
+    for i, name in enumerate(names):
+        style = "bold" if 0 < i == len(names) - 1 else ""
+        table.add_row(_broken(name, room()), *(column[i] for column in columns.values()), style=style)
     console.print(table)
     console.print()
-    for text in (*report.verdict, *_sizes(report), *(f"Mind: {text}" for text in report.warnings)):
-        console.print(textwrap.fill(printable(text, console), min(console.width, 100)), soft_wrap=True)
 
 
-def broken(name: str, width: int) -> str:
-    """A name in lines of at most `width`, broken at its dots where that can be."""
+def _broken(name: str, width: int) -> str:
+    """Break a name into lines of at most `width`, after dots where possible."""
     lines = [""]
     for part in name.replace(".", ".\n").split("\n"):
         if lines[-1] and len(lines[-1]) + len(part) > width:
@@ -234,7 +238,7 @@ def broken(name: str, width: int) -> str:
 
 
 def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]:
-    """What the table may show, by heading; plain numbers have no scopes and no neurons."""
+    """Cells by heading; plain numbers have no scopes and no neurons."""
     from palmette.checkpoints.verdict import scope_of_numbers
 
     columns = {
@@ -245,37 +249,31 @@ def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]
     }
     tail = {"tail": [measured(m.tail_mass) for m in rows]}
     if numbers:
-        cuts = [m.share_cut(scope_of_numbers(m)) for m in rows]
-        return columns | {"SAP cuts": [f"{cut:.1%}" for cut in cuts]} | tail
-    columns |= {scope: [f"{m.share_cut(scope):.1%}" for m in rows] for scope in ("neuron", "layer", "global")}
+        return columns | {"SAP cuts": [f"{m.share_cut(scope_of_numbers(m)):.1%}" for m in rows]} | tail
+    columns |= {scope: [f"{m.share_cut(scope):.1%}" for m in rows] for scope in SCOPES}
     columns |= {"dead": [f"{m.dead_neurons:,}" for m in rows]} | tail
-    return columns | {
-        "size": [size(m.bytes) for m in rows],
-        "after": [size(m.bytes_after["neuron"]) for m in rows],
-    }
+    after = [size(m.bytes_after["neuron"]) for m in rows]
+    return columns | {"size": [size(m.bytes) for m in rows], "after": after}
 
 
 def _sizes(report: Compressibility) -> list[str]:
     from palmette.checkpoints.verdict import plain_numbers
 
-    whole = report.whole
-    said = []
     if plain_numbers(report.layers):
         columns = [f"{column.name} ({column.why})" for column in report.left_out]
         return [f"Left out: {', '.join(columns[:4])}{', …' if len(columns) > 4 else ''}."] if columns else []
+    sentences = []
     if report.left_out:
-        kinds: dict[str, int] = {}
-        for tensor in report.left_out:
-            kinds[tensor.why] = kinds.get(tensor.why, 0) + 1
-        parts = ", ".join(f"{n} × {why}" for why, n in sorted(kinds.items(), key=lambda item: -item[1])[:4])
-        said.append(f"Left out: {counted(len(report.left_out), 'tensor')} ({parts}).")
-    after = sorted(whole.bytes_after.values())
-    smaller = size(after[0]) if size(after[0]) == size(after[-1]) else f"{size(after[0])} to {size(after[-1])}"
+        kinds = Counter(tensor.why for tensor in report.left_out)
+        parts = ", ".join(f"{n} × {why}" for why, n in kinds.most_common(4))
+        sentences.append(f"Left out: {counted(len(report.left_out), 'tensor')} ({parts}).")
+    whole, after = report.whole, sorted(report.whole.bytes_after.values())
+    smaller = " to ".join(dict.fromkeys((size(after[0]), size(after[-1]))))
     if after[-1] < whole.bytes:
-        said.append(f"Size: {size(whole.bytes)}, after that step {smaller} with zeros packed away.")
-    return said
+        sentences.append(f"Size: {size(whole.bytes)}, after that cut {smaller} with zeros packed.")
+    return sentences
 
 
 def printable(text: str, console: Console) -> str:
-    """Text with escapes for what cannot be shown."""
+    """Escape what the console cannot show."""
     return repr(text)[1:-1].encode(console.encoding, "backslashreplace").decode(console.encoding)

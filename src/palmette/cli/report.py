@@ -1,4 +1,4 @@
-"""`palmette report`: records -> one HTML page."""
+"""`palmette report`: one HTML page from the records of runs."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     show_default=True,
     help="The file to write.",
 )
-@click.option("--title", default="", help="Of the page; the models and data sets by default.")
+@click.option("--title", default="", help="Title of the page. [default: model and data set]")
 def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
-    """Make one HTML page of the runs in the folders RUNS, at any depth.
+    """Write one HTML page about the runs in the folders RUNS, at any depth.
 
-    It has charts over rounds, the trade-off, layers, p–q maps, phases, settings and a verdict. It opens from disk
-    and needs no network. A run that is damaged, or has no finished round, is named on the page and left out. One
-    run in two of the folders is refused, since it would count twice.
+    It has a verdict, charts over rounds, the trade-off, phases, layers, p–q maps and settings. It opens from disk
+    and needs no network. Runs that are damaged or have no finished round are named on the page and left out. A run
+    in two of the folders is refused, because it would count twice.
     """
     from palmette.files import write_whole
     from palmette.reports.html.page import page
@@ -41,7 +41,7 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"-o must be an HTML file, such as report.html, got {str(out)!r}")
     found, left_out = whole_runs(folders)
-    runs, notices = list(found.values()), [*left_out, *_alike(found)]
+    runs, notices = list(found.values()), [*left_out, *_same_settings(found)]
     content = page(runs, title=title, notices=notices).encode()
     write_whole(out, content)
     for sentence in notices:
@@ -49,8 +49,8 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     click.echo(f"{out}: {counted(len(runs), 'run')}, {size(len(content))}")
 
 
-def _alike(runs: Mapping[Path, Run]) -> list[str]:
-    """Sentences that say which runs of `prune_and_retrain` count as seeds of one another."""
+def _same_settings(runs: Mapping[Path, Run]) -> list[str]:
+    """One sentence per group of `prune_and_retrain` runs that count as seeds of one method."""
     from palmette.studies.experiment import OWN_DATA
 
     groups: dict[Experiment, dict[int, Path]] = {}
@@ -58,7 +58,7 @@ def _alike(runs: Mapping[Path, Run]) -> list[str]:
         if experiment.data == OWN_DATA:
             groups.setdefault(replace(experiment, seed=0), {}).setdefault(experiment.seed, path)
     return [
-        f"{', '.join(repr(str(path)) for path in seeds.values())} have the same settings: they count as so many "
+        f"{', '.join(repr(str(path)) for path in seeds.values())} have the same settings: they count as "
         "seeds of one method"
         for seeds in groups.values()
         if len(seeds) > 1

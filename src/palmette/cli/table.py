@@ -1,4 +1,4 @@
-"""`palmette table`: runs compared, for a page, a paper or a program."""
+"""`palmette table`: compare the methods of runs as Markdown, LaTeX, CSV or Parquet."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ FORMATS = {"markdown": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parqu
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUNS...", type=click.Path(path_type=Path))
-@click.option("--baseline", metavar="METHOD", help="Take differences to it, in pairs of runs that share a seed.")
-@click.option("--at", metavar="DENSITY,…", help="Compare at these densities, as 0.5,0.1. [default: every round]")
+@click.option("--baseline", metavar="METHOD", help="Show differences from it, paired by seed.")
+@click.option("--at", metavar="DENSITY,…", help="Compare at densities such as 0.5,0.1. [default: every round]")
 @click.option(
     "--format",
     "kind",
     type=click.Choice(list(FORMATS)),
-    help="[default: what the end of FILE says, else markdown]",
+    help="[default: by the suffix of FILE, else markdown]",
 )
-@click.option("-o", "--out", "output", metavar="FILE", type=click.Path(path_type=Path), help="Write it there.")
+@click.option("-o", "--out", "output", metavar="FILE", type=click.Path(path_type=Path), help="File to write.")
 def table(
     runs: tuple[Path, ...], baseline: str | None, at: str | None, kind: str | None, output: Path | None
 ) -> None:
     """Compare the methods of all runs in the folders RUNS.
 
-    Each has the mean, the standard deviation and the number of its runs. With --at they are compared at equal
-    density, interpolated between rounds: a fair comparison of methods that cut at different rates. With --baseline
-    each is set against another method in pairs of equal seed, data, model, scope and training, with a 95 %
-    confidence interval of the mean difference.
+    Each method has the mean, the standard deviation and the number of its runs. With --at methods are compared at
+    equal density, interpolated between rounds: fair to methods that cut at different rates. With --baseline each
+    is compared with another method, paired by seed, data, model, scope and training, with a 95 % confidence
+    interval of the mean difference.
 
     \b
       palmette table runs
       palmette table runs --at 0.5,0.2,0.1 --baseline lottery-ticket
       palmette table runs other/runs --at 0.1 -o table.tex
 
-    A run that is damaged, or has no finished round, is named and left out.
-    METHOD is sap, lottery-ticket or one-shot, or a name as the table has it. Markdown and LaTeX are in percent;
+    Runs that are damaged or have no finished round are named and left out.
+    METHOD is sap, lottery-ticket or one-shot, or a name from the table. Markdown and LaTeX are in percent;
     CSV and Parquet have fractions in full precision.
     """
     from palmette.files import write_whole
@@ -51,10 +51,10 @@ def table(
 
     if kind is None and output is not None and output.suffix not in FORMATS.values():
         ends = ", ".join(FORMATS.values())
-        raise ValueError(f"-o must end in one of {ends}, or say --format, got {str(output)!r}")
+        raise ValueError(f"-o must end in one of {ends}, or give --format, got {str(output)!r}")
     kind = kind or next((k for k, end in FORMATS.items() if output and output.suffix == end), "markdown")
     if kind == "parquet" and output is None:
-        raise ValueError("--format parquet is no text: say with -o FILE where it goes")
+        raise ValueError("--format parquet is not text: give a file with -o FILE")
     found = read(runs, say=lambda text: click.echo(f"palmette: {text}", err=True))
     frame = compare(found, at=None if at is None else densities(at), baseline=baseline)
     content = written(frame, kind)
@@ -66,7 +66,7 @@ def table(
 
 
 def densities(text: str) -> list[float]:
-    """Densities as written on the command line.
+    """Parse the densities of --at.
 
     >>> densities("0.5, 0.1")
     [0.5, 0.1]
@@ -83,7 +83,7 @@ def densities(text: str) -> list[float]:
 
 
 def written(frame: pd.DataFrame, kind: str) -> bytes:
-    """The frame of `compare` in one of `FORMATS`."""
+    """Encode the frame of `compare` in one of `FORMATS`."""
     from palmette.reports.comparison import as_latex, as_markdown
 
     if kind == "parquet":

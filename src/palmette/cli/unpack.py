@@ -1,4 +1,4 @@
-"""`palmette unpack`: a packed file -> a plain one."""
+"""`palmette unpack`: write a packed file as plain safetensors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from palmette.reports.words import counted, size
 def unpack(path: Path, out: Path) -> None:
     """Write the packed file IN as a plain safetensors file.
 
-    IN was made by pm.save; any program reads what is written. Every value is the same, bit for bit. A tensor that
-    has two names is written under both.
+    IN was written by pm.save. The values are the same, bit for bit. A tensor with two names is written under both.
     """
     from palmette.compression.packing import load
     from palmette.files import write_safetensors
@@ -26,9 +25,9 @@ def unpack(path: Path, out: Path) -> None:
     state, before = load(path), path.stat().st_size
     seen: set[int] = set()
     for name, tensor in state.items():
-        if id(tensor) in seen:  # safetensors files have no tensors that share memory
+        if id(tensor) in seen:  # safetensors files cannot hold tensors that share memory
             state[name] = tensor.clone()
         seen.add(id(tensor))
-    write_safetensors(out, state, {"format": "pt"})  # Transformers asks for this
+    write_safetensors(out, state, {"format": "pt"})  # required by Transformers
     after = out.stat().st_size
     click.echo(f"{out}: {counted(len(state), 'tensor')}, {size(after)}; packed {size(before)}")
