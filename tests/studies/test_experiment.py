@@ -52,6 +52,15 @@ def test_folders_of_version_1_keep_their_names(given, name):
     assert Experiment(**given).id != name
 
 
+def test_a_run_is_looked_for_where_version_1_left_it(tmp_path):
+    experiment = Experiment()
+    assert experiment.folder_in(tmp_path) == tmp_path / experiment.id
+    (tmp_path / "digits-mlp-sap-p0.5-q1-s0-44136fa3").mkdir()
+    assert experiment.folder_in(tmp_path) == tmp_path / "digits-mlp-sap-p0.5-q1-s0-44136fa3"
+    (tmp_path / experiment.id).mkdir()
+    assert experiment.folder_in(tmp_path) == tmp_path / experiment.id
+
+
 def test_a_method_that_version_1_did_not_have_had_no_id_then():
     assert Experiment(method="tail-mass").id_of_version_1 is None
     assert Experiment(saliency="input-weighted").id_of_version_1 is None

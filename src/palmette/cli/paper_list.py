@@ -96,7 +96,7 @@ def list_figures(figures: Sequence[PaperFigure], scaling: Scaling, out: Path, cl
                 entries.append(ListEntry(figure, (), 0.0))
             for one in scaling.variants([figure]):
                 planned = scaling.experiments(one)
-                found = {e: everyone.get(e) or standing_or_damage(RunDir(out / e.id), e) for e in planned}
+                found = {e: everyone.get(e) or standing_or_damage(RunDir(e.folder_in(out)), e) for e in planned}
                 everyone |= found
                 entries.append(ListEntry(one, tuple(found.values()), clock.seconds(found.values())))
         together = PaperFigure("all", "table", said="each run once")

@@ -142,7 +142,7 @@ class Command:
         from palmette.studies.folder import RunDir
         from palmette.studies.status import standing_or_damage
 
-        return [standing_or_damage(RunDir(self.out / e.id), e) for e in self.planned]
+        return [standing_or_damage(RunDir(e.folder_in(self.out)), e) for e in self.planned]
 
     def timed(self, fleet: Sequence[Experiment]) -> int:
         """How many networks of a fleet are trained a little to learn what it costs."""
@@ -217,7 +217,7 @@ class Command:
                 if self.signal:
                     break
                 yield run_together(
-                    {self.out / e.id: e for e in fleet},
+                    {e.folder_in(self.out): e for e in fleet},
                     images=self.images,
                     data_folder=self.data_dir,
                     device=self.device if workers is None else workers.device,
@@ -277,10 +277,10 @@ class Command:
 
         states = {s.experiment.id: s.state for s in self.standings()}
         named = [(n, e) for n, e in zip(self.names(), self.planned, strict=True) if states[e.id] == "finished"]
-        runs: list[Run] = [(e, RunDir(self.out / e.id).records()) for _, e in named]
+        runs: list[Run] = [(e, RunDir(e.folder_in(self.out)).records()) for _, e in named]
         rows = summary(runs, names=[name for name, _ in named])
         files = self.files(rows, runs)
-        folders = [run for e in self.planned if (run := RunDir(self.out / e.id)).path.is_dir()]
+        folders = [run for e in self.planned if (run := RunDir(e.folder_in(self.out))).path.is_dir()]
         kept = sum(run.size() for run in folders)
         if not live:
             problems = {name: why_not(name, why) for name, why in self.problems.items()}

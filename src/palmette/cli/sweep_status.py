@@ -86,7 +86,7 @@ def _found(file: Path, out: Path) -> list[tuple[RunDir, Standing]]:
     if not file.exists():
         raise FileNotFoundError(f"neither a grid nor a folder of runs at {str(file)!r}")
     if not file.is_dir():
-        return [(run := RunDir(out / e.id), standing_or_damage(run, e)) for e in read(file)]
+        return [(run := RunDir(e.folder_in(out)), standing_or_damage(run, e)) for e in read(file)]
     found = []
     for run in find_runs(file):
         try:

@@ -71,14 +71,14 @@ class Watch(Observer):
         )
 
     def _owner(self, experiment: Experiment) -> str:
-        return RunDir(self.command.out / experiment.id).owner() or "another process"
+        return RunDir(experiment.folder_in(self.command.out)).owner() or "another process"
 
     def _events_of(self, experiment: Experiment) -> None:
         """All records so far go to TensorBoard."""
         if self.command.tensorboard and experiment.id not in self.events:
             from palmette.integrations.tensorboard import Events
 
-            self.events[experiment.id] = Events(RunDir(self.command.out / experiment.id))
+            self.events[experiment.id] = Events(RunDir(experiment.folder_in(self.command.out)))
 
     def interrupts(self) -> bool:
         """Whether the command is to end."""

@@ -214,6 +214,11 @@ class RunSpec:
         """The id that the run had when ids were made of the differences; None if it could not be run then."""
         return version1.id_of(self.settings(), self._prefix())
 
+    def folder_in(self, out: str | Path) -> Path:
+        """The folder of the run in `out`: named by its id, or as version 1 named it where that folder is there."""
+        new, old = Path(out) / self.id, self.id_of_version_1
+        return Path(out) / old if old and not new.exists() and (Path(out) / old).exists() else new
+
     def _prefix(self) -> str:
         known = METHODS.get(self.method)
         shown = [f for f in known.budget.parameters() if f.metadata["short"]] if known else []

@@ -173,9 +173,9 @@ def run(
     ['1 round is done', '1 round is done']
     """
     planned = list(dict.fromkeys(experiments))
-    work = [{Path(folder) / e.id: e for e in fleet} for fleet in fleets(planned)]
+    work = [{e.folder_in(folder): e for e in fleet} for fleet in fleets(planned)]
     found = engine(work, data_folder=data_folder, device=device, size=size, observer=observer or Observer())
-    return {Path(folder) / e.id: found[Path(folder) / e.id] for e in planned}
+    return {e.folder_in(folder): found[e.folder_in(folder)] for e in planned}
 
 
 def _base(grid: Mapping[str, Any]) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def in_folder(figure: PaperFigure, planned: Sequence[Experiment], folder: Path) 
     runs: list[Run] = []
     for experiment in planned:
         with suppress(RunDamaged):  # already reported by the sweep
-            if records := records_of(RunDir(folder / experiment.id)):
+            if records := records_of(RunDir(experiment.folder_in(folder))):
                 runs.append((experiment, records))
     return FigureRuns(figure, tuple(runs), tuple(planned))
 
