@@ -9,8 +9,7 @@ from torch.nn.utils import prune as torch_prune
 
 import palmette as pm
 from benchmarks.meters import Figure, extra_bytes, ms, seconds
-from palmette.measures.rows import Rows
-from palmette.pruning.selection import threshold
+from palmette.pruning.sources.memory import Memory
 
 CUT = 0.2
 
@@ -38,7 +37,7 @@ def global_cut() -> list[Figure]:
     generator = torch.Generator().manual_seed(0)
     weights = {f"w{i}": torch.randn(size, generator=generator) for i in range(tensors)}
     cut = int(CUT * tensors * size)
-    rows = Rows(tuple(w[None] for w in weights.values()), (None,) * tensors)
+    rows = Memory(tuple(w[None] for w in weights.values()), (None,) * tensors)
 
     def partition() -> float:
         magnitudes = np.abs(np.concatenate([w.numpy() for w in weights.values()]))
@@ -56,9 +55,9 @@ def global_cut() -> list[Figure]:
         torch_prune.global_unstructured([(m, "weight") for m in layers], torch_prune.L1Unstructured, amount=cut)
         return layers
 
-    assert threshold(rows, cut) == partition(), "not the same threshold"
+    assert rows.threshold(cut) == partition(), "not the same threshold"
     assert ours().kept == tensors * size - cut, "not the exact count"
-    found, numpy_time = seconds(lambda: threshold(rows, cut)), seconds(partition)
+    found, numpy_time = seconds(lambda: rows.threshold(cut)), seconds(partition)
     whole, torch_time = seconds(ours), seconds(theirs, 2)
     weight_bytes = 4 * tensors * size
     memory, torch_memory = extra_bytes(ours) / weight_bytes, extra_bytes(theirs) / weight_bytes

@@ -12,8 +12,7 @@ from torch.nn.utils import prune as torch_prune
 import palmette as pm
 from benchmarks.meters import Figure, device_seconds, extra_bytes, ms, seconds
 from palmette.measures import cuda_sums as fused
-from palmette.measures.rows import Rows
-from palmette.pruning.selection import select, threshold
+from palmette.pruning.sources.memory import Memory
 
 SIZE = 2**30
 CUT = SIZE // 5
@@ -58,10 +57,10 @@ def global_threshold(bandwidth: float) -> list[Figure]:
     figures = []
     for dtype in (torch.float32, torch.bfloat16):
         weights = _weights(dtype)
-        row = Rows.of(weights[None])
+        row = Memory.of(weights[None])
         nbytes = weights.numel() * weights.element_size()
-        _check(weights, threshold(row, CUT), select(row, torch.tensor([CUT]))[0])
-        find, cut = partial(threshold, row, CUT), partial(select, row, torch.tensor([CUT]))
+        _check(weights, row.threshold(CUT), row.select(torch.tensor([CUT]))[0])
+        find, cut = partial(row.threshold, CUT), partial(row.select, torch.tensor([CUT]))
         time, memory, with_mask = seconds(find, 10), extra_bytes(find), seconds(cut, 10)
         figures += [
             Figure(

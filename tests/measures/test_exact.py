@@ -6,8 +6,8 @@ import torch
 from palmette.measures.exact import ExactSums, bits_above, exact_power_sums, powers
 from palmette.measures.pq import power_sums
 from palmette.measures.rows import Rows
-from palmette.pruning import budgets
 from palmette.pruning.budgets import Sap
+from palmette.pruning.sources.memory import Memory
 
 
 @pytest.mark.parametrize("spread", [0, 20, 200])
@@ -51,7 +51,7 @@ def orders_that_change_a_count():
     torch.manual_seed(0)
     row = torch.randn(50_000).abs_()
     orders = [row, *(row[torch.randperm(len(row))] for _ in range(4))]
-    d, r = len(row), float(Sap()._count(Rows.of(row[None]), power_sums(Rows.of(row[None]), p=0.5, q=1.0))[0])
+    d, r = len(row), float(Sap().plan(Memory.of(row[None])).retained)
     eps = torch.finfo(torch.float64).eps
     changed = 0
     for step in range(-8, 9):  # just below a whole number, where rounding up to it ends
@@ -62,5 +62,5 @@ def orders_that_change_a_count():
 
 def test_a_count_does_not_depend_on_the_order_in_which_weights_are_added(monkeypatch):
     assert orders_that_change_a_count() == 0
-    monkeypatch.setattr(budgets, "_roundings", lambda rows: -8.0)  # nothing is in doubt, and sums round as they do
+    monkeypatch.setattr(Memory, "rounding", -8.0)  # nothing is in doubt, and sums round as they do
     assert orders_that_change_a_count() > 0

@@ -7,8 +7,8 @@ import palmette as pm
 from palmette.measures import cuda_sums as fused
 from palmette.measures.pq import power_sums
 from palmette.measures.rows import Rows
-from palmette.pruning.selection import select, threshold
 from palmette.pruning.sources import cuda as fused_selection
+from palmette.pruning.sources.memory import Memory
 
 pytestmark = [
     pytest.mark.gpu,
@@ -90,7 +90,7 @@ def test_the_same_entries_remain_as_on_the_cpu(dtype, masked, kind, share):
     def remaining(device):
         parts = w.to(device)[None].split((1_000_001, 0, 2_000_016), 1)
         marks = (None,) * 3 if kept is None else kept.to(device)[None].split((1_000_001, 0, 2_000_016), 1)
-        return torch.cat(select(Rows(tuple(parts), tuple(marks)), cut.to(device)), 1).cpu()
+        return torch.cat(Memory(tuple(parts), tuple(marks)).select(cut.to(device)), 1).cpu()
 
     assert torch.equal(remaining("cuda"), remaining("cpu"))
 
@@ -99,7 +99,7 @@ def test_the_kernels_are_used_where_they_can_be():
     row = Rows.of(torch.randn(1, 10, device="cuda"))
     assert fused.usable(row.segments[0])
     assert fused_selection.usable(row)
-    assert threshold(Rows.of(torch.tensor([[3.0, -1.0, 2.0]], device="cuda")), 2) == 2.0
+    assert Memory.of(torch.tensor([[3.0, -1.0, 2.0]], device="cuda")).threshold(2) == 2.0
 
 
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])

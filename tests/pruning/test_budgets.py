@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import palmette as pm
-from palmette.measures.rows import Rows
 from palmette.pruning.counting import share
+from palmette.pruning.sources.memory import Memory
 
 BUDGETS = [
     pm.Sap(),
@@ -228,7 +228,7 @@ def test_an_empty_an_all_zero_and_a_broken_row_lose_nothing(budget):
     rows = torch.tensor([[0.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0, 4.0], [float("nan"), 1.0, 2.0, 3.0]])
     kept = torch.tensor([[True] * 4, [False] * 4, [True] * 4])
     assert budget(rows, kept).tolist() == [0, 0, 0]
-    plan = budget.plan(Rows.of(rows, kept))
+    plan = budget.plan(Memory.of(rows, kept))
     assert bool(plan.index.isnan().all())
 
 
@@ -247,7 +247,7 @@ def test_a_row_in_segments_counts_as_one(budget):
     torch.manual_seed(0)
     whole, kept = torch.randn(7, 60), torch.rand(7, 60) < 0.8
     cuts = [10, 20, 30]
-    split = Rows(whole.split(cuts, 1), (kept[:, :10], kept[:, 10:30], kept[:, 30:]))
+    split = Memory(whole.split(cuts, 1), (kept[:, :10], kept[:, 10:30], kept[:, 30:]))
     assert budget.plan(split).cut.tolist() == budget(whole, kept).tolist()
 
 

@@ -11,8 +11,7 @@ from palmette.pruning.weights import Weight, tensors_of
 
 
 def groups(weights, scope, kept=None):
-    kept = dict.fromkeys(weights) if kept is None else kept
-    return groups_of(weights, tensors_of(weights), kept, scope)
+    return groups_of(weights, tensors_of(weights), kept or {}, scope)
 
 
 TWO_LAYERS = {"a": Weight(torch.randn(3, 4)), "b": Weight(torch.randn(5, 2, 2, 2))}

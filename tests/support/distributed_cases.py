@@ -31,7 +31,7 @@ from palmette.errors import NotFinite, ParameterGone
 from palmette.pruning.budgets import FixedRatio, Sap, TailMass
 from palmette.pruning.methods import SCOPES
 from palmette.pruning.pruner import Pruner, prune
-from palmette.pruning.sources.dtensor import indices_of
+from palmette.pruning.sources.sharding import indices_of
 from palmette.pruning.weights import Weight, prunable
 
 CASES = {}

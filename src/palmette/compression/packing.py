@@ -21,9 +21,10 @@ from torch import Tensor, nn
 from palmette.compression.elias_fano import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
 from palmette.errors import PackedDamaged, reason_of
 from palmette.files import write_safetensors
+from palmette.measures.rows import INTEGER
 from palmette.pruning.masks import check_match
-from palmette.pruning.sources.dtensor import check_whole
-from palmette.pruning.weights import INTEGER, is_torch_pruned, uncompiled
+from palmette.pruning.sources.sharding import check_whole
+from palmette.pruning.weights import is_torch_pruned, uncompiled
 
 _FORMAT = "palmette-packed-1"
 _SECOND_TENSOR = 160

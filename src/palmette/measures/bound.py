@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from fractions import Fraction
-from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from palmette.measures.exact import powers
+from palmette.measures.exact import ExactSums, bits_above, powers, whole
 from palmette.measures.parameters import check_eta, check_mass_power, check_pq, is_number
-from palmette.measures.rows import as_tensor, in_the_kind_of
+from palmette.measures.rows import Rows, as_tensor, in_the_kind_of
+from palmette.measures.tail import mass_scale, share, tail_count
 
 
 def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float = 0.0) -> Any:
@@ -75,10 +73,17 @@ def eta_of_cut(w: Any, r: int, p: float) -> float:
     Diao et al. 2023, Theorem 2.
     """
     check_mass_power(p)
-    mass = _mass(w, float(p))
-    if not (is_number(r, whole=True) and 0 <= r <= mass.numel()):
-        raise ValueError(f"r must be a whole number from 0 to the {mass.numel()} entries of w, got r={r!r}")
-    return _tail_share(mass, mass.numel() - int(r))
+    ordered = _magnitudes(w).sort().values
+    if not (is_number(r, whole=True) and 0 <= r <= len(ordered)):
+        raise ValueError(f"r must be a whole number from 0 to the {len(ordered)} entries of w, got r={r!r}")
+    if not bool(ordered.any()):
+        return math.nan
+    mass = powers(ordered / mass_scale(ordered[-1]), float(p)).cpu()
+    sums = ExactSums(bits_above(mass[-1:].expand(2)))
+    gone = len(mass) - int(r)
+    for i, part in enumerate((mass[:gone], mass)):
+        sums.add(slice(i, i + 1), part[None].clone())
+    return share(whole(sums.digits[:, 0]), whole(sums.digits[:, 1]))
 
 
 def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
@@ -99,28 +104,8 @@ def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
     """
     check_mass_power(p)
     check_eta(eta)
-    mass = _mass(w, float(p))
-    return mass.numel() - droppable(mass.cumsum(0), mass, float(eta))
-
-
-def droppable(tails: Tensor, mass: Tensor, eta: float) -> int:
-    """How many of the ascending `mass` may go: the longest tail that weighs at most `eta` times its head.
-
-    Args:
-        mass: ascending.
-        tails: its cumulative sum.
-        eta: the share of the head that the tail may weigh.
-    """
-    if eta == 0:
-        return int((tails == 0).sum())
-    heads = mass.flip(0).cumsum(0).flip(0)[1:]  # summed from the largest: nothing is subtracted
-    shares = tails / torch.cat([heads, heads.new_zeros(1)])[: len(tails)]
-    # A sum of n terms is off by n roundings at most. What that leaves open is settled by exact sums.
-    slack = 4 * len(mass) * torch.finfo(torch.float64).eps
-    surely = int(((shares <= eta * (1 - slack)) | (tails == 0)).sum())
-    perhaps = int(((shares <= eta * (1 + slack)) | (tails == 0)).sum())
-    open_cuts = range(surely + 1, perhaps + 1)
-    return surely + bisect_left(open_cuts, True, key=lambda cut: _tail_share(mass, cut) > eta)
+    rows = Rows.of(_magnitudes(w)[None])
+    return rows.width - int(tail_count(rows, p=float(p), eta=float(eta)))
 
 
 def _fit_together(*shapes: torch.Size) -> bool:
@@ -131,32 +116,8 @@ def _fit_together(*shapes: torch.Size) -> bool:
     return True
 
 
-def _mass(w: Any, p: float) -> Tensor:
+def _magnitudes(w: Any) -> Tensor:
     x = as_tensor(w, "w").reshape(-1).to(torch.float64).abs()
     if not bool(x.isfinite().all()):
         raise ValueError(f"w must be finite, got {int((~x.isfinite()).sum())} entries that are NaN or infinite")
-    return ordered_mass(x, p)
-
-
-def ordered_mass(magnitudes: Tensor, p: float) -> Tensor:
-    """The p-th powers of a vector of float64 `magnitudes`, ascending, in a unit in which none overflows."""
-    if len(magnitudes) == 0 or not bool(magnitudes.any()):
-        return magnitudes
-    ordered = magnitudes.sort().values
-    # A power of two: at p = 1 the masses of whole numbers stay exact, and so does a tie between them.
-    excess = (torch.frexp(ordered[-1]).exponent - 900).clamp_min(0)
-    return powers(ordered / torch.ldexp(torch.ones_like(ordered[-1]), excess), p)
-
-
-def _tail_share(mass: Tensor, cut: int) -> float:
-    """What the first `cut` of `mass` weigh as a share of the others: one rounding, at the very end."""
-    tail, head = _exact_sum(mass[:cut]), _exact_sum(mass[cut:])
-    if head:
-        return float(tail / head)
-    return math.inf if tail else math.nan
-
-
-def _exact_sum(mass: Tensor) -> Fraction:
-    values = mass.cpu().numpy()
-    total = math.fsum(values)
-    return Fraction(total) + Fraction(math.fsum(chain(values, [-total])))  # and its rounding error
+    return x

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from palmette.measures.pq import PowerSums
-from palmette.measures.rows import Rows
+from palmette.measures.rows import Summable, Tiles
 
 _DIGIT = 31
 _FIRST = 16  # bits of the first digit: room for 2^47 terms
@@ -38,22 +38,30 @@ def bits_above(largest: Tensor) -> Tensor:
     return torch.frexp(largest.cpu()).exponent.to(torch.int64).clamp(-1000, 1023)
 
 
-def digits_of(terms: Tensor, top: Tensor) -> Iterator[Tensor]:
+def digit_unit(top: Tensor) -> Tensor:
+    """The float64 factors that bring terms below ``2 ** top`` to where `digits_of` cuts off their first digit."""
+    return torch.from_numpy(np.ldexp(1.0, (_FIRST - top).clamp_max(1023).numpy()))
+
+
+def digits_of(terms: Tensor, unit: Tensor) -> Iterator[Tensor]:
     """The digits of float64 `terms`, the most significant first, int64; as many as it takes for all of them.
 
     Args:
-        terms: below ``2 ** top``, one row for each entry of `top`. Written over.
-        top: int64.
+        terms: written over.
+        unit: `digit_unit` of each term's row, in a shape that broadcasts to the terms.
     """
-    unit = torch.from_numpy(np.ldexp(1.0, (_FIRST - top).clamp_max(1023).numpy())).to(terms.device)
-    terms *= unit[:, None]
+    terms *= unit.clamp_min(1.0)
+    unit = unit.clamp_max(1.0)  # multiplied by less than 1, a small term would underflow: only its digits are
     while True:
-        whole = terms.floor()
+        plain = bool((unit == 1.0).all())
+        whole = terms.floor() if plain else (terms * unit).floor()
         yield whole.to(torch.int64)
-        terms -= whole
+        terms -= whole if plain else whole / unit
         if not bool(terms.any()):
             return
-        terms *= 2.0**_DIGIT
+        next_unit = (unit * 2.0**_DIGIT).clamp_max(1.0)
+        terms *= 2.0**_DIGIT if plain else unit * 2.0**_DIGIT / next_unit
+        unit = next_unit
 
 
 class ExactSums:
@@ -61,6 +69,7 @@ class ExactSums:
 
     Args:
         top: int64, powers of two above the largest term of each row.
+        digits: of the sums so far, see `digits_of`; zero by default.
 
     >>> sums = ExactSums(bits_above(torch.tensor([1e16])))
     >>> sums.add(slice(0, 1), torch.tensor([[1.0, 1e16, 1.0]], dtype=torch.float64))
@@ -68,13 +77,14 @@ class ExactSums:
     '10000000000000002'
     """
 
-    def __init__(self, top: Tensor) -> None:
+    def __init__(self, top: Tensor, digits: Tensor | None = None) -> None:
         self.top = top
-        self.digits = torch.zeros(1, len(top), dtype=torch.int64)
+        self.digits = torch.zeros(1, len(top), dtype=torch.int64) if digits is None else digits
 
     def add(self, chosen: slice | Tensor, terms: Tensor) -> None:
         """Add the terms of some rows; they are written over."""
-        found = torch.stack([digit.sum(1) for digit in digits_of(terms, self.top[chosen])]).cpu()
+        unit = digit_unit(self.top[chosen])[:, None].to(terms.device)
+        found = torch.stack([digit.sum(1) for digit in digits_of(terms, unit)]).cpu()
         self.digits = padded(self.digits, len(found))
         part = self.digits[:, chosen]
         part[: len(found)] += found
@@ -115,41 +125,26 @@ def whole(digits: Tensor) -> int:
     return number
 
 
-class ExactPowerSums:
-    """The two power sums of each row, without rounding; see `PowerSums`.
-
-    Args:
-        largest: the largest magnitude of each row, float64.
-        p, q: the powers.
-        wide: whether there are float64 among the values, whose powers may overflow.
-    """
-
-    def __init__(self, largest: Tensor, *, p: float, q: float, wide: bool) -> None:
-        self.p, self.q, self._scaled = p, q, q > 2 or wide
-        # So that no power overflows; else the magnitudes as they are.
-        self.scale = largest.where((largest > 0) & self._scaled, 1.0)
-        self.p_sums, self.q_sums = (ExactSums(bits_above(powers(largest / self.scale, power))) for power in (p, q))
-
-    def add(self, chosen: slice | Tensor, tile: Tensor) -> None:
-        """Add the float64 magnitudes of some rows; they are written over."""
-        if self._scaled:
-            tile /= self.scale[chosen].to(tile.device)[:, None]
-        self.q_sums.add(chosen, powers(tile.clone(), self.q))
-        self.p_sums.add(chosen, powers(tile, self.p))
-
-    def value(self, d: Tensor) -> PowerSums:
-        """As float64, with the number of entries that count."""
-        return PowerSums(d, self.scale, self.p_sums.value(), self.q_sums.value(), self.p, self.q)
-
-
-def exact_power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
+def exact_power_sums(rows: Summable, *, p: float, q: float) -> PowerSums:
     """`power_sums` that are the same in any order; it takes several times as long.
 
+    >>> from palmette.measures.rows import Rows
     >>> exact_power_sums(Rows.of(torch.tensor([[4.0, 9.0]])), p=0.5, q=1).p_sum
     tensor([5.], dtype=torch.float64)
     """
-    wide = any(s.dtype == torch.float64 for s in rows.segments)
-    sums = ExactPowerSums(rows.largest(), p=p, q=q, wide=wide)
-    for chosen, tile in rows.tiles():
-        sums.add(chosen, tile)
-    return sums.value(rows.counts())
+    largest, scaled = rows.largest(), q > 2 or rows.dtype == torch.float64
+    # Divide by the largest magnitude where a power could overflow; otherwise use the magnitudes as they are.
+    scale = largest.where((largest > 0) & scaled, 1.0)
+    tops = [bits_above(powers(largest / scale, power)) for power in (p, q)]
+
+    def summed(tiles: Tiles) -> list[Tensor]:
+        p_sums, q_sums = map(ExactSums, tops)
+        for chosen, tile in tiles:
+            if scaled:
+                tile /= scale[chosen].to(tile.device)[:, None]
+            q_sums.add(chosen, powers(tile.clone(), q))
+            p_sums.add(chosen, powers(tile, p))
+        return [p_sums.digits, q_sums.digits]
+
+    p_sum, q_sum = (ExactSums(top, digits).value() for top, digits in zip(tops, rows.totals(summed), strict=True))
+    return PowerSums(rows.counts(), scale, p_sum, q_sum, p, q)

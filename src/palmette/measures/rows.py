@@ -11,9 +11,10 @@ from __future__ import annotations
 import math
 import reprlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import reduce
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -23,6 +24,36 @@ from palmette.measures.parameters import is_number
 
 TILE = 1 << 18  # entries widened to float64 at a time: 2 MB, which stays in a core's cache
 CUDA_TILE = 1 << 24
+INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of a float -> the integer dtype that its bits can be read as."""
+
+Tiles = Iterable[tuple[slice | Tensor, Tensor]]
+"""Which rows, and their magnitudes in float64, 0 where an entry does not count. A tile may be written over."""
+
+
+class Summable(Protocol):
+    """Rows whose numbers add up over tiles, whether entries are in memory, in a file or on other processes."""
+
+    @property
+    def n(self) -> int:
+        """Number of rows."""
+
+    @property
+    def width(self) -> int:
+        """Entries of a row, including entries that do not count."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest float dtype that holds all values."""
+
+    def counts(self) -> Tensor:
+        """Entries of each row that count (`d`), int64."""
+
+    def largest(self) -> Tensor:
+        """Largest magnitude of each row, float64; 0 for an empty one."""
+
+    def totals(self, of: Callable[[Tiles], list[Tensor]]) -> list[Tensor]:
+        """What `of` finds in tiles, added up over all of them: whole numbers, in digits along the first axis."""
 
 
 @dataclass(frozen=True)
@@ -38,10 +69,10 @@ class Rows:
     segments: tuple[Tensor, ...]
     kept: tuple[Tensor | None, ...]
 
-    @staticmethod
-    def of(matrix: Tensor, kept: Tensor | None = None) -> Rows:
+    @classmethod
+    def of(cls, matrix: Tensor, kept: Tensor | None = None) -> Self:
         """One row for each row of `matrix`."""
-        return Rows((matrix,), (kept,))
+        return cls((matrix,), (kept,))
 
     @property
     def n(self) -> int:
@@ -58,8 +89,15 @@ class Rows:
         """Where the first segment is."""
         return self.segments[0].device
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The narrowest float dtype that holds the values of all segments."""
+        if not all(segment.is_floating_point() for segment in self.segments):
+            return torch.float64
+        return reduce(torch.promote_types, (segment.dtype for segment in self.segments))
+
     def counts(self) -> Tensor:
-        """Entries of each row that count (`d`), int64, on the CPU like all that is known of a row as a whole."""
+        """Entries of each row that count (`d`), int64, on the CPU like every number about a whole row."""
         d = torch.zeros(self.n, dtype=torch.int64)
         for segment, kept in zip(self.segments, self.kept, strict=True):
             if kept is None:
@@ -69,17 +107,17 @@ class Rows:
                 d[rows] += kept[rows, columns].sum(1).cpu()
         return d
 
-    def part(self, which: slice) -> Rows:
+    def part(self, which: slice) -> Self:
         """Some rows, without a copy."""
-        return Rows(
+        return type(self)(
             tuple(s[which] for s in self.segments), tuple(None if k is None else k[which] for k in self.kept)
         )
 
-    def take(self, chosen: Tensor) -> Rows:
+    def take(self, chosen: Tensor) -> Self:
         """The rows that the boolean vector `chosen` marks."""
         if bool(chosen.all()):
             return self
-        return Rows(
+        return type(self)(
             tuple(s[chosen.to(s.device)] for s in self.segments),
             tuple(None if k is None else k[chosen.to(k.device)] for k in self.kept),
         )
@@ -99,6 +137,10 @@ class Rows:
                 if kept is not None:
                     tile.masked_fill_(~kept[rows, columns], 0.0)
                 yield rows, tile
+
+    def totals(self, of: Callable[[Tiles], list[Tensor]]) -> list[Tensor]:
+        """Whole numbers that `of` finds in the tiles."""
+        return of(self.tiles())
 
     def largest(self) -> Tensor:
         """Largest magnitude of each row, float64; 0 for an empty one."""

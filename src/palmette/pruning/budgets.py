@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from palmette.measures.pq import PowerSums
-    from palmette.measures.rows import Rows
     from palmette.pruning.counting import CutPlan
+    from palmette.pruning.sources.source import Source
 
 
 class Budget(ABC):
@@ -38,17 +38,19 @@ class Budget(ABC):
             kept: boolean, of the same shape: which entries are still there (all by default).
         """
         from palmette.measures.rows import as_rows, as_tensor
+        from palmette.pruning.sources.memory import Memory
 
         values = as_tensor(rows, "rows")
         if values.dim() not in (1, 2):
             raise ValueError(f"rows must be a matrix or a vector, got shape {tuple(values.shape)}")
-        return self.plan(as_rows(values, name="rows", dim=-1, kept=kept)[0]).cut
+        matrix = as_rows(values, name="rows", dim=-1, kept=kept)[0]
+        return self.plan(Memory(matrix.segments, matrix.kept)).cut
 
-    def plan(self, rows: Rows) -> CutPlan:
+    def plan(self, source: Source) -> CutPlan:
         """The counts, and the measurements they rest on."""
-        from palmette.pruning.counting import plan_of_rows
+        from palmette.pruning.counting import plan_of_source
 
-        return plan_of_rows(self, rows)
+        return plan_of_source(self, source)
 
     def plan_of_sums(self, sums: PowerSums) -> CutPlan:
         """The same from power sums alone, for a budget that needs no more."""
@@ -57,7 +59,7 @@ class Budget(ABC):
         return plan_of_sums(self, sums)
 
     @abstractmethod
-    def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
+    def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
         """(how many to keep, how many go) for each row."""
 
 
@@ -98,10 +100,10 @@ class Sap(Budget):
         if not 0 < as_number(self.beta) <= 1:
             raise ValueError(f"beta must be above 0 and at most 1, got beta={self.beta!r}")
 
-    def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
+    def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
         from palmette.pruning.counting import count_sap
 
-        return count_sap(self, rows, sums)
+        return count_sap(self, source, sums)
 
 
 OF_SAP = tuple(setting.name for setting in fields(Sap))
@@ -131,7 +133,7 @@ class FixedRatio(Budget):
         if not 0 <= as_number(self.ratio) <= 1:
             raise ValueError(f"ratio must be between 0 and 1, got ratio={self.ratio!r}")
 
-    def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
+    def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
         from palmette.pruning.counting import count_fixed_ratio
 
         return count_fixed_ratio(self, sums)
@@ -167,10 +169,10 @@ class TailMass(Budget):
         """The larger norm of the index that is reported: 1, or 2 when p is 1."""
         return 2.0 if self.p == 1 else 1.0
 
-    def _count(self, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
+    def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
         from palmette.pruning.counting import count_tail_mass
 
-        return count_tail_mass(self, rows, sums)
+        return count_tail_mass(self, source, sums)
 
 
 def check_budget(budget: Budget) -> None:

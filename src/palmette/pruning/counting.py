@@ -1,4 +1,4 @@
-"""How budgets count: rows and their power sums go in, exact counts come out. See `budgets` for what each means."""
+"""How budgets count: units and their power sums go in, exact counts come out. `budgets` says what each means."""
 
 from __future__ import annotations
 
@@ -10,22 +10,21 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from palmette.measures.bound import droppable, ordered_mass
 from palmette.measures.exact import exact_power_sums, powers
-from palmette.measures.pq import PowerSums, index_from_sums, power_sums
-from palmette.measures.rows import TILE, Rows
+from palmette.measures.pq import PowerSums
 
 if TYPE_CHECKING:
     from palmette.pruning.budgets import Budget, FixedRatio, Sap, TailMass
+    from palmette.pruning.sources.source import Source
 
 
 @dataclass(frozen=True)
 class CutPlan:
-    """What a budget found out about each row.
+    """What a budget found out about each unit.
 
     Args:
         sums: the power sums of the weights, with `d`, the entries still kept.
-        index: PQ Index, NaN where a row has none.
+        index: PQ Index, NaN where a unit has none.
         retained: how many the budget wants to keep, not rounded: Algorithm 1's :math:`r_t` for SAP.
         cut: how many go, int64.
     """
@@ -37,48 +36,46 @@ class CutPlan:
 
     @staticmethod
     def of(sums: PowerSums, index: Tensor, retained: Tensor, cut: Tensor) -> CutPlan:
-        """A plan by which a row without an index loses nothing."""
+        """A plan by which a unit without an index loses nothing."""
         return CutPlan(sums, index, retained, torch.where(index.isnan(), 0, cut))
 
 
-def plan_of_rows(budget: Budget, rows: Rows) -> CutPlan:
-    """What `budget` decides about each row, and the measurements it rests on."""
-    sums = power_sums(rows, p=float(budget.p), q=float(budget.q))
-    return CutPlan.of(sums, index_from_sums(rows, sums), *budget._count(rows, sums))
+def plan_of_source(budget: Budget, source: Source) -> CutPlan:
+    """What `budget` decides about each unit, and the measurements it rests on."""
+    sums = source.power_sums(p=float(budget.p), q=float(budget.q))
+    return CutPlan.of(sums, source.index(sums), *budget._count(source, sums))
 
 
 def plan_of_sums(budget: Budget, sums: PowerSums) -> CutPlan:
     """The same from power sums alone, for a budget that needs no more."""
-    return CutPlan.of(sums, sums.index(), *budget._count(Rows((), ()), sums))
+    return CutPlan.of(sums, sums.index(), *budget._count(None, sums))
 
 
-def count_sap(budget: Sap, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """Algorithm 1, (r, c) of each row."""
+def count_sap(budget: Sap, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
+    """Algorithm 1, (r, c) of each unit."""
     size, retained, power = sums.d.to(torch.float64), _retained(budget, sums), _power(budget)
     # Sums round, in another way in each order. Where that could move a count, they are summed exactly.
-    noise = 2 * power * (_roundings(rows) + 8) * torch.finfo(torch.float64).eps
+    rounding = 0.0 if source is None else source.rounding
+    noise = 2 * power * (rounding + 8) * torch.finfo(torch.float64).eps
     limit = share(sums.d, budget.beta)
     least, most = (_sap_cut(budget, retained * (1 + sign * noise), size, limit)[1] for sign in (1, -1))
     in_doubt = (least != most) & (sums.p_sum > 0)
-    if rows.segments and bool(in_doubt.any()):
-        retained[in_doubt] = _retained(budget, exact_power_sums(rows.take(in_doubt), p=sums.p, q=sums.q))
+    if source is not None and bool(in_doubt.any()) and (again := source.rounded(in_doubt)) is not None:
+        retained[in_doubt] = _retained(budget, exact_power_sums(again, p=sums.p, q=sums.q))
     return _sap_cut(budget, retained, size, limit)
 
 
 def count_fixed_ratio(budget: FixedRatio, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """The same share of each row."""
+    """The same share of each unit."""
     cut = share(sums.d, budget.ratio)
     return (sums.d - cut).to(torch.float64), cut
 
 
-def count_tail_mass(budget: TailMass, rows: Rows, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """Sort each row and count the tail, one row at a time."""
-    cut = torch.zeros_like(sums.d)
-    for i in range(rows.n):
-        row = rows.part(slice(i, i + 1))
-        kept = [s[0] if k is None else s[0][k[0]] for s, k in zip(row.segments, row.kept, strict=True)]
-        mass = ordered_mass(torch.cat([k.to(rows.device, torch.float64).abs() for k in kept]), float(budget.p))
-        cut[i] = droppable(mass.cumsum(0), mass, float(budget.eta))
+def count_tail_mass(budget: TailMass, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
+    """The tail of each unit, counted exactly."""
+    if source is None:
+        raise TypeError(f"power sums alone are enough for Sap and FixedRatio, not for {budget!r}")
+    cut = source.tail_count(p=float(budget.p), eta=float(budget.eta))
     return (sums.d - cut).to(torch.float64), cut
 
 
@@ -117,12 +114,3 @@ def _whole_if_near(x: Tensor, size: Tensor) -> Tensor:
     """
     whole = x.round()
     return torch.where((x - whole).abs() <= 16 * torch.finfo(torch.float64).eps * size, whole, x)
-
-
-def _roundings(rows: Rows) -> float:
-    """How many roundings in their last digit the sums of rows may be off by, at most."""
-    if any(s.is_cuda for s in rows.segments):
-        return 1e-11 / torch.finfo(torch.float64).eps  # see `pq_index`
-    # torch adds up a tile in a few hundred parallel chains, and the tiles one after another.
-    width = sum(s.shape[1] for s in rows.segments)
-    return min(width, 512) + width / TILE + len(rows.segments)

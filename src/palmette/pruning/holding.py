@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import ParameterGone
-from palmette.pruning.sources.dtensor import local
-from palmette.pruning.weights import INTEGER
+from palmette.measures.rows import INTEGER
+from palmette.pruning.sources.sharding import local
 
 
 class Holder:

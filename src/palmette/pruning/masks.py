@@ -15,7 +15,7 @@ from torch import Tensor
 
 from palmette.errors import MaskMismatch
 from palmette.files import write_safetensors
-from palmette.pruning.sources.dtensor import added, beside, is_sharded, local
+from palmette.pruning.sources.sharding import added, beside, is_sharded, local
 from palmette.pruning.weights import Weight, tensors_of
 
 MASKS_FORMAT = "palmette-masks-1"

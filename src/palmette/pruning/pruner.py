@@ -19,14 +19,11 @@ from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import groups_of
-from palmette.pruning.selection import select
-from palmette.pruning.sources.dtensor import added, beside, is_sharded, local
-from palmette.pruning.sources.dtensor_cut import prune_sharded
+from palmette.pruning.sources.sharding import Spread, added, beside, check_finite, is_sharded, local
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, why_stop
 from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
     Weight,
-    check_values,
     parameters_by_name,
     prunable,
     tensors_of,
@@ -70,45 +67,44 @@ def prune(
     if not tensors:
         raise NothingToPrune("weights must hold at least one tensor, got none")
     whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
-    if any(map(is_sharded, tensors.values())):
+    sharded = any(map(is_sharded, tensors.values()))
+    check_finite(tensors, {}, "weight")
+    kept: dict[str, Tensor] = {}
+    if masks is not None or sharded:
         masks = Masks.ones_like(tensors) if masks is None else Masks(masks)
         check_match(masks, {n: w.shape for n, w in tensors.items()}, "the masks")
-        fitted = {n: beside(masks[n], w, n) for n, w in tensors.items()}
-        return prune_sharded(whole, fitted, scope=scope, budget=budget, saliency=saliency)
-    for name, tensor in tensors.items():
-        check_values(name, tensor)
-    kept: dict[str, Tensor | None] = dict.fromkeys(tensors)
-    if masks is not None:
-        masks = Masks(masks)
-        check_match(masks, {n: w.shape for n, w in tensors.items()}, "the masks")
-        # A mask that keeps everything need not be read.
-        kept = {n: None if bool(masks[n].all()) else masks[n].to(w.device) for n, w in tensors.items()}
-    scores = {n: _scores(n, w, kept[n], saliency) for n, w in tensors.items()}
+        # A mask that keeps everything need not be read, unless other processes must agree.
+        kept = {
+            n: beside(masks[n], w, n) if sharded else masks[n].to(w.device)
+            for n, w in tensors.items()
+            if sharded or not bool(masks[n].all())
+        }
+    scores = {n: _scores(n, w, saliency) for n, w in tensors.items()}
+    check_finite({n: s for n, s in scores.items() if s is not tensors[n]}, kept, "score")
 
     new: dict[str, Tensor] = {}
     plans = []
     for group in groups_of(whole, scores, kept, scope):
         plan = budget.plan(group.weights)
-        new |= group.masks(select(group.scores, plan.cut))
-        plans.append((group.name, group.weights.width, plan))
+        new |= group.masks(group.scores.select(plan.cut))
+        plans.append((group.name, group.weights.width, group.everywhere(plan)))
     return Masks(new), Decision.of(scope, budget, plans)
 
 
-def _scores(name: str, weight: Tensor, kept: Tensor | None, saliency: Saliency) -> Tensor:
-    """What `saliency` says of the kept weights, checked; of the others it may say anything."""
+def _scores(name: str, weight: Tensor, saliency: Saliency) -> Tensor:
+    """Scores of the weight's shape, on its device, sharded like it."""
     scores = saliency(name, weight)
     if scores is weight:
         return weight
-    if not isinstance(scores, Tensor) or scores.shape != weight.shape:
+    ours, theirs = Spread.of(weight), Spread.of(scores)
+    if not isinstance(scores, Tensor) or scores.shape != weight.shape or ours != theirs:
         got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else repr(scores)
+        spread = f", spread over processes as the weight is, {ours.placements}" if ours.placements else ""
         raise ValueError(
-            f"saliency must give a tensor of the weight's shape, {tuple(weight.shape)} for {name!r}, got {got}"
+            f"saliency must give a tensor of the weight's shape, {tuple(weight.shape)} for {name!r}{spread}, got "
+            f"{got}{f', {theirs.placements}' if ours != theirs else ''}"
         )
-    scores = scores.detach().to(weight.device)
-    if kept is not None:
-        scores = scores.where(kept, 0)
-    check_values(name, scores, "score")
-    return scores
+    return scores.detach() if ours.placements else scores.detach().to(weight.device)
 
 
 class Pruner:

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from palmette.measures.rows import Rows
+from palmette.pruning.counting import CutPlan
 from palmette.pruning.methods import Scope
+from palmette.pruning.sources.dtensor import ShardGroup
+from palmette.pruning.sources.memory import Memory
+from palmette.pruning.sources.sharding import is_sharded
+from palmette.pruning.sources.source import Selectable
 from palmette.pruning.weights import Weight
 
 
@@ -24,30 +28,37 @@ class Group:
         weights: one row per unit; the index is measured on these.
         scores: the same shape; the smallest of these go.
         masks: takes masks in the shape of the rows and names them in the shape of the parameters.
+        everywhere: takes the plan of the units that this process has and gives the plan of all.
     """
 
     name: str
-    weights: Rows
-    scores: Rows
+    weights: Selectable
+    scores: Selectable
     masks: Callable[[Sequence[Tensor]], dict[str, Tensor]]
+    everywhere: Callable[[CutPlan], CutPlan] = lambda plan: plan
 
 
 def groups_of(
-    weights: Mapping[str, Weight], scores: Mapping[str, Tensor], kept: Mapping[str, Tensor | None], scope: Scope
+    weights: Mapping[str, Weight], scores: Mapping[str, Tensor], kept: Mapping[str, Tensor], scope: Scope
 ) -> list[Group]:
-    """The units of `scope`, group by group, without copying weights where their layout allows it."""
-    if scope == "global":
-        return [_group("global", list(weights), weights, scores, kept, per_neuron=False)]
-    return [_group(n, [n], weights, scores, kept, per_neuron=scope == "neuron") for n in weights]
+    """The units of `scope`, group by group, without copying weights where their layout allows it.
+
+    Args:
+        weights, scores: by name.
+        kept: which entries count, by name; all of a weight that is not there.
+        scope: "neuron", "layer" or "global".
+    """
+    together = {"global": weights} if scope == "global" else {name: {name: w} for name, w in weights.items()}
+    sharded = any(is_sharded(weight.tensor) for weight in weights.values())
+    group = _sharded_group if sharded else _memory_group
+    return [group(label, some, scores, kept, scope == "neuron") for label, some in together.items()]
 
 
-def _group(
+def _memory_group(
     label: str,
-    names: Sequence[str],
     weights: Mapping[str, Weight],
     scores: Mapping[str, Tensor],
-    kept: Mapping[str, Tensor | None],
-    *,
+    kept: Mapping[str, Tensor],
     per_neuron: bool,
 ) -> Group:
     def rows(name: str, values: Tensor) -> Tensor:
@@ -55,14 +66,25 @@ def _group(
 
     def masks(segments: Sequence[Tensor]) -> dict[str, Tensor]:
         return {
-            n: weights[n].from_rows(s) if per_neuron else s.reshape(weights[n].shape)
-            for n, s in zip(names, segments, strict=True)
+            name: weight.from_rows(s) if per_neuron else s.reshape(weight.shape)
+            for (name, weight), s in zip(weights.items(), segments, strict=True)
         }
 
-    marks = tuple(None if (k := kept[n]) is None else rows(n, k) for n in names)
+    marks = tuple(rows(n, kept[n]) if n in kept else None for n in weights)
     return Group(
         label,
-        Rows(tuple(rows(n, weights[n].tensor.detach()) for n in names), marks),
-        Rows(tuple(rows(n, scores[n].detach()) for n in names), marks),
+        Memory(tuple(rows(n, w.tensor.detach()) for n, w in weights.items()), marks),
+        Memory(tuple(rows(n, scores[n].detach()) for n in weights), marks),
         masks,
     )
+
+
+def _sharded_group(
+    label: str,
+    weights: Mapping[str, Weight],
+    scores: Mapping[str, Tensor],
+    kept: Mapping[str, Tensor],
+    per_neuron: bool,
+) -> Group:
+    group = ShardGroup.of(weights, scores, kept, per_neuron=per_neuron)
+    return Group(label, group.weights, group.scores, group.masks, group.everywhere)

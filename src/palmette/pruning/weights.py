@@ -19,8 +19,6 @@ _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Modules that have their outputs along the first axis of a weight, and may have a bias."""
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes -> the integers that a float of so many can be read as."""
 _PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from palmette.measures import cuda_sums as fused
-from palmette.measures.rows import Rows
-from palmette.pruning.weights import INTEGER
+from palmette.measures.rows import INTEGER, Rows
 
 _REGIONS = 132 * 8
 _SPLIT_BLOCK = 512

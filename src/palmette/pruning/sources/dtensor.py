@@ -1,165 +1,36 @@
-"""Weights that are spread over processes (DTensor, as `fully_shard` makes them): the part that is here.
+"""Weights that are sharded over processes (DTensor): every process decides the same, and cuts the entries it has.
 
-A part is whatever entries this process has. Along each dimension it knows which, by their index in the whole
-weight; so it does not matter how a weight was cut into parts: by rows, by columns, both, unevenly, or with nothing
-left here. Numbers about the whole are whole numbers, added up over the processes: they are the same for every
-process, and for any number of them. No weight leaves its process.
+Along each dimension a process knows which indices of the whole weight it has, so a weight may be sharded by rows,
+by columns, by both, unevenly, or with nothing left here. Where a process has all entries of a unit, such as a
+neuron of a weight that `fully_shard` has sharded by rows, it measures and cuts the unit as one process does, and
+shares the numbers. Otherwise whole numbers are added up over the processes: they are the same for every process,
+and for any number of processes. No weight leaves its process.
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial, reduce
 
 import torch
 from torch import Tensor
 
-from palmette.errors import MaskMismatch
-from palmette.measures.rows import cut_into_tiles
+from palmette.measures.exact import carried, exact_power_sums, padded
+from palmette.measures.pq import PowerSums
+from palmette.measures.rows import Tiles, cut_into_tiles
+from palmette.measures.tail import WAYS, tail_count
+from palmette.pruning.counting import CutPlan
+from palmette.pruning.selection import continuations, find_keys, keys_of
+from palmette.pruning.sources.memory import Memory
+from palmette.pruning.sources.sharding import Spread, indices_of, local, mask_of
+from palmette.pruning.sources.source import Selectable
 from palmette.pruning.weights import Weight
 
-if TYPE_CHECKING:
-    from torch.distributed.device_mesh import DeviceMesh
-
-
-def is_sharded(values: object) -> bool:
-    """Whether it is a DTensor; the module of these is not imported for that."""
-    module = sys.modules.get("torch.distributed.tensor")
-    return module is not None and isinstance(values, module.DTensor)
-
-
-def check_whole(tensors: Mapping[str, Tensor], what: str) -> None:
-    """Raise, naming it, if one of the tensors is spread over processes."""
-    if spread := [name for name, tensor in tensors.items() if is_sharded(tensor)]:
-        raise TypeError(
-            f"{what} takes a model that this process has as a whole, but {spread[0]!r} is spread over several; a "
-            "checkpoint of torch.distributed.checkpoint can be read by one"
-        )
-
-
-def local(values: Tensor) -> Tensor:
-    """The entries that this process has, without a copy: what is written to them is written to `values`."""
-    if not is_sharded(values):
-        return values
-    known: Any = values
-    with torch.no_grad():
-        part: Tensor = known.to_local().detach()
-    return part
-
-
-def beside(mask: Tensor, weight: Tensor, name: str) -> Tensor:
-    """A copy of the mask where the weight is, and spread as it is; a whole mask is cut into parts here."""
-    if not is_sharded(weight):
-        if is_sharded(mask):
-            raise MaskMismatch(f"the mask of {name!r} is spread over processes, the weight is not")
-        return mask.to(weight.device, copy=True)
-    part = local(mask)
-    if is_sharded(mask):
-        theirs, ours = Spread.of(mask), Spread.of(weight)
-        if theirs != ours:
-            raise MaskMismatch(
-                f"the mask of {name!r} is spread over processes as {theirs.placements}, the weight as "
-                f"{ours.placements}; load it into the state_dict of a Pruner of this model"
-            )
-    else:
-        for dimension, chosen in enumerate(indices_of(weight)):
-            part = part.index_select(dimension, chosen.to(part.device))
-    fitted = mask_of(weight)
-    local(fitted).copy_(part)
-    return fitted
-
-
-def mask_of(weight: Tensor) -> Tensor:
-    """A mask that is where the weight is, and spread as it is, still to be written."""
-    # Not by DTensor.from_local, which takes what is offloaded to the CPU to the GPU.
-    return torch.empty_like(weight.detach(), dtype=torch.bool)
-
 
 @dataclass(frozen=True)
-class Spread:
-    """Over which processes a tensor is spread; for one that each has as a whole, over none.
-
-    Args:
-        mesh: the processes.
-        placements: what each dimension of the mesh does to the tensor.
-    """
-
-    mesh: DeviceMesh | None = None
-    placements: tuple[Any, ...] = ()
-
-    @staticmethod
-    def of(values: Any) -> Spread:
-        """Of a tensor."""
-        return Spread(values.device_mesh, tuple(values.placements)) if is_sharded(values) else Spread()
-
-    def dimensions(self) -> list[int]:
-        """Those of the mesh along which processes have different parts."""
-        return [i for i, placement in enumerate(self.placements) if not placement.is_replicate()]
-
-    def add(self, counts: Tensor) -> Tensor:
-        """The sum of whole numbers over the processes, for all of them."""
-        return self._reduced(counts, torch.distributed.ReduceOp.SUM, self.dimensions())
-
-    def largest(self, values: Tensor) -> Tensor:
-        """The largest of numbers over the processes, those with equal parts too, for all of them."""
-        return self._reduced(values, torch.distributed.ReduceOp.MAX, range(len(self.placements)))
-
-    def _reduced(self, values: Tensor, how: Any, dimensions: Sequence[int]) -> Tensor:
-        if not dimensions or self.mesh is None:
-            return values
-        there = values.to(self.mesh.device_type, copy=True)  # where NCCL wants it, wherever the weights are
-        for i in dimensions:
-            torch.distributed.all_reduce(there, how, group=self.mesh.get_group(i))
-        return there.to(values.device)
-
-
-def added(counts: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """For each tensor the sum of what each process has counted in its part of it."""
-    spreads: dict[Spread, list[str]] = {}
-    for name, tensor in tensors.items():
-        spreads.setdefault(Spread.of(tensor), []).append(name)
-    found: dict[str, int] = {}
-    for spread, names in spreads.items():
-        sums = spread.add(torch.tensor([int(counts[name]) for name in names]))
-        found |= zip(names, sums.tolist(), strict=True)
-    return {name: found[name] for name in tensors}
-
-
-def indices_of(values: Any) -> list[Tensor]:
-    """For each dimension, which indices of the whole tensor this process has."""
-    indices = [torch.arange(size) for size in values.shape]
-    for i, placement in enumerate(Spread.of(values).placements):
-        if placement.is_replicate():
-            continue
-        dimension, many = getattr(placement, "dim", None), values.device_mesh.size(i)
-        if dimension is None:
-            raise TypeError(f"a weight is spread over processes as {placement}, which is not known here")
-        here, own = values.device_mesh.get_local_rank(i), indices[dimension]
-        blocks = int(getattr(placement, "split_factor", 1))
-        if blocks > 1 and len(own) % (blocks * many):
-            raise TypeError(
-                f"a weight of shape {tuple(values.shape)} is cut twice along one dimension, into parts of "
-                f"different sizes ({placement}); its parts cannot be told"
-            )
-        # Tensor parallelism has cut this dimension into blocks before: of each, the part that is here.
-        indices[dimension] = torch.cat([_chunk(block, many, here) for block in own.chunk(blocks)])
-    found, there = tuple(len(index) for index in indices), tuple(local(values).shape)
-    if found != there:
-        raise TypeError(f"a weight is spread over processes in a way that is not known: {found} and not {there}")
-    return indices
-
-
-def _chunk(values: Tensor, many: int, which: int) -> Tensor:
-    """One of the equal chunks into which torch cuts; the last ones may be smaller, or empty."""
-    size = -(-len(values) // many)
-    return values[which * size : (which + 1) * size]
-
-
-@dataclass(frozen=True)
-class Piece:
+class ShardRows:
     """Entries of some units that this process has.
 
     Args:
@@ -217,19 +88,20 @@ class ShardPart:
             return False
         return cut <= {1 if self.weight.transposed else 0}
 
-    def pieces(self, values: Tensor, kept: Tensor) -> list[Piece]:
+    def pieces(self, values: Tensor, kept: Tensor) -> list[ShardRows]:
         """`values` and which of them count, both spread as the weight is, as pieces."""
         part, mask, spread = local(values.detach()), local(kept), Spread.of(self.weight.tensor)
         return [
-            Piece(self._rows(part[chosen]), self._rows(mask[chosen]), units, positions, spread)
+            ShardRows(self._rows(part[chosen]), self._rows(mask[chosen]), units, positions, spread)
             for chosen, units, positions in self._cuts(indices_of(self.weight.tensor))
         ]
 
-    def from_pieces(self, matrices: Sequence[Tensor]) -> Tensor:
-        """Masks in the shape of the pieces as a mask that is spread as the weight is."""
+    def from_pieces(self, matrices: Iterator[Tensor]) -> Tensor:
+        """A mask that is sharded as the weight is, from the next `matrices`, one in the shape of each piece."""
         whole = mask_of(self.weight.tensor)
         mask = local(whole)
-        for (chosen, _, _), matrix in zip(self._cuts(indices_of(self.weight.tensor)), matrices, strict=True):
+        for chosen, _, _ in self._cuts(indices_of(self.weight.tensor)):
+            matrix = next(matrices)
             if self.per_neuron and self.weight.transposed:
                 block = mask[chosen].transpose(0, 1)
                 mask[chosen] = matrix.reshape(block.shape).transpose(0, 1)
@@ -272,3 +144,199 @@ def _positions(indices: Sequence[Tensor], shape: Sequence[int], offset: int = 0)
         return place
 
     return positions
+
+
+_KeyTiles = Callable[[ShardRows], Iterator[tuple[Tensor, Tensor, Tensor]]]
+"""Units, keys (int64, not negative) and which of them count, tile by tile."""
+
+
+@dataclass(frozen=True)
+class Sharded:
+    """Units whose entries are spread over processes; see `Source`.
+
+    Args:
+        n: how many units there are, on all processes.
+        width: how many entries each has, on all processes.
+        pieces: the entries that are here.
+        spreads: over which processes there are pieces, each once, in the same order everywhere.
+        dtype: holds the values of all pieces, on all processes.
+    """
+
+    n: int
+    width: int
+    pieces: Sequence[ShardRows]
+    spreads: Sequence[Spread]
+    dtype: torch.dtype
+    rounding: float = 0.0
+
+    def _added(self, of: Callable[[list[ShardRows]], list[Tensor]]) -> list[Tensor]:
+        """Whole numbers in digits that `of` finds in the pieces, added up over all processes."""
+        totals: list[Tensor] = []
+        for spread in self.spreads:
+            found = map(spread.add_digits, of([piece for piece in self.pieces if piece.spread == spread]))
+            totals = [_sum(*pair) for pair in zip(totals, found, strict=True)] if totals else list(found)
+        return totals
+
+    def totals(self, of: Callable[[Tiles], list[Tensor]]) -> list[Tensor]:
+        """Whole numbers that `of` finds in the tiles of all processes."""
+        return self._added(lambda pieces: of(_magnitudes(pieces)))
+
+    def counts(self) -> Tensor:
+        """Entries of each unit that count, int64."""
+
+        def count(pieces: list[ShardRows]) -> list[Tensor]:
+            d = torch.zeros(1, self.n, dtype=torch.int64)
+            for piece in pieces:
+                for units, _, _, kept in piece.tiles():
+                    d[0, units] += kept.sum(1).cpu()
+            return [d]
+
+        return self._added(count)[0][0]
+
+    def largest(self) -> Tensor:
+        """The largest magnitude of each unit, float64; 0 for an empty one."""
+        largest = torch.zeros(self.n, dtype=torch.float64)
+        for units, tile in _magnitudes(self.pieces):
+            largest[units] = torch.maximum(largest[units], tile.amax(1).cpu())
+        return reduce(lambda found, spread: spread.largest(found), self.spreads, largest)
+
+    def power_sums(self, *, p: float, q: float) -> PowerSums:
+        """Power sums of each unit, without rounding."""
+        return exact_power_sums(self, p=p, q=q)
+
+    def rounded(self, chosen: Tensor) -> None:
+        """None: `power_sums` are exact."""
+
+    def index(self, sums: PowerSums) -> Tensor:
+        """PQ Index of each unit."""
+        return sums.index()
+
+    def tail_count(self, *, p: float, eta: float) -> Tensor:
+        """How many of its smallest entries each unit can lose before they weigh more than `eta` times the rest."""
+        return tail_count(self, p=p, eta=eta)
+
+    def select(self, cut: Tensor) -> list[Tensor]:
+        """Which entries of each piece remain when each unit loses its `cut` smallest; ties go by place."""
+        key, below, equal = find_keys(partial(self._histogram, self._keys), self.dtype.itemsize * 8 - 1, cut)
+        ties = cut - below
+        undecided = (ties > 0) & (ties < equal)
+        last = torch.where(ties > 0, self.width, -1)  # equal entries up to this place go
+
+        def places(piece: ShardRows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            for (units, keys, counted), (_, columns, _, _) in zip(self._keys(piece), piece.tiles(), strict=True):
+                place = piece.positions(columns).to(keys.device).expand_as(keys)
+                tied = (keys == _column(key, units, keys)) & _column(undecided, units, keys)
+                yield units, place, counted & tied
+
+        if bool(undecided.any()):
+            bits, rank = max(1, self.width.bit_length()), torch.where(undecided, ties, 0)
+            last = torch.where(undecided, find_keys(partial(self._histogram, places), bits, rank)[0], last)
+        remaining = []
+        for piece in self.pieces:
+            mask = torch.empty(piece.matrix.shape, dtype=torch.bool, device=piece.matrix.device)
+            row = 0
+            for (units, keys, counted), (_, columns, _, _) in zip(self._keys(piece), piece.tiles(), strict=True):
+                place: Tensor | int = 0
+                if bool(undecided[units].any()):
+                    place = piece.positions(columns).to(keys.device)[None]
+                at, end = _column(key, units, keys), _column(last, units, keys)
+                gone = (keys < at) | ((keys == at) & (end >= place))
+                gone &= _column(cut > 0, units, keys)
+                mask[row : row + len(units), columns] = counted & ~gone
+                row += len(units) if columns.stop == piece.matrix.shape[1] else 0
+            remaining.append(mask)
+        return remaining
+
+    def _keys(self, piece: ShardRows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        for units, _, values, kept in piece.tiles():
+            yield units, keys_of(values, None, self.dtype).to(torch.int64), kept
+
+    def _histogram(self, tiles: _KeyTiles, prefix: Tensor, shift: int) -> Tensor:
+        def count(pieces: list[ShardRows]) -> list[Tensor]:
+            found = torch.zeros(1, self.n, WAYS, dtype=torch.int64)
+            for piece in pieces:
+                for units, keys, counted in tiles(piece):
+                    found[0, units] += continuations(keys, counted, prefix[units], shift)
+            return [found]
+
+        return self._added(count)[0][0]
+
+
+def _magnitudes(pieces: Sequence[ShardRows]) -> Tiles:
+    for piece in pieces:
+        for units, _, values, kept in piece.tiles():
+            yield units, values.to(torch.float64, copy=True).abs_().masked_fill_(~kept, 0.0)
+
+
+def _sum(one: Tensor, other: Tensor) -> Tensor:
+    many = max(len(one), len(other))
+    return carried(padded(one, many) + padded(other, many))
+
+
+def _column(values: Tensor, units: Tensor, beside: Tensor) -> Tensor:
+    return values[units].to(beside.device)[:, None]
+
+
+@dataclass(frozen=True)
+class ShardGroup:
+    """Weights that are cut together, some of them sharded.
+
+    Args:
+        parts: by name.
+        weights, scores: the units, to measure and to rank.
+        units: which units are here, if each process cuts its own; None if they cut all units together.
+    """
+
+    parts: Mapping[str, ShardPart]
+    weights: Selectable
+    scores: Selectable
+    units: Tensor | None
+
+    @staticmethod
+    def of(
+        weights: Mapping[str, Weight],
+        scores: Mapping[str, Tensor],
+        kept: Mapping[str, Tensor],
+        *,
+        per_neuron: bool,
+    ) -> ShardGroup:
+        """The group of all `weights`; scores and masks are sharded as the weights are."""
+        parts, offset = {}, 0
+        for name, weight in weights.items():
+            parts[name] = ShardPart(weight, per_neuron, offset)
+            offset += weight.tensor.numel()
+        pieces = [
+            [piece for name, part in parts.items() for piece in part.pieces(values[name], kept[name])]
+            for values in ({name: weight.tensor for name, weight in weights.items()}, scores)
+        ]
+        if all(part.is_whole for part in parts.values()):
+            here, ranked = (Memory(tuple(p.matrix for p in own), tuple(p.kept for p in own)) for own in pieces)
+            return ShardGroup(parts, here, ranked, pieces[0][0].units)
+        n = next(iter(parts.values())).units
+        spreads = list(dict.fromkeys(Spread.of(weight.tensor) for weight in weights.values()))
+        kinds = [w.tensor.dtype for w in weights.values()], [scores[name].dtype for name in weights]
+        measured, ordered = (
+            Sharded(n, offset // n, own, spreads, reduce(torch.promote_types, dtypes))
+            for own, dtypes in zip(pieces, kinds, strict=True)
+        )
+        return ShardGroup(parts, measured, ordered, None)
+
+    def masks(self, matrices: Sequence[Tensor]) -> dict[str, Tensor]:
+        """Masks in the shape of the pieces as masks that are sharded as the weights are, by name."""
+        left = iter(matrices)
+        return {name: part.from_pieces(left) for name, part in self.parts.items()}
+
+    def everywhere(self, plan: CutPlan) -> CutPlan:
+        """The plan of all units, from the plan that each process has made for the units it has."""
+        part = next(iter(self.parts.values()))
+        spread, sums = Spread.of(part.weight.tensor), plan.sums
+        if self.units is None or not spread.dimensions():
+            return plan
+        # Bit patterns add up without rounding where all others are zero.
+        reals = (sums.scale, sums.p_sum, sums.q_sum, plan.index, plan.retained)
+        numbers = [sums.d, plan.cut, *(x.view(torch.int64) for x in reals)]
+        table = torch.zeros(len(numbers), part.units, dtype=torch.int64)
+        table[:, self.units] = torch.stack(numbers)
+        d, cut, *bits = (x.clone() for x in spread.add(table))
+        scale, p_sum, q_sum, index, retained = (x.view(torch.float64) for x in bits)
+        return CutPlan(PowerSums(d, scale, p_sum, q_sum, sums.p, sums.q), index, retained, cut)

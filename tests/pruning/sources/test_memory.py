@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from palmette.measures import rows as rows_module
-from palmette.measures.rows import Rows
-from palmette.pruning import selection
-from palmette.pruning.selection import select, threshold
+from palmette.pruning.sources import memory
+from palmette.pruning.sources.memory import Memory
 
 FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 
@@ -17,10 +16,10 @@ FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 def path(request, monkeypatch):
     """All ways through the code, whatever the size of the rows."""
     if request.param != "sorted":
-        monkeypatch.setattr(selection, "SORTED_WIDTH", 0)
+        monkeypatch.setattr(memory, "SORTED_WIDTH", 0)
         monkeypatch.setattr(rows_module, "TILE", 7)  # several tiles even in a short row
     if request.param == "searched with few samples":
-        monkeypatch.setattr(selection, "SAMPLE", 3)
+        monkeypatch.setattr(memory, "SAMPLE", 3)
     return request.param
 
 
@@ -44,7 +43,7 @@ def brute_force(rows, cut):
 
 
 def agree(rows, cut):
-    found, wanted = select(rows, cut), brute_force(rows, cut)
+    found, wanted = rows.select(cut), brute_force(rows, cut)
     assert [f.dtype for f in found] == [torch.bool] * len(rows.segments)
     return all(torch.equal(f, w) for f, w in zip(found, wanted, strict=True))
 
@@ -81,7 +80,7 @@ MASKS = {
 def test_exactly_the_smallest_go_and_of_equals_the_first(path, data, mask, dtype):
     torch.manual_seed(0)
     for n, width in ((1, 1), (3, 2), (4, 33), (1, 200)):
-        rows = Rows.of(DATA[data](n, width).to(dtype), MASKS[mask](n, width))
+        rows = Memory.of(DATA[data](n, width).to(dtype), MASKS[mask](n, width))
         for cut in counts_for(rows):
             assert agree(rows, cut)
 
@@ -95,7 +94,7 @@ def test_segments_of_any_dtype_are_compared_by_value(path, dtypes):
     torch.manual_seed(0)
     for data, mask in itertools.product(DATA, MASKS):
         widths = [5, 0, 17, 1][: len(dtypes)]
-        rows = Rows(
+        rows = Memory(
             tuple(DATA[data](3, w).to(dtype) for w, dtype in zip(widths, dtypes, strict=True)),
             tuple(MASKS[mask](3, w) for w in widths),
         )
@@ -109,14 +108,14 @@ def test_the_smallest_numbers_of_a_dtype_are_told_apart(path, dtype):
     row = torch.tensor([[4, 3, 2, 1, 0]], dtype=torch.float64) * tiny / 8
     row = torch.cat([row, -row, torch.full((1, 2), torch.finfo(dtype).max, dtype=torch.float64)], 1).to(dtype)
     for cut in range(13):
-        assert agree(Rows.of(row), torch.tensor([cut]))
+        assert agree(Memory.of(row), torch.tensor([cut]))
 
 
 def test_half_precision_neighbours_across_segments_are_told_apart(path):
     one = torch.tensor([[1.0]])
     above = torch.nextafter(one, torch.tensor(2.0))
-    rows = Rows((above, one.half(), one.bfloat16()), (None, None, None))
-    assert [r.item() for r in select(rows, torch.tensor([2]))] == [True, False, False]
+    rows = Memory((above, one.half(), one.bfloat16()), (None, None, None))
+    assert [r.item() for r in rows.select(torch.tensor([2]))] == [True, False, False]
 
 
 # Where a sample misleads.
@@ -126,7 +125,7 @@ def poisoned(width):
     """Rows in which what a sample sees is nothing like the rest."""
     torch.manual_seed(0)
     generator = torch.Generator().manual_seed(width)
-    seen = torch.randint(width, (selection.SAMPLE,), generator=generator).unique()
+    seen = torch.randint(width, (memory.SAMPLE,), generator=generator).unique()
     hidden = torch.ones(width, dtype=torch.bool)
     hidden[seen] = False
     yield "seen are equal", torch.where(hidden, torch.randn(width), torch.tensor(0.5))
@@ -137,23 +136,23 @@ def poisoned(width):
 
 
 def test_any_sample_gives_the_right_answer(monkeypatch):
-    monkeypatch.setattr(selection, "SORTED_WIDTH", 0)
-    monkeypatch.setattr(selection, "SAMPLE", 64)
+    monkeypatch.setattr(memory, "SORTED_WIDTH", 0)
+    monkeypatch.setattr(memory, "SAMPLE", 64)
     width = 1000
     for name, row in poisoned(width):
         for cut in (0, 1, 2, 60, 64, 65, 300, 500, 935, 936, 937, 999, 1000):
-            assert agree(Rows.of(row[None]), torch.tensor([cut])), (name, cut)
+            assert agree(Memory.of(row[None]), torch.tensor([cut])), (name, cut)
 
 
 @pytest.mark.parametrize("left", [1, 2, 5])
 def test_a_sample_that_sees_none_of_the_few_that_are_left_does_no_harm(monkeypatch, left):
-    monkeypatch.setattr(selection, "SORTED_WIDTH", 0)
-    monkeypatch.setattr(selection, "SAMPLE", 4)
+    monkeypatch.setattr(memory, "SORTED_WIDTH", 0)
+    monkeypatch.setattr(memory, "SAMPLE", 4)
     torch.manual_seed(0)
     kept = torch.zeros(1, 5000, dtype=torch.bool)
     kept[0, torch.randperm(5000)[:left]] = True
     for cut in range(left + 1):
-        assert agree(Rows.of(torch.randn(1, 5000), kept), torch.tensor([cut]))
+        assert agree(Memory.of(torch.randn(1, 5000), kept), torch.tensor([cut]))
 
 
 @pytest.mark.parametrize("data", ["gaussian", "many ties", "mostly zero"])
@@ -163,7 +162,7 @@ def test_millions_are_cut_exactly(data):
     row, kept = DATA[data](1, width), torch.rand(1, width) < 0.7
     d = int(kept.sum())
     cut = d // 3
-    (remaining,) = select(Rows.of(row, kept), torch.tensor([cut]))
+    (remaining,) = Memory.of(row, kept).select(torch.tensor([cut]))
     assert int(remaining.sum()) == d - cut
     assert not bool((remaining & ~kept).any())
     gone = kept & ~remaining
@@ -178,7 +177,7 @@ def test_layers_of_a_large_network_are_cut_as_one():
     torch.manual_seed(0)
     segments = tuple(torch.randn(1, w).round(decimals=2) for w in (100_000, 7, 0, 60_000))
     kept = (torch.rand(1, 100_000) < 0.5, None, None, torch.rand(1, 60_000) < 0.9)
-    rows = Rows(segments, kept)
+    rows = Memory(segments, kept)
     for cut in (1, 50_000, int(rows.counts()[0]) - 1):
         assert agree(rows, torch.tensor([cut]))
 
@@ -188,15 +187,15 @@ def test_layers_of_a_large_network_are_cut_as_one():
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_the_threshold_is_the_largest_that_goes(path, dtype):
-    row = Rows.of(torch.tensor([[3.0, -1.0, 2.0, -5.0]]).to(dtype), torch.tensor([[True, True, False, True]]))
-    assert [threshold(row, cut) for cut in (1, 2, 3)] == [1.0, 3.0, 5.0]
+    row = Memory.of(torch.tensor([[3.0, -1.0, 2.0, -5.0]]).to(dtype), torch.tensor([[True, True, False, True]]))
+    assert [row.threshold(cut) for cut in (1, 2, 3)] == [1.0, 3.0, 5.0]
 
 
 def test_nothing_given_is_changed(path):
     torch.manual_seed(0)
     row, kept = torch.randn(2, 50), torch.rand(2, 50) < 0.5
     before = row.clone(), kept.clone()
-    select(Rows.of(row, kept), kept.sum(1) // 2)
+    Memory.of(row, kept).select(kept.sum(1) // 2)
     assert torch.equal(row, before[0])
     assert torch.equal(kept, before[1])
 
@@ -208,8 +207,8 @@ def test_nothing_given_is_changed(path):
 def test_a_cuda_device_settles_ties_in_the_same_order(path, data, dtype):
     torch.manual_seed(0)
     for (n, width), mask in itertools.product(((3, 33), (1, 5000)), MASKS.values()):
-        rows = Rows.of(DATA[data](n, width).to(dtype), mask(n, width))
-        there = Rows.of(*(None if t is None else t.cuda() for t in (rows.segments[0], rows.kept[0])))
+        rows = Memory.of(DATA[data](n, width).to(dtype), mask(n, width))
+        there = Memory.of(*(None if t is None else t.cuda() for t in (rows.segments[0], rows.kept[0])))
         for cut in counts_for(rows):
-            (found,) = select(there, cut.cuda())
+            (found,) = there.select(cut.cuda())
             assert torch.equal(found.cpu(), brute_force(rows, cut)[0])

@@ -1,0 +1,178 @@
+"""Tensors that are sharded over processes (DTensor, as `fully_shard` makes them): which entries are here."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from palmette.errors import MaskMismatch
+from palmette.measures.exact import carried, padded
+from palmette.pruning.weights import check_kind, check_values, not_finite
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+def is_sharded(values: object) -> bool:
+    """Whether it is a DTensor; the module of these is not imported for that."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(values, module.DTensor)
+
+
+def check_whole(tensors: Mapping[str, Tensor], what: str) -> None:
+    """Raise, naming it, if one of the tensors is spread over processes."""
+    if spread := [name for name, tensor in tensors.items() if is_sharded(tensor)]:
+        raise TypeError(
+            f"{what} takes a model that this process has as a whole, but {spread[0]!r} is spread over several; a "
+            "checkpoint of torch.distributed.checkpoint can be read by one"
+        )
+
+
+def local(values: Tensor) -> Tensor:
+    """The entries that this process has, without a copy: what is written to them is written to `values`."""
+    if not is_sharded(values):
+        return values
+    known: Any = values
+    with torch.no_grad():
+        part: Tensor = known.to_local().detach()
+    return part
+
+
+def beside(mask: Tensor, weight: Tensor, name: str) -> Tensor:
+    """A copy of the mask where the weight is, and spread as it is; a whole mask is cut into parts here."""
+    if not is_sharded(weight):
+        if is_sharded(mask):
+            raise MaskMismatch(f"the mask of {name!r} is spread over processes, the weight is not")
+        return mask.to(weight.device, copy=True)
+    part = local(mask)
+    if is_sharded(mask):
+        theirs, ours = Spread.of(mask), Spread.of(weight)
+        if theirs != ours:
+            raise MaskMismatch(
+                f"the mask of {name!r} is spread over processes as {theirs.placements}, the weight as "
+                f"{ours.placements}; load it into the state_dict of a Pruner of this model"
+            )
+    else:
+        for dimension, chosen in enumerate(indices_of(weight)):
+            part = part.index_select(dimension, chosen.to(part.device))
+    fitted = mask_of(weight)
+    local(fitted).copy_(part)
+    return fitted
+
+
+def mask_of(weight: Tensor) -> Tensor:
+    """A mask that is where the weight is, and spread as it is, still to be written."""
+    # Not by DTensor.from_local, which takes what is offloaded to the CPU to the GPU.
+    return torch.empty_like(weight.detach(), dtype=torch.bool)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Over which processes a tensor is spread; for one that each has as a whole, over none.
+
+    Args:
+        mesh: the processes.
+        placements: what each dimension of the mesh does to the tensor.
+    """
+
+    mesh: DeviceMesh | None = None
+    placements: tuple[Any, ...] = ()
+
+    @staticmethod
+    def of(values: Any) -> Spread:
+        """Of a tensor."""
+        return Spread(values.device_mesh, tuple(values.placements)) if is_sharded(values) else Spread()
+
+    def dimensions(self) -> list[int]:
+        """Those of the mesh along which processes have different parts."""
+        return [i for i, placement in enumerate(self.placements) if not placement.is_replicate()]
+
+    def add(self, counts: Tensor) -> Tensor:
+        """The sum of whole numbers over the processes, for all of them."""
+        return self._reduced(counts, torch.distributed.ReduceOp.SUM, self.dimensions())
+
+    def add_digits(self, digits: Tensor) -> Tensor:
+        """The sum over the processes of whole numbers that are written as digits, see `digits_of`."""
+        many = int(self.largest(torch.tensor(len(digits))))
+        return carried(self.add(padded(digits, many)))
+
+    def largest(self, values: Tensor) -> Tensor:
+        """The largest of numbers over the processes, replicas included, for all of them."""
+        return self._reduced(values, torch.distributed.ReduceOp.MAX, range(len(self.placements)))
+
+    def _reduced(self, values: Tensor, how: Any, dimensions: Sequence[int]) -> Tensor:
+        if not dimensions or self.mesh is None:
+            return values
+        there = values.to(self.mesh.device_type, copy=True)  # where NCCL wants it, wherever the weights are
+        for i in dimensions:
+            torch.distributed.all_reduce(there, how, group=self.mesh.get_group(i))
+        return there.to(values.device)
+
+
+def added(counts: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """For each tensor the sum of what each process has counted in its part of it."""
+    spreads: dict[Spread, list[str]] = {}
+    for name, tensor in tensors.items():
+        spreads.setdefault(Spread.of(tensor), []).append(name)
+    found: dict[str, int] = {}
+    for spread, names in spreads.items():
+        sums = spread.add(torch.tensor([int(counts[name]) for name in names]))
+        found |= zip(names, sums.tolist(), strict=True)
+    return {name: found[name] for name in tensors}
+
+
+def indices_of(values: Any) -> list[Tensor]:
+    """For each dimension, which indices of the whole tensor this process has."""
+    indices = [torch.arange(size) for size in values.shape]
+    for i, placement in enumerate(Spread.of(values).placements):
+        if placement.is_replicate():
+            continue
+        dimension, many = getattr(placement, "dim", None), values.device_mesh.size(i)
+        if dimension is None:
+            raise TypeError(f"a weight is spread over processes as {placement}, which is not known here")
+        here, own = values.device_mesh.get_local_rank(i), indices[dimension]
+        blocks = int(getattr(placement, "split_factor", 1))
+        if blocks > 1 and len(own) % (blocks * many):
+            raise TypeError(
+                f"a weight of shape {tuple(values.shape)} is cut twice along one dimension, into parts of "
+                f"different sizes ({placement}); its parts cannot be told"
+            )
+        # Tensor parallelism has cut this dimension into blocks before: of each, the part that is here.
+        indices[dimension] = torch.cat([_chunk(block, many, here) for block in own.chunk(blocks)])
+    found, there = tuple(len(index) for index in indices), tuple(local(values).shape)
+    if found != there:
+        raise TypeError(f"a weight is spread over processes in a way that is not known: {found} and not {there}")
+    return indices
+
+
+def _chunk(values: Tensor, many: int, which: int) -> Tensor:
+    """One of the equal chunks into which torch cuts; the last ones may be smaller, or empty."""
+    size = -(-len(values) // many)
+    return values[which * size : (which + 1) * size]
+
+
+def check_finite(values: Mapping[str, Tensor], kept: Mapping[str, Tensor], what: str) -> None:
+    """Raise, naming the tensor, unless all `values` are floats without NaN or infinity among the kept entries.
+
+    Every process raises if one of them has such a number: the others would wait for a process that raised alone.
+    """
+    if not any(map(is_sharded, values.values())):
+        for name, tensor in values.items():
+            check_values(name, tensor.where(kept[name], 0) if name in kept else tensor, what)
+        return
+    found = {}
+    for name, tensor in values.items():
+        check_kind(name, tensor, what)
+        bad = ~torch.isfinite(local(tensor.detach()))
+        found[name] = (bad & local(kept[name]) if name in kept else bad).sum()
+    counts = torch.tensor([*added(found, values).values()])
+    for spread in dict.fromkeys(map(Spread.of, values.values())):
+        counts = spread.largest(counts)  # also of weights that every process has as a whole
+    for count, (name, tensor) in zip(counts.tolist(), values.items(), strict=True):
+        if count:
+            raise not_finite(name, tensor, what, count)

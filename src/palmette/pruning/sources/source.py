@@ -1,0 +1,42 @@
+"""The protocol of all kinds of weights: a budget and a cut are written against it, once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from palmette.measures.pq import PowerSums
+from palmette.measures.rows import Summable
+
+
+class Source(Summable, Protocol):
+    """Units (neurons, layers, a network) whose numbers add up; a unit is a row, wherever its entries are.
+
+    `Memory` holds them in this process, on any device; `Sharded` spreads them over processes; `FileSource` reads
+    them part by part. Samples, kernels and histograms make a source fast and never change its answers.
+    """
+
+    @property
+    def rounding(self) -> float:
+        """How many roundings in the last digit `power_sums` may be off by, at most."""
+
+    def power_sums(self, *, p: float, q: float) -> PowerSums:
+        """Power sums of each unit."""
+
+    def rounded(self, chosen: Tensor) -> Summable | None:
+        """The units that `chosen` marks, to be summed again without rounding; None where the sums are final."""
+
+    def index(self, sums: PowerSums) -> Tensor:
+        """PQ Index of each unit from its power sums, NaN where a unit has none."""
+
+    def tail_count(self, *, p: float, eta: float) -> Tensor:
+        """How many of its smallest entries each unit can lose before they weigh more than `eta` times the rest."""
+
+
+class Selectable(Source, Protocol):
+    """Units whose masks fit in memory."""
+
+    def select(self, cut: Tensor) -> Sequence[Tensor]:
+        """Masks, True where an entry remains when each unit loses its `cut` smallest; ties go in index order."""
