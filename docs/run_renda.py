@@ -28,8 +28,9 @@ import torch
 import palmette as pm
 from palmette.pruning.budgets import Budget
 from palmette.studies.folder import RunDir
-from palmette.training.data import Images, load
+from palmette.training.data import load
 from palmette.training.data.augment import Preparation
+from palmette.training.data.images import Images
 from palmette.training.loop import Training, evaluate
 from palmette.training.members import Member
 from palmette.training.models.cifar_resnet import CifarResNet

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from palmette.studies.experiment import Experiment
     from palmette.studies.running import Outcomes
     from palmette.studies.status import Standing
-    from palmette.training.data import Images
+    from palmette.training.data.images import Images
 
 _TIMED = 4  # networks, to tell how long many take
 
@@ -111,7 +111,8 @@ class Command:
     def check(self) -> Images:
         """Whatever would stop a run is said before the first begins."""
         from palmette.pruning.weights import prunable
-        from palmette.training.data import load, validation_split
+        from palmette.training.data import load
+        from palmette.training.data.split import validation_split
         from palmette.training.loop import check_last_batch
         from palmette.training.models import build
 

@@ -16,8 +16,9 @@ from palmette.pruning.pruner import Pruner
 from palmette.studies.experiment import Experiment
 from palmette.studies.measurements import index_maps, measured
 from palmette.studies.status import Standing
-from palmette.training.data import Images, validation_split
 from palmette.training.data.augment import Preparation
+from palmette.training.data.images import Images
+from palmette.training.data.split import validation_split
 from palmette.training.fleet import Fleet
 from palmette.training.loop import evaluate
 from palmette.training.members import Member

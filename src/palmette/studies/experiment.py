@@ -17,6 +17,8 @@ from palmette.studies import version1
 from palmette.studies.settings import placed, slug, toml_at
 from palmette.studies.spec import PARAMETER_FIELDS, TRAINED, RunSpec
 from palmette.studies.version1 import OWN_DATA as OWN_DATA
+from palmette.training.data import canonical
+from palmette.training.models import MODELS
 from palmette.training.recipe import Recipe
 
 
@@ -53,8 +55,8 @@ class Experiment(Recipe, RunSpec):
     )
     model: str = setting(
         "mlp",
-        "linear, mlp, cnn, resnet18, resnet50, wresnet28x8, resnet20, resnet56, transformer, or your own "
-        "as module:function, called with shape=(channels, height, width) and classes=number.",
+        f"{', '.join(MODELS)}, or your own as module:function, called with shape=(channels, height, width) "
+        "and classes=number.",
         TRAINED,
     )
     seed: int = setting(
@@ -68,9 +70,6 @@ class Experiment(Recipe, RunSpec):
     )
 
     def __post_init__(self) -> None:
-        from palmette.training.data import canonical
-        from palmette.training.models import MODELS
-
         RunSpec.__post_init__(self)
         Recipe.__post_init__(self)
         if self.model not in MODELS and not re.fullmatch("[^:]+:[^:]+", self.model):

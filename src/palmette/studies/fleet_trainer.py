@@ -17,8 +17,8 @@ from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.state import RunState, copied
 from palmette.studies.status import epochs_of
-from palmette.training.data import Images
 from palmette.training.data.augment import Preparation
+from palmette.training.data.images import Images
 from palmette.training.data_parallel import WorkerGroup
 from palmette.training.fleet import Fleet
 from palmette.training.loop import Score

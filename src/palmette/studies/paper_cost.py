@@ -14,7 +14,8 @@ from palmette.studies.experiment import Experiment
 from palmette.studies.running import fleets
 from palmette.studies.scheduler import kind
 from palmette.studies.status import Standing
-from palmette.training.data import Images, load
+from palmette.training.data import load
+from palmette.training.data.images import Images
 from palmette.training.models import MODELS, build
 
 _SECONDS = 0.2  # of training that are timed, at least

@@ -19,7 +19,9 @@ from palmette.studies.fleet_trainer import FleetRun, FleetTrainer
 from palmette.studies.folder import RunDir
 from palmette.studies.locking import allow_open_files
 from palmette.studies.record import experiment_of, records_of
-from palmette.training.data import Images, load, validation_split
+from palmette.training.data import load
+from palmette.training.data.images import Images
+from palmette.training.data.split import validation_split
 from palmette.training.data_parallel import WorkerGroup
 from palmette.training.loop import check_device
 

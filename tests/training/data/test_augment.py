@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from palmette.training.data import Images, load, validation_split
+from palmette.training.data import load
 from palmette.training.data.augment import PADDING, Preparation, Shifts, shifted
-from palmette.training.data.split import usual_size
+from palmette.training.data.images import Images
+from palmette.training.data.split import usual_size, validation_split
 from palmette.training.random_streams import random_bits
 
 

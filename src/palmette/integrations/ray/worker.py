@@ -27,7 +27,8 @@ from palmette.studies.folder import RunDir
 from palmette.studies.locking import allow_open_files
 from palmette.studies.running import run_together
 from palmette.studies.sweep import why_over
-from palmette.training.data import Images, load
+from palmette.training.data import load
+from palmette.training.data.images import Images
 
 SECONDS_BETWEEN_SAVES = 900.0
 """Within a round: on one path for all, a state every half minute is what breaks first (docs/scale.md)."""

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from palmette.training.lazy_table import LazyTable
 
 if TYPE_CHECKING:
     from palmette.training.data.data_set import DataSet
-    from palmette.training.data.images import Images as Images
-    from palmette.training.data.split import validation_split as validation_split
+    from palmette.training.data.images import Images
 
 DATA_SETS: Mapping[str, DataSet] = LazyTable(
     __name__,
@@ -59,16 +58,3 @@ def load(name_or_path: str | Path, *, folder: str | Path | None = None) -> Image
     if path.exists():
         raise ValueError(f"a data set is one of {names}, a folder or an .npz file, got {str(name_or_path)!r}")
     raise FileNotFoundError(f"no data set is called {str(name_or_path)!r} ({names} are), and no such path exists")
-
-
-def __getattr__(name: str) -> Any:
-    # These import torch, which the table of names must not.
-    if name == "Images":
-        from palmette.training.data.images import Images
-
-        return Images
-    if name == "validation_split":
-        from palmette.training.data.split import validation_split
-
-        return validation_split
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
