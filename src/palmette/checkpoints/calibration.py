@@ -13,8 +13,9 @@ from typing import Any
 from torch import Tensor
 
 from palmette.checkpoints.formats.safetensors import masks_file, tensors_of
-from palmette.checkpoints.prune import CheckpointCut, LayerCut, place_for
+from palmette.checkpoints.prune import CheckpointCut, LayerCut
 from palmette.checkpoints.read_errors import readable
+from palmette.checkpoints.writing import output_file
 from palmette.compression.packing import save
 from palmette.errors import first_line
 from palmette.measures.pq import index_of_rows
@@ -68,7 +69,7 @@ def prune_calibrated(
     if not sentences:
         raise ValueError(f"{str(text)!r} has no sentence to calibrate with; one on each line is needed")
     budget = Sap() if budget is None else budget
-    with place_for(source, out, folder=not pack) as file:  # told before the model is loaded, if it will not do
+    with output_file(source, out, folder=not pack) as file:  # told before the model is loaded, if it will not do
         earlier = _masks_beside(source)
         model, tokenizer = _loaded(source)
         weights = prunable(model, include=include, exclude=exclude)

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import math
-import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palmette.checkpoints.formats.safetensors import DTYPES, masks_file
-from palmette.checkpoints.open import WEIGHT_READERS, Checkpoint, open_checkpoint
+from palmette.checkpoints.formats.safetensors import masks_file
+from palmette.checkpoints.open import Checkpoint, open_checkpoint
 from palmette.checkpoints.read_errors import readable
+from palmette.checkpoints.writing import DTYPE_NAMES, output_file, safetensors_writer
 from palmette.compression.packing import save
-from palmette.errors import NotWritten, reason_of
 from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
@@ -30,9 +24,6 @@ from palmette.pruning.masks import MASKS_FORMAT
 from palmette.pruning.methods import Scope
 from palmette.pruning.sources.file import CHUNK, FilePart, StoredWeight
 from palmette.pruning.sources.file_cut import FileCut, check_streamable, decide
-
-_DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
-_WEIGHT_FILES = (*WEIGHT_READERS, ".h5", ".msgpack")
 
 
 @dataclass(frozen=True)
@@ -132,7 +123,7 @@ def prune_checkpoint(
     _check_writable(checkpoint)
     record = _Record(budget)
     folder = source.is_dir() and not pack
-    with place_for(source, out, folder=folder) as file, readable(source):
+    with output_file(source, out, folder=folder) as file, readable(source):
         cut = decide(checkpoint.weights, scope=scope, budget=budget, chunk=CHUNK)
         if pack:
             state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, record.add)}
@@ -151,77 +142,10 @@ def _check_writable(checkpoint: Checkpoint) -> None:
         if stored.name in names:
             raise ValueError(f"{str(checkpoint.path)!r} has two tensors named {stored.name!r}; a file needs one")
         names.add(stored.name)
-        if stored.dtype not in _DTYPE_NAMES:
+        if stored.dtype not in DTYPE_NAMES:
             raise ValueError(
                 f"{str(checkpoint.path)!r} has {stored.name!r} in {stored.dtype}, which palmette does not write"
             )
-
-
-@contextmanager
-def place_for(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
-    """Where to write the weights: nothing is at `out` before all of it is there."""
-    own = {source.resolve(), masks_file(source.absolute()).resolve()}
-    if source.is_dir() or source.name.endswith(".index.json"):  # its shards too
-        own |= {file.resolve() for file in (source if source.is_dir() else source.parent).iterdir()}
-    if out.resolve() in own or (folder and source.resolve() in out.resolve().parents):
-        raise ValueError(
-            f"the cut checkpoint needs a place of its own, got {str(out)!r}, which is part of the one to cut"
-        )
-    if folder:
-        if out.suffix == ".safetensors":
-            raise ValueError(f"{str(source)!r} is a folder, and a cut one is another; name that, not {str(out)!r}")
-        if out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(Path.cwd())):
-            raise ValueError(f"{str(out)!r} is there already; for a folder name a new one")
-        partial = out.with_name(f"{out.name}.{os.getpid()}.partial")
-        try:
-            with _explained(out):
-                shutil.copytree(source, partial, ignore=functools.partial(_left_behind, source))
-                yield partial / "model.safetensors"
-                if out.is_dir():
-                    out.rmdir()
-                partial.replace(out)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-        return
-    if out.suffix != ".safetensors":
-        raise ValueError(f"a cut checkpoint is written as .safetensors, got {str(out)!r}")
-    if out.is_dir():
-        raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
-    partial = out.with_name(f"{out.stem}.{os.getpid()}.partial.safetensors")
-    try:
-        with _explained(out):
-            out.parent.mkdir(parents=True, exist_ok=True)
-            yield partial
-            if masks_file(partial).exists():
-                masks_file(partial).replace(masks_file(out))
-            else:
-                masks_file(out).unlink(missing_ok=True)  # of what was there before
-            partial.replace(out)
-    finally:
-        with suppress(OSError):  # the place may be none that a file can have; that was said above
-            partial.unlink(missing_ok=True)
-            masks_file(partial).unlink(missing_ok=True)
-
-
-def _left_behind(source: Path, folder: str, names: list[str]) -> list[str]:
-    """What is not copied: the weights that are cut, in any form, and checkpoints of the training that made them.
-
-    Folders inside may be other parts of the model, as those of sentence-transformers, and stay whole.
-    """
-    if Path(folder) != source:
-        return []
-    return [n for n in names if n.endswith(_WEIGHT_FILES) or n.startswith("checkpoint-")]
-
-
-@contextmanager
-def _explained(out: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        why = error.__cause__ if isinstance(error, NotWritten) else None  # it has named what is only partial
-        raise NotWritten(
-            f"{str(out)!r} could not be written: {reason_of(why or error)}; what was there before is untouched"
-        ) from error
 
 
 def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, record: _Record) -> None:
@@ -231,17 +155,19 @@ def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, record: _Record) ->
     bits = {name: (torch.uint8, ((math.prod(shape) + 7) // 8,)) for name, shape in shapes.items()}
     heads = {t.name: (t.dtype, t.shape) for t in checkpoint.tensors}
     with (
-        Writer(file, heads, {"format": "pt"}) as weights,
-        Writer(masks_file(file), bits, {"format": MASKS_FORMAT, "shapes": json.dumps(shapes)}) as masks,
+        safetensors_writer(file, heads, {"format": "pt"}) as add_weight,
+        safetensors_writer(
+            masks_file(file), bits, {"format": MASKS_FORMAT, "shapes": json.dumps(shapes)}
+        ) as add_mask,
     ):
 
         def note(part: FilePart, mask: Tensor) -> None:
             record.add(part, mask)
-            masks.add(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
+            add_mask(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
 
         for _, parts in _written(checkpoint, cut, note):
             for part in parts:
-                weights.add(part)
+                add_weight(part)
 
 
 def _written(
@@ -309,40 +235,3 @@ class _Record:
         assert self.after is not None
         before, after = float(self.before.index()), float(self.after.index())
         return CheckpointCut(tuple(self.layers.values()), before, after, file, masks, bytes_before, coding)
-
-
-class Writer:
-    """A safetensors file that is written part by part: the header says at once what will follow."""
-
-    def __init__(
-        self, file: Path, heads: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]
-    ) -> None:
-        header: dict[str, object] = {"__metadata__": dict(metadata)}
-        end = 0
-        for name, (dtype, shape) in heads.items():
-            start, end = end, end + math.prod(shape) * dtype.itemsize
-            header[name] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
-        text = json.dumps(header, separators=(",", ":")).encode()
-        text += b" " * (-len(text) % 8)
-        self._file = file
-        with _explained(file):
-            self._handle: BinaryIO = file.open("wb")
-            self._handle.write(len(text).to_bytes(8, "little") + text)
-
-    def add(self, values: Tensor) -> None:
-        """Append the bytes of `values`."""
-        flat = values.detach().cpu().contiguous().reshape(-1)
-        with _explained(self._file):
-            self._handle.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
-
-    def __enter__(self) -> Writer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with _explained(self._file):
-            if error is None:
-                self._handle.flush()
-                os.fsync(self._handle.fileno())
-            self._handle.close()
