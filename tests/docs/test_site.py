@@ -72,7 +72,7 @@ def opened(browser, page, *, width=1600, query="", scheme="light"):
 
 def test_there_is_a_page_for_each_page(pages):
     parts = {f"docs/{what}-{where}" for what in ("weights", "training") for where in ("cpu", "cuda")}
-    sources = [*(ROOT / "docs").glob("*.md"), *(ROOT / "results").rglob("README.md"), ROOT / "CHANGELOG.md"]
+    sources = [*(ROOT / "docs").glob("*.md"), *(ROOT / "results").rglob("*.md"), ROOT / "CHANGELOG.md"]
     assert {str(page.relative_to(ROOT).with_suffix("")) for page in sources} - parts <= pages.keys()
 
 

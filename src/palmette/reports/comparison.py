@@ -22,7 +22,7 @@ from palmette.reports.statistics import (
     accuracy_at,
 )
 from palmette.reports.tables import in_usual_order, label
-from palmette.reports.words import setting
+from palmette.reports.words import mean_and_sd, setting, signed
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.record import framed, rows_of
@@ -228,12 +228,11 @@ def _cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     rows = []
     for row in frame.to_dict("records"):
         cells = [setting(row[name]) for name in varied] + ([str(row["round"])] if at_round else [])
-        spread = "" if math.isnan(row["sd"]) else f" ± {100 * row['sd']:.2f}"
-        accuracy = "" if math.isnan(row["accuracy"]) else f"{100 * row['accuracy']:.2f}{spread}"
+        accuracy = mean_and_sd(row["accuracy"], row["sd"])
         cells += [f"{100 * row['density']:.4g}", row["method"], str(row["n"]), accuracy]
         if compared:
-            ends = "" if math.isnan(row["low"]) else f"{_signed(row['low'])} to {_signed(row['high'])}"
-            cells += [_signed(row["difference"]), ends, str(row["pairs"]) if row["pairs"] else ""]
+            ends = "" if math.isnan(row["low"]) else f"{signed(row['low'])} to {signed(row['high'])}"
+            cells += [signed(row["difference"]), ends, str(row["pairs"]) if row["pairs"] else ""]
         rows.append(cells)
     return titles, rows
 
@@ -269,7 +268,3 @@ def _kinds(pairs: pd.Series) -> list[str]:
     few, many = pairs.between(2, ENOUGH - 1).any(), (pairs >= ENOUGH).any()
     bootstrap = f"a percentile bootstrap ({RESAMPLES:,} resamples, seed {SEED})"
     return ["Student's" + f" of fewer than {ENOUGH} pairs" * bool(many)] * bool(few) + [bootstrap] * bool(many)
-
-
-def _signed(fraction: float) -> str:
-    return "" if math.isnan(fraction) else f"{100 * fraction:+.2f}".replace("-", "−")

@@ -25,6 +25,26 @@ def in_percent(fraction: float, beside: float) -> str:
     return f"{100 * fraction:.{digits}f}"
 
 
+def signed(value: float, *, scale: float = 100, digits: int = 2) -> str:
+    """A difference with its sign, in points by default; empty for NaN.
+
+    >>> signed(-0.0012), signed(0.026, scale=1, digits=3), signed(math.nan)
+    ('−0.12', '+0.026', '')
+    """
+    return "" if math.isnan(value) else f"{scale * value:+.{digits}f}".replace("-", "−")
+
+
+def mean_and_sd(mean: float, sd: float, *, scale: float = 100, digits: int = 2) -> str:
+    """Mean ± standard deviation, in percent by default; the mean alone without a deviation, empty for NaN.
+
+    >>> mean_and_sd(0.5, 0.25), mean_and_sd(0.5, math.nan), mean_and_sd(math.nan, math.nan)
+    ('50.00 ± 25.00', '50.00', '')
+    """
+    if math.isnan(mean):
+        return ""
+    return f"{scale * mean:.{digits}f}" + ("" if math.isnan(sd) else f" ± {scale * sd:.{digits}f}")
+
+
 def duration(seconds: float) -> str:
     """As people say it.
 

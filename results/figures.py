@@ -1,0 +1,149 @@
+"""Figures of the studies: those of the paper, an overview, and comparisons that the paper does not have."""
+
+from __future__ import annotations
+
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from palmette.files import write_whole
+from palmette.reports.comparison import name_of
+from palmette.reports.figures import LINES, PANELS, STYLE, Panel, as_file, draw, furnish, points
+from palmette.reports.paper.drawing import PRUNED, RETRAINED
+from palmette.reports.paper.drawing import draw as draw_paper
+from palmette.reports.paper.published import name_in_file, published
+from palmette.reports.paper.runs import RunCollection
+from palmette.reports.tables import Record, Run
+from palmette.studies.paper import ETAS, FIGURES, GAMMAS, PS, QS
+from results.records import BASES, METHODS, SAP, SAP2, SCOPES, Study, study
+
+SETTINGS = {
+    "p varies, q = 1": {f"p = {p:g}": f"SAP (p={p:g}, q=1)" for p in PS},
+    "q varies, p = 1": {f"q = {q:g}": f"SAP (p=1, q={q:g})" for q in QS},
+    "η_r varies, γ = 1": {f"η_r = {e:g}": SAP + (f", eta={e:g}" if e else "") for e in ETAS},
+    "γ varies, η_r = 0": {f"γ = {g:g}": SAP + (f", gamma={g:g}" if g != 1 else "") for g in GAMMAS},
+}
+"""Settings of SAP that the paper varies, and the names of their methods."""
+OPEN = {"linestyle": "none", "markerfacecolor": "none", "markersize": 6.5}
+Curve = tuple[Sequence[tuple[float, float, float]], dict[str, Any]]
+"""Points with the length of their error bars, and the style of the line."""
+Cell = tuple[Panel, Mapping[str, Curve]]
+
+
+def write(of: Study) -> None:
+    """All figures of a study, as PNG with a palette, which is a third of the size."""
+    from PIL import Image
+
+    for name, figure in _figures(of).items():
+        whole, small = Image.open(io.BytesIO(as_file(figure, "png"))).convert("RGB"), io.BytesIO()
+        whole.quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+        write_whole(of.folder / f"{name}.png", small.getvalue())
+
+
+def _figures(of: Study) -> dict[str, Figure]:
+    found = {name: _paper(of, name) for name in of.about.get("figures", ())}
+    if of.name in BASES:
+        scopes = {name: {f"{s} scope": _records(of, name, s) for s in SCOPES} for name in METHODS}
+        settings = {t: {w: _records(of, n) for w, n in row.items()} for t, row in SETTINGS.items()}
+        return found | {"scopes": _trade_offs(scopes, 50), "settings": _trade_offs(settings, 78)}
+    if len(of.methods) == len(METHODS):
+        caption = f"{of.seeds} seed{'s' * (of.seeds > 1)}, as far as all runs of a method go"
+        found["overview"] = draw([run for name in of.methods for run in _runs(of, name)], caption=caption)
+    if (of.folder.parent / f"{of.name}-20").exists():
+        found["epochs"] = _together({"200 epochs per round": of, "20 epochs per round": study(f"{of.name}-20")})
+    if (of.folder / "clipped-first.tar.xz").exists():
+        clipped = study(of.name, "clipped-first.tar.xz")
+        found["clipped-first"] = _together({"masked first": of, "clipped first": clipped}, [SAP2])
+    return found
+
+
+def _runs(of: Study, name: str, scope: str = "global") -> list[Run]:
+    """Runs of a method as far as all of them go: a mean over fewer would jump."""
+    every = [*(study(BASES[of.name]).runs if of.name in BASES else []), *of.runs]
+    seeds = set(of.own["seed"])
+    found = [(e, r) for e, r in every if name_of(e) == name and e.scope == scope and e.seed in seeds]
+    reached = min((len(records) for _, records in found), default=0)
+    return [(e, records[:reached]) for e, records in found]
+
+
+def _records(of: Study, name: str, scope: str = "global") -> list[Sequence[Record]]:
+    return [records for _, records in _runs(of, name, scope)]
+
+
+def _paper(of: Study, name: str) -> Figure:
+    """A figure of the paper from the runs of a study."""
+    figure = replace(FIGURES[name], data=of.own["data"].iloc[0])
+    last = int(of.own["round"].max())
+    folders = [study(n).folder / "runs.tar.xz" for n in (BASES.get(of.name), of.name) if n]
+    seeds = sorted(of.own["seed"].unique().tolist()) if of.name in BASES else None
+    picture = RunCollection.below(folders, warn=print).select(figure, seeds=seeds, rounds=of.about.get("until"))
+    assert picture is not None
+    values = published(figure)
+    if values is not None:  # those of later rounds would squeeze the others
+        early = {key: [(t, v) for t, v in line if t <= last] for key, line in values.values.items()}
+        values = replace(values, values=early)
+    return draw_paper(picture, published=values)
+
+
+def _trade_offs(panels: Mapping[str, Mapping[str, Sequence[Sequence[Record]]]], lowest: int) -> Figure:
+    """Accuracy by density: a panel for each title, a line for each name."""
+    cells: list[Cell] = []
+    for title, lines in panels.items():
+        curves = {
+            words: (points(PANELS[-1], many), LINES[i] | {"markevery": (i, 4)})
+            for i, (words, many) in enumerate(lines.items())
+        }
+        cells.append((replace(PANELS[-1], title=title), curves))
+    figure = _chart(cells, caption=f"Test accuracy, %, and one standard deviation; below {lowest} % not shown.")
+    for axis in figure.axes:
+        axis.set_ylim(bottom=lowest)
+    return figure
+
+
+def _together(of: Mapping[str, Study], names: Sequence[str] = METHODS) -> Figure:
+    """Two studies of one network in the same panels: a colour for each method, the second dashed."""
+    first = next(iter(of.values()))
+    theirs = published(FIGURES[first.about["figures"][0]])
+    panels: Mapping[str, Panel] = RETRAINED | PRUNED if theirs else {panel.title: panel for panel in PANELS}
+    cells: list[Cell] = []
+    for key, panel in panels.items():
+        curves: dict[str, Curve] = {}
+        for (words, one), dashes in zip(of.items(), ("-", (0, (4, 2))), strict=True):
+            for name in (name for name in names if name in one.methods):
+                look = LINES[METHODS.index(name)]
+                shown = [(x, y, 0.0) for x, y, _ in points(panel, _records(one, name))]
+                curves[f"{name}, {words}"] = shown, look | {"linestyle": dashes, "markevery": 3}
+                marks = theirs.of(key, name_in_file(_runs(one, name)[0][0])) if theirs else []
+                early = [(t, v, 0.0) for t, v in marks if t <= first.own["round"].max() + 1]
+                if early:
+                    curves[f"{name}, published"] = early, look | OPEN
+        cells.append((panel, curves))
+    return _chart(cells, caption=f"Open marks: {theirs.note}." if theirs else "Means over seeds.")
+
+
+def _chart(cells: Sequence[Cell], *, caption: str) -> Figure:
+    """Panels, at most four in a row; one legend above them, or one in each where names differ."""
+    columns = min(4, len(cells))
+    rows = -(-len(cells) // columns)
+    with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "lines.markersize": 4.5}):
+        figure = Figure(figsize=(12.8, 1.4 + 2.9 * rows), layout="constrained")
+        names: dict[str, Any] = {}
+        axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        for axis, (panel, curves) in zip(axes, cells, strict=True):
+            for label, (shown, style) in curves.items():
+                x, y, bars = zip(*shown, strict=True)
+                math = label.replace("η_r", r"$\eta_r$")
+                names[math] = axis.errorbar(x, y, yerr=bars, label=math, elinewidth=0.8, **style)
+            furnish(axis, replace(panel, title=panel.title.replace("η_r", r"$\eta_r$")))
+        if len(names) > 2 * len(cells[0][1]):
+            for axis in axes:
+                axis.legend(loc="lower left", fontsize=8, handlelength=3)
+        else:
+            figure.legend(names.values(), names, loc="outside upper center", ncols=4, handlelength=3, fontsize=9)
+        figure.supxlabel(textwrap.fill(caption, 180), x=0.006, ha="left", fontsize=9, color="#444444")
+    return figure

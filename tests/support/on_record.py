@@ -1,0 +1,342 @@
+"""Numbers of the studies on record, as results/FINDINGS.md writes them."""
+
+from __future__ import annotations
+
+import functools
+import math
+from itertools import pairwise
+
+import numpy as np
+import pandas as pd
+from results.figures import SETTINGS
+from results.make import FOUR, mean, percent, spread
+from results.records import BASES, DENSITIES, LT, METHODS, SAP, SAP2, SCOPES, study
+from scipy import stats
+
+from palmette import read_runs
+from palmette.reports.paper.published import published
+from palmette.reports.phases import phases, turns
+from palmette.reports.statistics import LEVEL, Difference, Spread, beyond_noise, holm, last_within
+from palmette.reports.words import signed
+from palmette.studies.paper import FIGURES
+
+MLP, LINEAR, CIFAR_MLP, CNN = NETWORKS = [study(name) for name in FOUR]
+CNN200, RESNET, RESNET20 = (study(f"cifar10-{name}") for name in ("cnn", "resnet18", "resnet18-20"))
+CLIPPED = study("cifar10-resnet18", "clipped-first.tar.xz")
+ABLATION, CNN_ABLATION = study("fashionmnist-mlp-ablations"), study("cifar10-cnn-ablations")
+WIDE, LARGE, FLOAT32 = study("cifar100-wresnet28x8"), study("tinyimagenet-resnet50"), study("bfloat16")
+
+
+# Numbers as they are written
+
+
+def listed(*words):
+    return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+
+
+def shares(*values):
+    """Densities or accuracies, with one unit for all."""
+    return f"{listed(*(percent(value).removesuffix(' %') for value in values))} %"
+
+
+def fixed(*values, digits=3, unit=""):
+    return listed(*(f"{value:.{digits}f}" for value in values)) + unit
+
+
+def span(values, digits=2, by="–"):
+    shown = [f"{value:.{digits}f}" for value in (min(values), max(values))]
+    return shown[0] if shown[0] == shown[1] else by.join(shown)
+
+
+def gap(of, name, density, scope="global", *, base=LT, base_scope=None):
+    one, other = of.at_density(name, density, scope), of.at_density(base, density, base_scope or scope)
+    return Difference.between(one, other)
+
+
+def change(of, one, other):
+    return Difference.between(of.at(*one), of.at(*other))
+
+
+def density(of, name, t):
+    return mean(of.at(name, t, "density"))
+
+
+def accuracy(of, name, t):
+    return mean(of.at(name, t))
+
+
+def index(of, name, t):
+    return mean(of.at(name, t, "pq_index"))
+
+
+# What is computed from the records
+
+
+@functools.cache
+def signs(of):
+    """1 or -1 where a method differs from Lottery Ticket beyond the noise, all densities and methods together."""
+    pairs = {(n, d): (of.at_density(n, d), of.at_density(LT, d)) for n in METHODS if n != LT for d in DENSITIES}
+    return beyond_noise({key: [a[s] - b[s] for s in a if s in b] for key, (a, b) in pairs.items()})
+
+
+def means(of, name):
+    """Differences of a method from Lottery Ticket at the densities where there is a pair."""
+    found = {d: gap(of, name, d) for d in DENSITIES}
+    return {d: 100 * g.mean for d, g in found.items() if g.pairs}
+
+
+def turns_of(run):
+    """Rounds of start, lowest index before a collapse, highest after it and end; and that of the collapse."""
+    values, accuracies = run["pq_index"].tolist(), run["test_accuracy"].tolist()
+    collapsed = turns(phases(accuracies, values))["collapsed"]
+    lowest = int(np.argmin(values[:collapsed]))
+    return (0, lowest, lowest + int(np.argmax(values[lowest:])), len(values) - 1), collapsed
+
+
+@functools.cache
+def shape(of, name):
+    """Index, accuracy and density of each seed at four rounds, chosen by the other half of the seeds."""
+    runs = of.each(name)
+    halves = [half for p in (0, 1) if (half := [run for run in runs if run["seed"].iloc[0] % 2 == p])]
+    chosen = []
+    for half in halves:
+        curve = pd.concat(half).groupby("round")[["pq_index", "test_accuracy"]].mean().iloc[: min(map(len, half))]
+        chosen.append(turns_of(curve)[0][1:3])
+    rows = {}
+    for half, (low, high) in zip(reversed(halves), chosen, strict=True):
+        for run in (run for run in half if len(run) > high):
+            at = run.iloc[[0, low, high, -1]]
+            rows[run["seed"].iloc[0]] = at[["pq_index", "test_accuracy", "density"]].to_numpy()
+    return rows
+
+
+def steps(of, name, seeds=slice(None)):
+    """Fall, rise and second fall of the index."""
+    values = np.array(list(shape(of, name).values()))[seeds, :, 0]
+    return [Difference.of((values[:, i + 1] - values[:, i]).tolist()) for i in range(3)]
+
+
+def as_said(of, name):
+    return [step.sign for step in steps(of, name)] == [-1, 1, -1]
+
+
+def at_turn(of, name, moment, value):
+    """Mean over seeds at the start, lowest, highest or end, as `shape` has them."""
+    column = ("pq_index", "test_accuracy", "density").index(value)
+    return float(np.mean([rows[moment, column] for rows in shape(of, name).values()]))
+
+
+def moment(of, name, which, value):
+    """A value of each run where its index turned up, where it collapsed or where it was last within a point."""
+    found = []
+    for run in of.each(name):
+        accuracies = run["test_accuracy"].tolist()
+        rounds = turns(phases(accuracies, run["pq_index"].tolist())) | {"kept": last_within(accuracies)}
+        found += [run[value].iloc[rounds[which]]] if rounds[which] is not None else []
+    return found
+
+
+def rebounds(of, name):
+    """Index of each run where it turned up, at its highest after that and at the end."""
+    runs = [run["pq_index"].tolist() for run in of.each(name)]
+    lowest = [int(t) for t in moment(of, name, "turned_up", "round")]
+    return list(zip(*((v[t], max(v[t:]), v[-1]) for v, t in zip(runs, lowest, strict=True)), strict=True))
+
+
+@functools.cache
+def collapsed(of):
+    """Runs of SAP's settings whose accuracy collapses: falls, rises and falls; has a peak; steepest loss at it."""
+    found = []
+    names = dict.fromkeys(name for row in SETTINGS.values() for name in row.values())
+    for name in names:
+        for run in of.each(name):
+            at, end = turns_of(run)
+            if end is not None:
+                start, low, high, last = run["pq_index"].iloc[list(at)]
+                peak = high > max(start, 2 * last)
+                steepest = int(run["test_accuracy"].diff().idxmin())
+                path = tuple(run["test_accuracy"])
+                found.append((low <= 0.9 * start and peak, peak, abs(at[2] - steepest) <= 1, name, path))
+    return found
+
+
+def counts(of, *, once):
+    """As said, collapsed, steepest at the peak and peaks; `once` counts settings with the same runs once."""
+    runs = collapsed(of)
+    if once:  # the largest cut that beta allows, whatever gamma is
+        runs = list({run[4]: run for run in runs}.values())
+    peaks = [near for _, peak, near, *_ in runs if peak]
+    return f"{sum(r[0] for r in runs)} of {len(runs)}", f"{sum(peaks)} of {len(peaks)}"
+
+
+def lowered(of, name):
+    """The share of cuts after which the index of the same weights is lower."""
+    f = of.own[(of.own["name"] == name) & (of.own["cut_weights"] > 0)]
+    return float((f["pruned_pq_index_difference"] < 0).mean())
+
+
+def largest_drop(of, name):
+    """Points that the most harmful cut costs before retraining, mean over seeds."""
+    return float(-100 * of.own[of.own["name"] == name].groupby("round")["pruned_accuracy_difference"].mean().min())
+
+
+def ratio(of, name, t):
+    """The share of the remaining weights that a round cuts."""
+    return Spread.of(
+        c / k for c, k in zip(of.at(name, t, "cut_weights").values(), of.at(name, t, "kept").values(), strict=True)
+    ).mean
+
+
+def so_far(of, one, other):
+    """A change by means over all rounds so far, which the paper's figures show."""
+    a, b = (
+        {run["seed"].iloc[0]: run["test_accuracy"].iloc[: t + 1].mean() for run in of.each(n)}
+        for n, t in (one, other)
+    )
+    return Difference.between(a, b)
+
+
+@functools.cache
+def layers(of):
+    """A row for each layer and round of SAP (0.5, 1)."""
+    found = pd.concat(
+        [read_runs(study(name).folder / "runs.tar.xz", layers=True) for name in (BASES[of.name], of.name)]
+    )
+    usual = (found["method"] == "sap") & (found["p"] == 0.5) & (found["eta"] == 0) & (found["gamma"] == 1)
+    return found[usual & found["seed"].isin(of.own["seed"])]
+
+
+def first_layer(of, scope, t):
+    f = layers(of)
+    return f[(f["layer"] == f["layer"].iloc[0]) & (f["scope"] == scope) & (f["round"] == t)]["density"].mean()
+
+
+def stability(of):
+    """Range and standard deviation of the index of a layer over rounds, mean over layers and seeds, by scope."""
+    groups = layers(of).groupby(["scope", "layer", "seed"])["pq_index"]
+    return [
+        v.groupby("scope").mean().reindex(SCOPES).tolist() for v in (groups.max() - groups.min(), groups.std())
+    ]
+
+
+def p_and_q(of, d):
+    """Mean accuracy of each p and q at a density that all seeds reached."""
+    names = [name for row in list(SETTINGS.values())[:2] for name in row.values()]
+    found = (of.at_density(name, d) for name in names)
+    return [100 * mean(values) for values in found if len(values) == of.seeds]
+
+
+def tukey(of):
+    """Densities at which the range of p and q is beyond the noise: Tukey's test, Holm's correction."""
+    base, tests = study(BASES[of.name]), {}
+    for d in (0.1, 0.05, 0.02, 0.01):
+        spreads = [Spread.of(base.at_density(name, d).values()) for name in (SAP, SAP2, LT)]
+        noise = [s.sd**2 for s in spreads if s.n > 1]
+        means = p_and_q(of, d)
+        width = (max(means) - min(means)) / 100 / math.sqrt(sum(noise) / len(noise) / of.seeds)
+        tests[d] = float(stats.studentized_range.sf(width, len(means), len(noise) * (base.seeds - 1)))
+    return [d for d, p in zip(tests, holm(list(tests.values())), strict=True) if p < LEVEL]
+
+
+def first_cut(of, row, t):
+    """Density in a round from the first to the last value of p or q."""
+    first, *_, last = list(SETTINGS.values())[row].values()
+    return f"{percent(density(of, first, t)).removesuffix(' %')} to {percent(density(of, last, t))}"
+
+
+def precisions():
+    """bfloat16 minus float32, of accuracy and index round by round."""
+    pairs = [(MLP.at(LT, t, v), FLOAT32.at(LT, t, v)) for v in ("test_accuracy", "pq_index") for t in range(9)]
+    return [[a[s] - b[s] for s in b] for a, b in pairs]
+
+
+# Values read off the paper's Figure 3
+
+READ_OFF = {  # panel: column of a record, factor, and how far a reading is trusted
+    "retrained/accuracy": ("test_accuracy", 100, 1.0),
+    "pruned/accuracy": ("pruned_test_accuracy", 100, 1.0),
+    "retrained/pq_index": ("pq_index", 1, 0.01),
+    "pruned/pq_index": ("pruned_pq_index", 1, 0.01),
+    "retrained/remaining": ("density", 100, 0.15),
+}
+IN_FILE = {SAP: "sap_p0.5_q1", SAP2: "sap_p1_q2", LT: "lottery_ticket"}
+
+
+def line(panel, method):
+    return dict(published(FIGURES["fig3"]).of(panel, method))
+
+
+def read_off(panel, method, t):
+    """What Figure 3 shows for a round, and how far a reading is trusted; None where lines hide it."""
+    sure = READ_OFF[panel][2]
+    for name in (method, "one_shot"):
+        # One Shot hides others: dense networks are the same for all, and Lottery Ticket's first cut is its own.
+        alike = t == 0 and (panel.startswith("retrained/") or method == "lottery_ticket")
+        if name != method and not alike and not (panel == "retrained/remaining" and method == "lottery_ticket"):
+            return None
+        if (value := line(panel, name).get(t)) is not None:
+            return value, sure
+        if panel.startswith("retrained/") and (name != "one_shot" or not t):
+            pruned = panel.replace("retrained", "pruned")
+            parts = [line(pruned + more, name).get(t) for more in ("", "_difference")]
+            if None not in parts:
+                return sum(parts), 2 * sure
+    return None
+
+
+def met(of, name, rounds):
+    """For each published value, whether it is met as well as a reading can tell, by panel and round."""
+    found = {}
+    for panel, (value, scale, _) in READ_OFF.items():
+        for t in rounds:
+            if (there := read_off(panel, IN_FILE[name], t)) is not None:
+                found[panel, t] = abs(scale * mean(of.at(name, t, value)) - there[0]) <= there[1]
+    return found
+
+
+def met_by_resnet18():
+    """All methods; dense networks count once, and densities that follow by rule do not."""
+    found = []
+    for name in RESNET.methods:
+        for (panel, t), yes in met(RESNET, name, range(4)).items():
+            again = not t and panel.startswith("retrained/") and name != SAP
+            if not again and not (panel == "retrained/remaining" and (not t or name == LT)):
+                found.append(yes)
+    return found
+
+
+def met_after_the_first_cut(of):
+    return list(met(of, SAP2, range(1, 4)).values())
+
+
+def cuts_of_paper(method):
+    left = [100.0, *(line("retrained/remaining", method)[t] for t in (1, 2, 3, 4))]
+    return [1 - b / a for a, b in pairwise(left)]
+
+
+def heavy():
+    return [f"{SAP}, eta=1", *(f"{SAP}, gamma={g}" for g in (3, 5, 7, 9))]
+
+
+def worse():
+    """Rounds in which Lottery Ticket with 200 epochs is below each run with 20."""
+    return [t for t in range(31) if max(CNN200.at(LT, t).values()) < min(CNN.at(LT, t).values())]
+
+
+def large(of):
+    """Dense accuracy, cuts of SAP, and changes at T = 2, for a study of two rounds."""
+    cuts = shares(*(ratio(of, SAP, t) for t in range(3)))
+    return f"{spread(of.at(SAP, 0))} %", cuts, *(signed(change(of, (n, 2), (n, 0)).mean) for n in (SAP, LT))
+
+
+def between_scopes(of):
+    """1 or -1 where SAP in another scope differs from global scope beyond the noise of all together."""
+    keys = [(n, s, d) for n in (SAP, SAP2) for s in SCOPES[:2] for d in DENSITIES]
+    pairs = {key: (of.at_density(key[0], key[2], key[1]), of.at_density(key[0], key[2])) for key in keys}
+    return beyond_noise({key: [a[s] - b[s] for s in a if s in b] for key, (a, b) in pairs.items()})
+
+
+def widest(values):
+    """The end of an interval that is furthest from 0, in points."""
+    found = [Difference.of(one) for one in values]
+    return f"{100 * max(max(abs(d.low), abs(d.high)) for d in found):.2f}"
