@@ -47,7 +47,7 @@ def load(name_or_path: str | Path, *, folder: str | Path | None = None) -> Image
     name = canonical(name_or_path) if isinstance(name_or_path, str) else None
     if name is not None:
         return DATA_SETS[name].load(folder)
-    from palmette.training.data.folder import read_folder, read_npz
+    from palmette.training.data.user_images import read_folder, read_npz
 
     path = Path(name_or_path).expanduser()
     if path.is_dir():
