@@ -3,17 +3,23 @@
 import copy
 import io
 import json
+import shutil
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from killing import die, killed_in
 from own_digits import OPTIONS, X, Y, evaluate, network, one_thread, states_are_equal, test, train  # noqa: F401
 from torch import nn
 
 import palmette as pm
+from palmette.cli import main
 from palmette.errors import MaskMismatch, RunBusy, RunDamaged
+from palmette.pruning.budgets import Budget
+from palmette.studies.experiment import read_spec
 from palmette.studies.folder import RunDir, find_runs
 
 test.__test__ = False
@@ -33,7 +39,9 @@ def same(one, other):
     masks = [name for name in names if name.endswith(".safetensors")]
     assert len(masks) == len(RunDir(one).records())
     assert all(pm.Masks.load(one / name) == pm.Masks.load(other / name) for name in masks)
-    plain = {*names} - {*masks, "timings.jsonl", "good.pt"}
+    plain = {*names} - {*masks, "timings.jsonl", "good.pt", "experiment.toml"}
+    specs = [replace(read_spec(folder / "experiment.toml"), run="") for folder in (one, other)]
+    assert specs[0] == specs[1]
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in plain)
 
 
@@ -99,14 +107,9 @@ def test_killed_while_it_writes_it_ends_the_same(whole, tmp_path, monkeypatch, n
     assert same(whole[1], tmp_path)
 
 
-@pytest.mark.parametrize("call", [0, 1])
-def test_killed_while_it_claims_the_folder_it_begins_again(whole, tmp_path, monkeypatch, call):
-    after, write = iter(range(9)), RunDir.write_text
-
+def test_killed_while_it_claims_the_folder_it_begins_again(whole, tmp_path, monkeypatch):
     def dies(self, *arguments):
-        if next(after) == call:
-            raise KeyboardInterrupt
-        return write(self, *arguments)
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(RunDir, "write_text", dies)
     with pytest.raises(KeyboardInterrupt):
@@ -167,10 +170,6 @@ def test_a_cache_that_the_forward_pass_makes_and_lets_grow_is_left_to_it(tmp_pat
 
 
 def test_records_say_what_was_measured_and_other_commands_read_them(whole):
-    from click.testing import CliRunner
-
-    from palmette.cli import main
-
     table = pm.read_runs(whole[1])
     assert table["density"].tolist() == [1.0, 0.5, 0.25, 0.125]
     assert table["data"].tolist() == ["own data"] * 4
@@ -189,20 +188,12 @@ def test_records_say_what_was_measured_and_other_commands_read_them(whole):
 
 @pytest.mark.slow
 def test_a_report_is_made_of_them(whole, tmp_path):
-    from click.testing import CliRunner
-
-    from palmette.cli import main
-
     done = CliRunner().invoke(main, ["report", str(whole[1]), "-o", str(tmp_path / "page.html")])
     assert done.exit_code == 0, done.output
     assert "own:Sequential on own data" in (tmp_path / "page.html").read_text()
 
 
 def test_a_score_that_is_no_accuracy_is_recorded_as_what_it_is(tmp_path):
-    from click.testing import CliRunner
-
-    from palmette.cli import main
-
     def minus_loss(model):
         with torch.no_grad():
             return -nn.functional.cross_entropy(model(X), Y)
@@ -218,11 +209,25 @@ def test_a_score_that_is_no_accuracy_is_recorded_as_what_it_is(tmp_path):
 
 
 def test_a_budget_that_runs_do_not_know_is_recorded_all_the_same(tmp_path):
-    options = OPTIONS | {"budget": pm.TailMass(eta=0.1), "rounds": 1, "folder": tmp_path}
-    pm.prune_and_retrain(network(), train, evaluate, **options)
-    assert [r["round"] for r in RunDir(tmp_path).records()] == [0, 1]
-    assert not (tmp_path / "experiment.toml").exists()
-    assert find_runs(tmp_path) == []  # it has all that it needs, and is no damaged run
+    class Half(Budget):
+        p, q = 0.5, 1.0
+
+        def _count(self, rows, sums):
+            return sums.d / 2, sums.d // 2
+
+        def __repr__(self):
+            return "Half()"
+
+    for name, budget, method in (("a", pm.TailMass(eta=0.1), "tail-mass"), ("b", Half(), "own:Half()")):
+        options = OPTIONS | {"budget": budget, "rounds": 1, "folder": tmp_path / name}
+        pm.prune_and_retrain(network(), train, evaluate, test=test, **options)
+        assert [r["round"] for r in RunDir(tmp_path / name).records()] == [0, 1]
+        (rundir,) = find_runs(tmp_path / name)
+        assert read_spec(rundir.experiment).method == method
+    done = CliRunner().invoke(main, ["table", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "Tail Mass" in done.output
+    assert "Half()" in done.output
 
 
 class Copied(nn.Module):
@@ -246,9 +251,9 @@ def test_a_folder_belongs_to_one_model_and_one_set_of_settings(whole, tmp_path):
         pm.prune_and_retrain(other_width(), train, evaluate, **options)
     with pytest.raises(MaskMismatch, match=r"missing: inner.weight.*not in this model: 0.weight"):
         pm.prune_and_retrain(Copied(), train, evaluate, **options)
-    with pytest.raises(RunDamaged, match=r"with rounds=3, not rounds=5; go on with the old settings, or give"):
+    with pytest.raises(RunDamaged, match=r"with rounds=3, not rounds=5; resume with the old settings, or give"):
         pm.prune_and_retrain(network(), train, evaluate, **options | {"rounds": 5})
-    with pytest.raises(RunDamaged, match=r"budget='FixedRatio\(ratio=0.5\)', not budget='Sap"):
+    with pytest.raises(RunDamaged, match=r"method='lottery-ticket', ratio=0.5, not method='sap'"):
         pm.prune_and_retrain(network(), train, evaluate, **options | {"budget": pm.Sap()})
     with pytest.raises(
         RunDamaged, match=r"prunes 0.weight, 4.weight, not 0.weight; give the same include and exclude"
@@ -275,15 +280,22 @@ def test_damage_in_a_folder_is_named(tmp_path):
     with pytest.raises(RunDamaged, match=r"settings.json' is damaged"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
     (run / "settings.json").unlink()
-    with pytest.raises(RunDamaged, match="another kind of run"):
+    (run / "experiment.toml").write_text("epochs =")
+    with pytest.raises(RunDamaged, match="does not say what is run in it"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    for content in (pm.Experiment().to_toml(), None):
+        (run / "experiment.toml").unlink()
+        if content:
+            (run / "experiment.toml").write_text(content)
+        with pytest.raises(RunDamaged, match="another kind of run"):
+            pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
 
 
 def test_a_setting_may_be_any_kind_of_number(tmp_path):
     rules = [pm.AtDensity(Fraction(1, 2)), pm.SmallCut(np.float32(0.25)), pm.AfterSteps(np.int64(1))]
     options = {"rounds": np.int64(3), "tolerance": np.float32(0.5), "stop": rules, "folder": tmp_path}
     pm.prune_and_retrain(network(), train, evaluate, **OPTIONS | options)
-    found = pm.Experiment.from_toml(tmp_path / "experiment.toml")
+    found = read_spec(tmp_path / "experiment.toml")
     assert (found.rounds, found.stop) == (1, "density:0.5,small-cut:0.25,accuracy-drops:0.5")
 
 
@@ -293,10 +305,6 @@ def test_a_folder_in_use_is_refused(tmp_path):
 
 
 def test_other_commands_say_what_they_need_of_a_run_of_ones_own(tmp_path):
-    from click.testing import CliRunner
-
-    from palmette.cli import main
-
     with pytest.raises(ZeroDivisionError):
         pm.prune_and_retrain(network(), lambda m: train(m) or 1 / 0, evaluate, folder=tmp_path / "new", **OPTIONS)
     pm.prune_and_retrain(network(), train, evaluate, folder=tmp_path / "done", **OPTIONS | {"rounds": 1})
@@ -311,3 +319,67 @@ def test_other_commands_say_what_they_need_of_a_run_of_ones_own(tmp_path):
         "has no test accuracy; prune_and_retrain takes a function `test`"
         in str(refused.exception) + refused.output
     )
+
+
+SETTINGS = {
+    "budget": "FixedRatio(ratio=0.5)", "scope": "global", "saliency": "magnitude", "rewind": "learning-rate",
+    "stop": ["SmallCut(below=0.01)"], "rounds": 3, "evaluate": True, "tolerance": 1.0, "trained": False,
+    "test": True,
+}  # fmt: skip
+TOML = """
+data = "own data"
+model = "own:Sequential"
+method = "lottery-ticket"
+ratio = 0.5
+rounds = 3
+rewind = "learning-rate"
+stop = "small-cut:0.01,accuracy-drops:1.0"
+epochs = 0
+"""
+
+
+def as_version_1(folder):
+    """Rewrite a folder as version 1 wrote it."""
+    rundir = RunDir(folder)
+    rundir.write_text("experiment.toml", TOML)
+    rundir.write_text("settings.json", json.dumps({"settings": SETTINGS, "tensors": {}, "weights": []}))
+    if (found := rundir.load_checkpoint()) is not None:
+        number, state = found
+        state = {**state, "state_dict": state.pop("model"), "buffers": {}, "dense": 0.5}
+        rundir.save_checkpoint(number, state)
+
+
+def test_a_folder_of_version_1_is_resumed_and_becomes_one_of_today(whole, tmp_path):
+    calls = iter(range(9))
+
+    def interrupted(model):
+        train(model)
+        if next(calls) == 2:
+            raise KeyboardInterrupt
+
+    options = OPTIONS | {"test": test, "folder": tmp_path / "run"}
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), interrupted, evaluate, **options)
+    as_version_1(tmp_path / "run")
+    with pytest.raises(RunDamaged, match="with rounds=3, not rounds=4; resume with the old settings, or give"):
+        pm.prune_and_retrain(network(), train, evaluate, **options | {"rounds": 4})
+    model = pm.prune_and_retrain(network(1), train, evaluate, **options)
+    assert states_are_equal(model, whole[0])
+    assert same(whole[1], tmp_path / "run")
+
+
+def test_folders_of_version_1_are_read_and_two_trainings_are_two_runs(whole, tmp_path):
+    shutil.copytree(whole[1], tmp_path / "a")
+    shutil.copytree(whole[1], tmp_path / "b")
+    times = RunDir(tmp_path / "b").timings_file
+    times.write_text(times.read_text().replace('"seconds": ', '"seconds": 1', 1))  # another time
+    for name in "ab":
+        as_version_1(tmp_path / name)
+    assert pm.read_runs(tmp_path)["id"].nunique() == 2
+    done = CliRunner().invoke(main, ["table", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    shutil.copytree(tmp_path / "a", tmp_path / "copy")
+    done = CliRunner().invoke(main, ["table", str(tmp_path)])
+    assert "one run is in" in done.output
+    done = CliRunner().invoke(main, ["show", str(tmp_path / "a")])
+    assert "finished: 3 rounds are done" in done.output

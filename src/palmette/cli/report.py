@@ -13,7 +13,6 @@ from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Run
-    from palmette.studies.experiment import Experiment
 
 
 @click.command()
@@ -51,12 +50,13 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
 
 def _same_settings(runs: Mapping[Path, Run]) -> list[str]:
     """One sentence per group of `prune_and_retrain` runs that count as seeds of one method."""
-    from palmette.studies.experiment import OWN_DATA
+    from palmette.studies.experiment import OwnExperiment
 
-    groups: dict[Experiment, dict[int, Path]] = {}
+    groups: dict[OwnExperiment, dict[int, Path]] = {}
     for path, (experiment, _) in runs.items():
-        if experiment.data == OWN_DATA:
-            groups.setdefault(replace(experiment, seed=0), {}).setdefault(experiment.seed, path)
+        if isinstance(experiment, OwnExperiment):
+            settings = replace(experiment, seed=0, run="")
+            groups.setdefault(settings, {}).setdefault(experiment.seed, path)
     return [
         f"{', '.join(repr(str(path)) for path in seeds.values())} have the same settings: they count as "
         "seeds of one method"

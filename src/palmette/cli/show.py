@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from palmette.studies.experiment import Experiment
     from palmette.studies.folder import RunDir
+    from palmette.studies.record import AnyExperiment
 
 _NUMBERS = ("round", "accuracy", "density", "PQ Index", "disk")
 
@@ -98,10 +98,10 @@ def _read(run: RunDir) -> dict[str, Any]:
     }
 
 
-def _how_to_go_on(run: RunDir, experiment: Experiment) -> str:
-    from palmette.studies.experiment import OWN_DATA
+def _how_to_go_on(run: RunDir, experiment: AnyExperiment) -> str:
+    from palmette.studies.experiment import OwnExperiment
 
-    if experiment.data == OWN_DATA:
+    if isinstance(experiment, OwnExperiment):
         return f"call prune_and_retrain again, as before, with folder={str(run.path)!r}"
     name = experiment.id
     file, parent = os.path.relpath(run.experiment), os.path.relpath(run.path.parent)

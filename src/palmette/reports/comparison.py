@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from palmette.reports.markup import latex, markdown
 from palmette.reports.reading import whole_runs
@@ -23,9 +23,9 @@ from palmette.reports.statistics import (
 )
 from palmette.reports.tables import in_usual_order, label
 from palmette.reports.words import mean_and_sd, setting, signed
-from palmette.studies.experiment import Experiment
+from palmette.studies.experiment import Experiment, OwnExperiment
 from palmette.studies.folder import RunDir
-from palmette.studies.record import framed, rows_of
+from palmette.studies.record import AnyExperiment, framed, rows_of
 from palmette.studies.spec import OF_METHOD
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = warnings
     return framed([row for one in found for row in rows_of(*one)])
 
 
-def name_of(experiment: Experiment) -> str:
+def name_of(experiment: AnyExperiment) -> str:
     """The method with all of its settings that are not default, so that two names are two methods.
 
     >>> name_of(Experiment(p=1, q=2, eta=0.1)), name_of(Experiment(method="one-shot"))
@@ -68,10 +68,10 @@ def names_among(experiments: Sequence[Experiment]) -> list[str]:
     >>> names_among([Experiment(), Experiment(method="one-shot", scope="layer", seed=1)])
     ['SAP (p=0.5, q=1), global', 'One Shot, layer']
     """
-    varied = [n for n in _SETTINGS if len({getattr(e, n) for e in experiments}) > 1]
+    varied = [n for n in _SETTINGS if len({getattr(e, n, None) for e in experiments}) > 1]
     words = []
     for e in experiments:
-        values = {n: setting(getattr(e, n)) for n in varied}
+        values = {n: setting(getattr(e, n)) for n in varied if hasattr(e, n)}
         more = (value if n in _ALWAYS else f"{n}={value}" for n, value in values.items())
         words.append(", ".join([name_of(e), *more]))
     return words
@@ -82,16 +82,20 @@ def named(table: pd.DataFrame) -> pd.DataFrame:
 
     The latter is how many images are held out, where a stop rule says so as well.
     """
-    settings = [f.name for f in fields(Experiment)]
-    made = {}
-    for row in table.drop_duplicates("id")[["id", *settings]].to_dict("records"):
-        # Beside numbers, None is NaN in a table.
-        missing = {n: None for n in settings if isinstance(row[n], float) and math.isnan(row[n])}
-        key = row.pop("id")
-        made[key] = Experiment(**row | missing)
+    made: dict[str, AnyExperiment] = {}
+    for row in table.drop_duplicates("id").to_dict("records"):
+        kind: type[Any] = OwnExperiment if isinstance(row.get("run"), str) else Experiment
+        # Next to numbers, None is NaN in a table.
+        values = {f.name: None if row[f.name] != row[f.name] else row[f.name] for f in fields(kind)}
+        made[row["id"]] = kind(**values)
     return table.assign(
         name=table["id"].map({key: name_of(e) for key, e in made.items()}),
-        held_out=table["id"].map({key: e.validation_images(2**60) for key, e in made.items()}),
+        held_out=table["id"].map(
+            {
+                key: e.evaluate if isinstance(e, OwnExperiment) else e.validation_images(2**60)
+                for key, e in made.items()
+            }
+        ),
     )
 
 

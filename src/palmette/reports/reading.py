@@ -49,7 +49,7 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
         places = ", ".join(repr(str(folder)) for folder in given)
         raise nothing("; ".join([f"no run to read in {places}", *left_out]))
     own = told_apart(runs)
-    found = {path: (own.get(path, e), records) for path, (e, records) in runs.items()}
+    found: dict[Path, Run] = {path: (own.get(path, e), records) for path, (e, records) in runs.items()}
     known: dict[str, Path] = {}
     for path, (e, _) in found.items():
         if (other := known.setdefault(e.id, path)) != path:

@@ -12,15 +12,15 @@ from palmette.pruning.methods import SCOPES, rank_of
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
 from palmette.reports.statistics import WITHIN, Spread, last_within
 from palmette.reports.words import counted, in_percent
-from palmette.studies.experiment import Experiment
+from palmette.studies.record import AnyExperiment
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
 Record = Mapping[str, Any]
-Run = tuple[Experiment, Sequence[Record]]
-"""What was run, and what its rounds left behind."""
+Run = tuple[Any, Sequence[Record]]
+"""An `Experiment` or an `OwnExperiment`, and its records."""
 
 NOTES = (
     f"kept: the last round up to which every accuracy is within {100 * WITHIN:g} point of the dense network's "
@@ -33,9 +33,10 @@ NOTES = (
 )
 
 
-def label(experiment: Experiment) -> str:
+def label(experiment: AnyExperiment) -> str:
     """The method, as people name it.
 
+    >>> from palmette import Experiment
     >>> label(Experiment(p=1, q=2)), label(Experiment(method="one-shot"))
     ('SAP (p=1, q=2)', 'One Shot')
     """

@@ -13,8 +13,8 @@ from palmette.pruning.masks import Masks
 from palmette.pruning.weights import Weight
 from palmette.studies.folder import RunDir
 from palmette.studies.measurements import index_maps, measured
-from palmette.studies.record import Record
-from palmette.studies.state import RunState, Spec
+from palmette.studies.record import AnyExperiment, Record
+from palmette.studies.state import RunState
 from palmette.training.loop import Score
 
 SECONDS_BETWEEN_SAVES = 30.0
@@ -190,12 +190,12 @@ class RoundEngine:
             where = f"round {runs[0].round} after {runs[0].epoch} of {runs[0].spec.epochs} epochs"
             raise RunInterrupted(f"{names} ended in {where}; the state is saved")
 
-    def end(self, spec: Spec, rundir: RunDir | None, outcome: str | Exception) -> None:
+    def end(self, spec: AnyExperiment, rundir: RunDir | None, outcome: str | Exception) -> None:
         """End a run."""
         self.over.add(rundir)
         self._end(spec, rundir, outcome)
 
-    def fail(self, spec: Spec, rundir: RunDir | None, error: Exception) -> None:
+    def fail(self, spec: AnyExperiment, rundir: RunDir | None, error: Exception) -> None:
         """End a run that cannot continue, and write down why."""
         if rundir is not None:
             rundir.note_failure(error)

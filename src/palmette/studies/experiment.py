@@ -116,23 +116,26 @@ class OwnExperiment(RunSpec):
     """A run of `prune_and_retrain`: the user's own network and training, of which only this much is known.
 
     Args:
-        model: the class of the network.
+        model: "own:" and the class of the network.
         run: a token made when the folder is first used: copies of a folder share it, two trainings never do.
         method: a name of `METHODS`, or "own:" and what Python prints of a budget of your own.
         trained: whether the network came trained, so that round 0 only measured and cut it.
         evaluate, test: whether these functions were given.
         tolerance: how much a score may fall below that of the dense network; None for the default.
+        own_rules: stop rules that are functions of the user, as Python prints them.
 
-    >>> OwnExperiment(model="Net", run="5f2a9c01", p=1, q=2).id
+    >>> OwnExperiment(model="own:Net", run="5f2a9c01", p=1, q=2).id
     'net-sap-p1-q2-5f2a9c01'
     """
 
+    data: str = version1.OWN_DATA
     rewind: str = "learning-rate"
     run: str = ""
     trained: bool = False
     evaluate: bool = False
     test: bool = False
     tolerance: float | None = None
+    own_rules: str = ""
     epochs: ClassVar[int] = 0
     validation: ClassVar[int] = 0
 
@@ -146,7 +149,7 @@ class OwnExperiment(RunSpec):
         known = METHODS.get(self.method)
         shown = [f for f in known.budget.parameters() if f.metadata["short"]] if known else []
         numbers = [f"{f.metadata['short']}{getattr(self, f.name):g}" for f in shown]
-        return "-".join([slug(self.model), slug(self.method), *numbers, self.run])
+        return "-".join([slug(self.model.removeprefix("own:")), slug(self.method), *numbers, self.run])
 
 
 def read_spec(file: str | Path) -> Experiment | OwnExperiment:
@@ -157,7 +160,7 @@ def read_spec(file: str | Path) -> Experiment | OwnExperiment:
         if given.setdefault("version", 1) == 1 and given.get("data") == version1.OWN_DATA:
             known = {f.name for f in fields(OwnExperiment)}
             own = {name: value for name, value in version1.complete(given).items() if name in known}
-            return OwnExperiment(**own | {"data": "", "model": str(own["model"]).removeprefix("own:")})
+            return OwnExperiment(**own)
         return kind(**kind.complete(given))
     except (TypeError, ValueError) as error:
         raise placed(place, error) from error

@@ -17,6 +17,7 @@ from palmette.pruning.optimizers import Met
 from palmette.pruning.stopping import IndexTurnsUp, ScoreDrops
 from palmette.pruning.weights import evaluating, tensors_of, uncompiled
 from palmette.studies.engine import Scores
+from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
 from palmette.studies.randomness import random_state, set_random_state
 from palmette.studies.state import RunState
@@ -39,6 +40,7 @@ class FunctionScore:
 class FunctionRun(RunState):
     """A model that a function of the user trains."""
 
+    spec: OwnExperiment
     train: FunctionScore = FunctionScore()
     rates: dict[str, float] | None = None
     """Learning rates of the last step of round 0, for "fine-tune"."""
@@ -56,6 +58,11 @@ class FunctionRun(RunState):
         super().restore(state)
         self.rates = state["rates"]
         set_random_state(state["random"])
+
+
+def tolerated(tolerance: float | None) -> float:
+    """How much a score may fall below that of the dense network."""
+    return 0.01 if tolerance is None else tolerance
 
 
 class FunctionTrainer:
@@ -80,7 +87,7 @@ class FunctionTrainer:
     ) -> None:
         self.run, self.model, self.functions = run, run.pruner.model, {"evaluate": evaluate, "test": test}
         self.function, self.trained, self.tolerance = train, trained, tolerance
-        self._drops = ScoreDrops(0.01 if tolerance is None else tolerance)
+        self._drops = ScoreDrops(tolerated(tolerance))
         self.met = Met(run.pruner)
         self.modes = {module: module.training for module in self.model.modules()}
         self._whole: dict[str, Any] = {}  # of the round, before its cut

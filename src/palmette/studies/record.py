@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from palmette.errors import RunDamaged
 from palmette.pruning.stopping import RoundSummary, StopRule
-from palmette.studies.experiment import Experiment
+from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
 from palmette.studies.folder import RunDir, find_runs
 
 if TYPE_CHECKING:
     import pandas as pd
+
+AnyExperiment: TypeAlias = Experiment | OwnExperiment
 
 VERSION = 1
 """Of the format of records. A line without a version has version 1."""
@@ -194,14 +197,15 @@ def framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def rows_of(
-    experiment: Experiment,
+    experiment: AnyExperiment,
     records: Iterable[Mapping[str, Any]],
     timings: Iterable[Mapping[str, Any]],
     *,
     layers: bool = False,
 ) -> list[dict[str, Any]]:
     """The rows of one run in `read_runs`."""
-    settings = {"id": experiment.id, **experiment.settings()}
+    unknown = dict.fromkeys(field.name for field in fields(Experiment))  # of a run of the user's own function
+    settings = {"id": experiment.id, **unknown, **experiment.settings()}
     times = {timing["round"]: timing for timing in timings}
     rows: list[dict[str, Any]] = []
     for record in records:
@@ -215,7 +219,7 @@ def rows_of(
     return rows
 
 
-def experiment_of(rundir: RunDir, asked: Experiment | None = None) -> Experiment:
+def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExperiment:
     """What is run in a folder, or an error if that cannot be read, or is not what was `asked` for."""
     if not rundir.experiment.exists():
         raise RunDamaged(
@@ -223,7 +227,7 @@ def experiment_of(rundir: RunDir, asked: Experiment | None = None) -> Experiment
             "in it; the command that ran it writes it anew"
         )
     try:
-        there = Experiment.from_toml(rundir.experiment)
+        there = read_spec(rundir.experiment)
     except (TypeError, ValueError) as error:
         raise RunDamaged(f"the run folder {str(rundir.path)!r} does not say what is run in it: {error}") from error
     if asked is not None and asked != there:
@@ -231,7 +235,15 @@ def experiment_of(rundir: RunDir, asked: Experiment | None = None) -> Experiment
             f"{str(rundir.path)!r} holds the run {there.id}, not {asked.id}; give another folder, "
             "or remove that one"
         )
+    if isinstance(there, OwnExperiment) and not there.run:
+        return replace(there, run=run_of_version_1(rundir))
     return there
+
+
+def run_of_version_1(rundir: RunDir) -> str:
+    """The token of a run whose folder has none: copies share it, and no two trainings take the same time."""
+    times = rundir.timings_file.read_bytes() if rundir.timings_file.exists() else b""
+    return hashlib.sha256(times.partition(b"\n")[0]).hexdigest()[:8]
 
 
 def records_of(rundir: RunDir) -> list[dict[str, Any]]:

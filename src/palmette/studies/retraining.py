@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,18 +18,18 @@ from torch import Tensor, nn
 
 from palmette.errors import MaskMismatch, RunDamaged
 from palmette.measures.parameters import is_number
-from palmette.pruning.budgets import Budget, FixedRatio, Sap
-from palmette.pruning.masks import check_match
-from palmette.pruning.methods import Scope
+from palmette.pruning.budgets import Budget
+from palmette.pruning.masks import Masks, check_match
+from palmette.pruning.methods import METHODS, Scope
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.stopping import DEFAULT_RULES, ScoreDrops, SmallCut, StopRule, rule_text
 from palmette.pruning.weights import uncompiled
 from palmette.studies.engine import Observer, RoundEngine
-from palmette.studies.experiment import OWN_DATA, Experiment
+from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
-from palmette.studies.function_trainer import FunctionRun, FunctionTrainer
-from palmette.studies.record import Record
+from palmette.studies.function_trainer import FunctionRun, FunctionTrainer, read_good, tolerated
+from palmette.studies.record import Record, experiment_of, run_of_version_1
 from palmette.training.rewinding import Rewind
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -125,20 +127,26 @@ def prune_and_retrain(
     )
     most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
     tolerance = None if tolerance is None else float(tolerance)
-    wanted = Wanted(
-        rewinding, pruner.rules, most, tolerance, bool(trained), evaluate is not None, test is not None
+    spec = _spec(
+        pruner,
+        tolerance,
+        evaluate is not None,
+        test=test is not None,
+        trained=bool(trained),
+        rewind=str(rewinding),
+        rounds=most,
     )
+    rules: list[StopRule] = [*pruner.rules]
+    if evaluate is not None:
+        rules.insert(0, ScoreDrops(tolerated(tolerance)))
+    outcomes: list[str | Exception] = []
+    lines = _Lines(say)
     with nullcontext() if folder is None else RunDir(folder).lock() as rundir:
-        run = FunctionRun(wanted, pruner, rules=wanted.rules, rundir=rundir, storage=torch.device("cpu"))
-        trainer = FunctionTrainer(run, train, evaluate, test, trained=wanted.trained, tolerance=tolerance)
-        outcomes: list[str | Exception] = []
-        lines = _Lines(say)
-        engine = RoundEngine(trainer, observer=lines, end=lambda spec, rundir, why: outcomes.append(why))
-        if rundir is not None:
-            claim(rundir, pruner, wanted)
-        if not _resumed(run):
+        run = FunctionRun(spec, pruner, rules=rules, rundir=rundir, storage=torch.device("cpu"))
+        trainer = FunctionTrainer(run, train, evaluate, test, trained=bool(trained), tolerance=tolerance)
+        if not (rundir is not None and _resumed(run, rundir)):
             trainer.try_out()
-        engine.run([run])
+        RoundEngine(trainer, observer=lines, end=lambda *ended: outcomes.append(ended[-1])).run([run])
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
         lines.ends(run, trainer.put_back())
@@ -173,18 +181,21 @@ class _Lines(Observer):
         )
 
 
-def _resumed(run: FunctionRun) -> bool:
+def _resumed(run: FunctionRun, rundir: RunDir) -> bool:
     """Whether the folder has a state to resume from, or a finished run, and it was taken up."""
-    if (rundir := run.rundir) is None:
-        return False
+    _claim(rundir, run)
     rundir.failure.unlink(missing_ok=True)
     if (found := rundir.load_checkpoint()) is not None:
+        _check_fits(run, rundir, found[1].get("model") or found[1]["state_dict"], found[1]["pruner"])
         run.restore(found[1])
         return True
     records = rundir.records()
     if records and records[-1].get("stopped") is None:
         raise RunDamaged(f"{str(rundir.path)!r} has records but no state to resume from; remove it to begin again")
-    run.record = Record.from_json(records[-1]) if records else None
+    if records:
+        good = read_good(rundir)
+        _check_fits(run, rundir, good["state_dict"], good["pruner"])
+        run.record = Record.from_json(records[-1])
     return bool(records)
 
 
@@ -209,108 +220,95 @@ def _checked(rewind: str, trained: bool) -> Rewind:
     return parsed
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What `prune_and_retrain` was asked for, besides its `Pruner`; see there."""
-
-    rewinding: Rewind
-    stop: tuple[StopRule, ...]
-    rounds: int
-    tolerance: float | None
-    trained: bool
-    evaluate: bool
-    test: bool
-    id: str = "this run"
-    epochs: int = 0
-
-    @property
-    def rules(self) -> tuple[StopRule, ...]:
-        """All stop rules."""
-        by = 0.01 if self.tolerance is None else self.tolerance
-        return (ScoreDrops(by), *self.stop) if self.evaluate else self.stop
-
-    def settings(self, pruner: Pruner) -> dict[str, Any]:
-        """All that a folder must agree with, as plain values that are the same in every process."""
-        return {
-            "budget": _described(pruner.budget),
-            "scope": pruner.scope,
-            "saliency": _described(pruner.saliency),
-            "rewind": str(self.rewinding),
-            "stop": [_described(rule) for rule in self.stop],
-            "rounds": self.rounds,
-            "evaluate": self.evaluate,
-            "tolerance": self.tolerance,
-            "trained": self.trained,
-            "test": self.test,
-        }
-
-    def experiment(self, pruner: Pruner) -> Experiment | None:
-        """What `palmette table` and `palmette report` take the run for; None if its budget is none of theirs."""
-        budget = pruner.budget
-        if type(budget) is Sap:
-            method = {"method": "sap", **asdict(budget)}
-        elif type(budget) is FixedRatio:
-            method = {"method": "lottery-ticket", "ratio": budget.ratio}
-        else:
-            return None
-        rules = [text for rule in self.stop if (text := rule_text(rule)) is not None]
-        tolerance = 0.01 if self.tolerance is None else self.tolerance
-        if self.evaluate and tolerance <= 1:
-            rules.append(f"accuracy-drops:{tolerance}")
-        return Experiment(
-            data=OWN_DATA,
-            model=f"own:{type(uncompiled(pruner.model)).__name__}",
-            scope=pruner.scope,
-            rewind=str(self.rewinding),
-            stop=",".join(rules),
-            rounds=self.rounds,
-            epochs=0,
-            **method,
-        )
+def _spec(pruner: Pruner, tolerance: float | None, evaluate: bool, **more: Any) -> OwnExperiment:
+    """What is run, as a folder says it."""
+    budget = pruner.budget
+    name = next((n for n, method in METHODS.items() if type(method.budget) is type(budget)), None)
+    parameters = {f.name: getattr(budget, f.name) for f in budget.parameters()} if name else {}
+    texts = [(rule, rule_text(rule)) for rule in pruner.rules]
+    stop = [text for _, text in texts if text is not None]
+    if evaluate and tolerated(tolerance) <= 1:
+        stop.append(f"accuracy-drops:{tolerated(tolerance)}")
+    return OwnExperiment(
+        model=f"own:{type(uncompiled(pruner.model)).__name__}",
+        method=name or f"own:{_short(budget)}",
+        saliency="" if pruner.saliency is magnitude else f"own:{_short(pruner.saliency)}",
+        scope=pruner.scope,
+        stop=",".join(stop),
+        own_rules=", ".join(_short(rule) for rule, text in texts if text is None),
+        evaluate=evaluate,
+        tolerance=tolerance,
+        **parameters,
+        **more,
+    )
 
 
 def _described(thing: object) -> str:
+    """A description that is the same in every process."""
     name = getattr(thing, "__qualname__", None)
     return name if isinstance(name, str) else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
-def claim(rundir: RunDir, pruner: Pruner, wanted: Wanted) -> None:
-    """Write down what is run here, or check that it is the same model and the same settings."""
-    state = uncompiled(pruner.model).state_dict()
-    tensors = {name: list(v.shape) for name, v in state.items() if isinstance(v, Tensor)}
-    settings, weights, experiment = wanted.settings(pruner), list(pruner.weights), wanted.experiment(pruner)
+def _short(thing: object) -> str:
+    """A description on one line; what is left out of a long one is hashed."""
+    text = " ".join(_described(thing).split())
+    return text if len(text) <= 100 else f"{text[:80]}… {hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _claim(rundir: RunDir, run: FunctionRun) -> None:
+    """Write down what is run here, or check that it is the same."""
+    where = repr(str(rundir.path))
     if rundir.settings.exists():
-        _check_same(rundir, settings, tensors, weights)
+        was, now, token = *_settings_of_version_1(rundir, run), run_of_version_1(rundir)
     elif rundir.experiment.exists() or rundir.records_file.exists():
-        raise RunDamaged(f"{str(rundir.path)!r} holds another kind of run; give another folder")
+        there = experiment_of(rundir) if rundir.experiment.exists() else None
+        if not isinstance(there, OwnExperiment):
+            raise RunDamaged(f"{where} holds another kind of run; give another folder")
+        was, now, token = there.settings(), run.spec.settings(), there.run
     else:
-        now = {"settings": settings, "tensors": tensors, "weights": weights}
-        rundir.write_text(rundir.settings.name, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
-    if experiment is not None and not rundir.experiment.exists():
-        rundir.write_text(rundir.experiment.name, experiment.to_toml())
-
-
-def _check_same(
-    rundir: RunDir, settings: Mapping[str, Any], tensors: Mapping[str, list[int]], weights: Sequence[str]
-) -> None:
-    file, where = rundir.settings, repr(str(rundir.path))
-    try:
-        there = json.loads(file.read_text(encoding="utf-8"))
-        shapes = {name: torch.empty(shape, device="meta") for name, shape in there["tensors"].items()}
-        was, pruned = dict(there["settings"]), list(there["weights"])
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        was, now, token = {}, {}, secrets.token_hex(4)
+    # The name of a model may change, and its weights are checked.
+    if differ := [name for name in now if name not in ("run", "model") and was[name] != now[name]]:
+        one, other = (", ".join(f"{name}={of[name]!r}" for name in differ) for of in (was, now))
         raise RunDamaged(
-            f"{str(file)!r} is damaged: {error!r}; give another folder, or remove that one"
-        ) from error
+            f"{where} holds a run with {one}, not {other}; resume with the old settings, or give another folder"
+        )
+    run.spec = replace(run.spec, run=token)
+    if not was or rundir.settings.exists():
+        rundir.write_text(rundir.experiment.name, run.spec.to_toml())
+        rundir.settings.unlink(missing_ok=True)
+
+
+def _settings_of_version_1(rundir: RunDir, run: FunctionRun) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What version 1 wrote next to its experiment.toml, or in place of it; and what it would write now."""
+    names = ("scope", "rewind", "rounds", "evaluate", "tolerance", "trained", "test")
+    now = {
+        "budget": _described(run.pruner.budget),
+        "saliency": _described(run.pruner.saliency),
+        "stop": [_described(rule) for rule in run.pruner.rules],
+        **{name: getattr(run.spec, name) for name in names},
+    }
     try:
-        check_match(shapes, {n: torch.Size(s) for n, s in tensors.items()}, f"the weights in {where}")
+        was = json.loads(rundir.settings.read_text(encoding="utf-8"))["settings"]
+        return {name: was[name] for name in now}, now
+    except (ValueError, KeyError, TypeError) as error:
+        raise RunDamaged(
+            f"{str(rundir.settings)!r} is damaged: {error!r}; give another folder, or remove that one"
+        ) from error
+
+
+def _check_fits(run: FunctionRun, rundir: RunDir, saved: Mapping[str, Any], pruner: Mapping[str, Any]) -> None:
+    """Raise unless a saved state is of this model, and the same weights are pruned."""
+    where = repr(str(rundir.path))
+    now = {name: value for name, value in run.model.state_dict().items() if isinstance(value, Tensor)}
+    then = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
+    buffers = dict(run.model.named_buffers())
+    then = {name: value for name, value in then.items() if name in now or name not in buffers}
+    try:
+        check_match(then, {name: value.shape for name, value in now.items()}, f"the weights in {where}")
     except MaskMismatch as error:
         raise MaskMismatch(f"{error}. Give the model that the run was begun with, or another folder") from None
-    if differ := [name for name in {**was, **settings} if was.get(name) != settings.get(name)]:
-        one, other = (", ".join(f"{name}={of.get(name)!r}" for name in differ) for of in (was, settings))
-        raise RunDamaged(
-            f"{where} holds a run with {one}, not {other}; go on with the old settings, or give another folder"
-        )
+    pruned, weights = list(Masks.from_state_dict(pruner["masks"])), list(run.weights)
     if pruned != weights:
         raise RunDamaged(
             f"{where} holds a run that prunes {_named(pruned)}, not {_named(weights)}; give the same include and "

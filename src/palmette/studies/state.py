@@ -7,7 +7,7 @@ import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,30 +18,9 @@ from palmette.pruning.saliency import Saliency
 from palmette.pruning.stopping import RoundSummary, StopRule, why_stop
 from palmette.pruning.weights import Weight, uncompiled
 from palmette.studies.folder import RunDir
-from palmette.studies.record import Record, records_of, value_of
+from palmette.studies.record import AnyExperiment, Record, records_of, value_of
 from palmette.studies.status import all_done, number_of
 from palmette.training.loop import Score
-from palmette.training.rewinding import Rewind
-
-
-class Spec(Protocol):
-    """What a run needs to know of its settings."""
-
-    @property
-    def id(self) -> str:
-        """The name of the run."""
-
-    @property
-    def rounds(self) -> int:
-        """T, the number of the last round."""
-
-    @property
-    def epochs(self) -> int:
-        """Epochs of a round; 0 where the training function is the user's."""
-
-    @property
-    def rewinding(self) -> Rewind:
-        """Where a round starts."""
 
 
 class RunState:
@@ -64,7 +43,7 @@ class RunState:
 
     def __init__(
         self,
-        spec: Spec,
+        spec: AnyExperiment,
         pruner: Pruner,
         *,
         rules: Sequence[StopRule],

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from palmette.errors import RunDamaged
-from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.record import experiment_of, records_of
+from palmette.studies.record import AnyExperiment, experiment_of, records_of
 
 
 @dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Standing:
         last: of the record of its last round what people look at first, or None.
     """
 
-    experiment: Experiment
+    experiment: Any  # AnyExperiment: whoever asks for the runs of a grid knows which
     rounds: int = 0
     epoch: int = 0
     stopped: str | None = None
@@ -68,7 +67,7 @@ class Standing:
         return 0 if self.stopped is not None else max(0, self.experiment.rounds + 1 - self.rounds)
 
 
-def standing(rundir: RunDir, experiment: Experiment | None = None) -> Standing:
+def standing(rundir: RunDir, experiment: AnyExperiment | None = None) -> Standing:
     """Where the run in a folder stands; of `experiment`, or of what the folder says. Damage is an error."""
     if experiment is None or rundir.experiment.exists():
         experiment = experiment_of(rundir, experiment)
@@ -91,7 +90,7 @@ def _first_looked_at(record: Mapping[str, Any]) -> dict[str, Any]:
     return {"round": record["round"], "test": record["test"], "retrained": retrained}
 
 
-def standing_or_damage(rundir: RunDir, experiment: Experiment) -> Standing:
+def standing_or_damage(rundir: RunDir, experiment: AnyExperiment) -> Standing:
     """Where the run of `experiment` in a folder stands; one that is damaged counts as not begun, and says why."""
     try:
         return standing(rundir, experiment)
@@ -108,14 +107,15 @@ def all_done(rounds: int) -> str:
     return "1 round is done" if rounds == 1 else f"{rounds} rounds are done"
 
 
-def epochs_of(experiment: Experiment, round: int) -> range:
+def epochs_of(experiment: AnyExperiment, round: int) -> range:
     """The epochs that a round trains."""
     return experiment.rewinding.epochs(experiment.epochs) if round else range(experiment.epochs)
 
 
-def epochs_before(experiment: Experiment, rounds: int) -> int:
+def epochs_before(experiment: AnyExperiment, rounds: int) -> int:
     """How many epochs the first `rounds` rounds train together.
 
+    >>> from palmette import Experiment
     >>> epochs_before(Experiment(epochs=15, rewind="epoch:5"), 3)
     35
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from palmette.pruning.methods import rank_of
@@ -11,10 +11,10 @@ from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, t
 from palmette.reports.statistics import Spread
 from palmette.reports.tables import Record, Run, label
 from palmette.reports.words import setting
-from palmette.studies.experiment import OWN_DATA, Experiment
+from palmette.studies.experiment import Experiment
 from palmette.studies.paper import MODEL_NAMES
+from palmette.studies.record import AnyExperiment
 from palmette.studies.spec import BELONGS_TO
-from palmette.training.recipe import Recipe
 
 Table = list[dict[str, Any]]
 
@@ -37,7 +37,7 @@ NUMBERS = {
 """Columns of `curves` and `rounds`."""
 IN_LABEL = ("method", "p", "q")
 """Settings that are part of a method's name."""
-_UNKNOWN = {"validation", *(field.name for field in fields(Recipe))}
+_OF_FUNCTIONS = ("run", "trained", "evaluate", "test", "tolerance", "own_rules")  # of an `OwnExperiment`
 _DEFAULTS = Experiment()
 
 
@@ -140,7 +140,7 @@ def index_maps(study: Study) -> Table:
     return rows
 
 
-def settings_of(experiment: Experiment) -> dict[str, Any]:
+def settings_of(experiment: AnyExperiment) -> dict[str, Any]:
     """Settings that apply to this run, without the seed."""
     every = asdict(experiment)
     return {
@@ -149,7 +149,7 @@ def settings_of(experiment: Experiment) -> dict[str, Any]:
         if name != "seed"
         and (name != "saliency" or value)
         and (name not in BELONGS_TO or every[BELONGS_TO[name][0]] in BELONGS_TO[name][1])
-        and not (experiment.data == OWN_DATA and name in _UNKNOWN)
+        and name not in _OF_FUNCTIONS
     }
 
 

@@ -232,9 +232,12 @@ class RunCollection:
         found: dict[Path, Experiment] = {}
         for path in [run.path.resolve() for run in find_runs(*folders)]:
             try:
-                found[path] = experiment_of(RunDir(path))
+                experiment = experiment_of(RunDir(path))
             except RunDamaged as error:
                 warn(f"left out: {error}")
+                continue
+            if isinstance(experiment, Experiment):
+                found[path] = experiment
         return RunCollection(found, warn)
 
     def select(
