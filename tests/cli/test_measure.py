@@ -25,7 +25,7 @@ def run(*args, columns=80):
 
 
 def refused(file, *args):
-    """The one sentence on stderr with which a file is refused; it names the file."""
+    """Error message, checked to be one sentence on stderr that names the file."""
     result = run(file, *args)
     assert isinstance(result.exception, SystemExit)  # nothing else: no traceback
     assert result.exit_code == 2
@@ -50,7 +50,7 @@ def names(file):
 
 @pytest.fixture
 def saved(tmp_path):
-    """Writes bytes, text, an array (.npy) or anything that torch.save takes, to a file of that name."""
+    """Function that writes bytes, text, an array (.npy) or anything torch.save takes to a file."""
 
     def save(contents, name="weights.pt"):
         file = tmp_path / name
@@ -69,11 +69,11 @@ def saved(tmp_path):
     return save
 
 
-# What comes out
+# Output
 
 
 @pytest.mark.parametrize(("p", "q"), [(0.5, 1.0), (1.0, 2.0)])
-def test_the_example_is_measured_as_the_library_measures_it(p, q):
+def test_example_has_the_numbers_of_the_library(p, q):
     layers = {n: t.flatten() for n, t in load_file(EXAMPLE).items() if t.dim() >= 2}
     layers["all"] = torch.cat(list(layers.values()))
     rows = measured("example", "--p", p, "--q", q)
@@ -90,7 +90,7 @@ def test_the_example_is_measured_as_the_library_measures_it(p, q):
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_the_table_fits_the_terminal(columns):
+def test_table_fits_the_terminal(columns):
     result = run("example", columns=columns)
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
@@ -120,7 +120,7 @@ def test_the_table_fits_the_terminal(columns):
         (36, ["tail", "size", "after", "Hoyer", "Gini"]),
     ],
 )
-def test_columns_make_room_for_names_the_least_important_first(saved, length, left_out):
+def test_less_important_columns_make_room_for_long_names(saved, length, left_out):
     lines = run(saved({"x" * length: torch.eye(3)})).stdout.splitlines()
     every = ["weights", "PQ", "Index", "Gini", "Hoyer", "neuron", "layer", "global", "dead"]
     every += ["tail", "size", "after"]
@@ -128,7 +128,7 @@ def test_columns_make_room_for_names_the_least_important_first(saved, length, le
     assert lines[2].split()[0] == "x" * length
 
 
-def test_a_name_longer_than_the_screen_is_folded(saved):
+def test_name_longer_than_the_screen_wraps(saved):
     name = "model.layers.31.mlp." + "experts." * 8 + "down_proj.weight"
     lines = run(saved({name: torch.eye(100)})).stdout.splitlines()
     assert all(len(line) <= 80 for line in lines)
@@ -148,13 +148,13 @@ def test_a_name_longer_than_the_screen_is_folded(saved):
         ("gewicht_ß", "gewicht_ß"),
     ],
 )
-def test_a_name_is_shown_as_it_is(saved, name, shown):
+def test_names_are_printed_verbatim_or_escaped(saved, name, shown):
     file = saved({name: torch.eye(2)})
     assert run(file).stdout.splitlines()[2].split()[0] == shown
     assert names(file) == [name]
 
 
-def test_a_pipe_without_unicode_gets_escapes_and_no_colour(saved):
+def test_ascii_pipe_gets_escapes_and_no_colour(saved):
     file = saved({"ß": torch.eye(2)}, "größe.pt")
     environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | {"PYTHONIOENCODING": "ascii"}
     command = [sys.executable, "-m", "palmette", "measure"]
@@ -174,7 +174,7 @@ def test_a_pipe_without_unicode_gets_escapes_and_no_colour(saved):
     ]
 
 
-# What is a layer
+# Layers
 
 
 def test_layers_are_floating_point_tensors_of_two_or_more_dimensions(saved):
@@ -212,11 +212,11 @@ def test_weights_one_level_down_are_found(saved, key):
 
 
 @pytest.mark.parametrize("key", ["model", "state_dict", "module"])
-def test_a_tensor_of_that_name_is_a_layer(saved, key):
+def test_tensor_with_a_container_name_is_a_layer(saved, key):
     assert names(saved({key: torch.eye(2)})) == [key]
 
 
-def test_names_need_not_be_strings_nor_different(saved):
+def test_names_may_be_integers_or_repeated(saved):
     file = saved({0: torch.eye(2), "0": torch.eye(4), "all": torch.eye(2)})
     assert [(row["name"], row["entries"]) for row in measured(file)] == [
         ("0", 4),
@@ -231,7 +231,7 @@ def test_names_need_not_be_strings_nor_different(saved):
 @pytest.mark.parametrize(
     "tensor", [torch.tensor([0, 0, -7, 0]), nn.Parameter(torch.tensor([[0.0, 0.0], [7.0, 0.0]]))]
 )
-def test_a_bare_tensor_is_one_vector(saved, suffix, tensor):
+def test_bare_tensor_is_one_vector(saved, suffix, tensor):
     (row,) = measured(saved(tensor, f"vector{suffix}"))
     assert (row["name"], row["entries"], row["pq_index"], row["sap_cut"]["global"]) == (
         f"vector{suffix}",
@@ -242,18 +242,18 @@ def test_a_bare_tensor_is_one_vector(saved, suffix, tensor):
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", ">f4", "g", "i1", "i8", ">i2", "u1", "u8"])
-def test_an_array_of_any_real_numbers_is_one_vector(saved, dtype):
+def test_array_of_any_real_dtype_is_one_vector(saved, dtype):
     (row,) = measured(saved(np.array([[0, 0], [7, 0]], dtype=dtype), "vector.npy"))
     assert (row["name"], row["entries"], row["pq_index"], row["gini_index"]) == ("vector.npy", 4, 0.75, 0.75)
 
 
 @pytest.mark.parametrize("text", ["0,0\n-7,0\n", "0\n0\n7\n0", "\ufeff0,0,7,0", "# four\n0, 0, 7e3, 0\n"])
-def test_a_csv_of_numbers_is_one_vector(saved, text):
+def test_csv_of_numbers_is_one_vector(saved, text):
     (row,) = measured(saved(text, "vector.csv"))
     assert (row["name"], row["entries"], row["pq_index"]) == ("vector.csv", 4, 0.75)
 
 
-def test_zeros_alone_have_no_index(saved):
+def test_zeros_have_no_index(saved):
     file = saved({"zeros": torch.zeros(2, 2), "eye": torch.eye(2)})
     zeros, eye, together = measured(file)
     unknown = ("pq_index", "gini_index", "hoyer", "retained_lower_bound", "removable", "tail_mass")
@@ -268,12 +268,12 @@ def test_zeros_alone_have_no_index(saved):
     assert "nan" not in alone
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 @pytest.mark.parametrize("args", [(), ("--json",)])
-def test_nan_and_infinity_are_refused_by_the_name_of_the_tensor(saved, bad, args):
+def test_nan_and_infinity_are_refused_with_the_tensor_name(saved, bad, args):
     file = saved({"fine": torch.eye(2), "fc.weight": torch.tensor([[1.0, bad]])})
     assert refused(file, *args) == "palmette: FILE has NaN or infinite numbers in 'fc.weight'"
     assert "infinite numbers in 'a.npy'" in refused(saved(np.array([1, bad]), "a.npy"), *args)
@@ -282,7 +282,7 @@ def test_nan_and_infinity_are_refused_by_the_name_of_the_tensor(saved, bad, args
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt", ".pth", ".th", ".bin", ".npy", ".csv"])
-def test_an_empty_file_is_refused(saved, suffix):
+def test_empty_file_is_refused(saved, suffix):
     assert refused(saved(b"", f"empty{suffix}")) == "palmette: FILE is empty"
 
 
@@ -290,12 +290,12 @@ def test_an_empty_file_is_refused(saved, suffix):
     ("contents", "name"),
     [("\n\n", "a.csv"), ("# nothing\n", "a.csv"), (np.ones((0, 3)), "a.npy"), (torch.ones(0), "a.pt")],
 )
-def test_a_file_without_a_number_is_refused(saved, contents, name):
+def test_file_without_numbers_is_refused(saved, contents, name):
     assert refused(saved(contents, name)) == "palmette: FILE holds no numbers"
 
 
 class Settings:
-    """Something that a training script may have saved along with its weights."""
+    """Object that a training script may save with its weights."""
 
 
 UNREADABLE = [
@@ -329,7 +329,7 @@ UNREADABLE = [
 
 
 @pytest.mark.parametrize(("contents", "name", "why"), UNREADABLE, ids=range(len(UNREADABLE)))
-def test_an_unreadable_file_is_refused_in_one_sentence(saved, contents, name, why):
+def test_unreadable_file_is_refused_in_one_sentence(saved, contents, name, why):
     assert refused(saved(contents, name)).startswith(f"palmette: FILE could not be read: {why}")
 
 
@@ -342,7 +342,7 @@ def test_tensors_without_dense_values_are_left_out(saved, kind):
     assert "by name; strange is quantised, sparse or of integers: take the model before that" in said
 
 
-def test_a_program_of_torchscript_is_no_file_of_weights(tmp_path):
+def test_torchscript_is_refused(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is old
         torch.jit.script(nn.Linear(2, 2)).save(tmp_path / "a.pt")
@@ -350,14 +350,14 @@ def test_a_program_of_torchscript_is_no_file_of_weights(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.pt", "a.bin", "a.gguf"])
-def test_a_pointer_of_git_lfs_is_told_apart(saved, name):
+def test_git_lfs_pointer_is_recognised(saved, name):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
     said = "palmette: FILE is a pointer of Git LFS, not the file itself; `git lfs pull` gets it"
     assert refused(saved(pointer, name)) == said
 
 
 @pytest.mark.parametrize("name", ["a.pt", "a.npy", "a.safetensors", "a.npz"])
-def test_half_a_file_is_refused(saved, tmp_path, name):
+def test_truncated_file_is_refused(saved, tmp_path, name):
     if name == "a.npz":
         np.savez(tmp_path / name, w=np.ones(99))
         whole = (tmp_path / name).read_bytes()
@@ -372,12 +372,12 @@ def test_half_a_file_is_refused(saved, tmp_path, name):
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
 @pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
-def test_what_torch_warns_of_is_not_printed(saved):
+def test_warnings_of_torch_are_not_printed(saved):
     quantized = torch.quantize_per_tensor(torch.eye(2), 1.0, 0, torch.qint8)
     assert names(saved({"q": quantized, "w": torch.eye(2)})) == ["w"]
 
 
-def test_a_directory_a_missing_file_and_an_unknown_kind_have_their_own_words(tmp_path, saved):
+def test_folder_missing_file_and_unknown_suffix_are_refused(tmp_path, saved):
     assert refused(tmp_path).startswith("palmette: FILE is a folder without weights; it has none of model.safe")
     assert refused(tmp_path / "no.pt").startswith("palmette: no file at FILE; `palmette measure example` shows")
     assert refused(saved("x", "a.txt")).startswith("palmette: palmette reads .safetensors, .pt, .pth, .th, .bin,")
@@ -394,10 +394,10 @@ def test_norms_out_of_range_are_refused_with_the_rule(p, q):
     )
 
 
-# The other forms
+# Other formats
 
 
-def test_csv_has_a_line_for_each_layer_and_the_numbers_of_json(saved):
+def test_csv_has_the_numbers_of_json(saved):
     rows = list(csv.DictReader(io.StringIO(run("example", "--csv").stdout)))
     data = json.loads(run("example", "--json").stdout)
     for row, found in zip(rows, [*data["layers"], data["whole"]], strict=True):
@@ -410,7 +410,7 @@ def test_csv_has_a_line_for_each_layer_and_the_numbers_of_json(saved):
     assert (both.exit_code, both.stdout) == (2, "")
 
 
-def test_the_page_is_one_file_that_needs_nothing_else(saved, tmp_path):
+def test_html_page_is_self_contained(saved, tmp_path):
     file = saved({"<script>.weight": torch.eye(3), "b.weight": torch.randn(4, 4), "b.bias": torch.ones(4)})
     result = run(file, "--html", tmp_path / "page.html")
     assert result.exit_code == 0
@@ -423,7 +423,7 @@ def test_the_page_is_one_file_that_needs_nothing_else(saved, tmp_path):
     assert f"{report.whole.share_cut('global'):.1%}" in page
 
 
-def test_the_page_of_plain_numbers_says_nothing_of_layers(tmp_path):
+def test_html_page_of_plain_numbers_does_not_mention_layers(tmp_path):
     (tmp_path / "a.csv").write_text("income\n1\n5\n100\n3\n")
     result = run(tmp_path / "a.csv", "--html", tmp_path / "page.html")
     assert result.stdout.startswith(f"{tmp_path / 'page.html'}: 1 vector, ")
@@ -432,7 +432,7 @@ def test_the_page_of_plain_numbers_says_nothing_of_layers(tmp_path):
     assert not re.search("weights|layer|neuron|scope", page, re.IGNORECASE)
 
 
-def test_patterns_choose_the_layers(saved):
+def test_patterns_select_layers(saved):
     file = saved({"a.weight": torch.eye(2), "b.weight": torch.eye(2), "c.table": torch.eye(2)})
     assert names(file) == ["a.weight", "b.weight", "all"]
     assert [row["name"] for row in measured(file, "--exclude", "a.*")] == ["b.weight"]
@@ -456,7 +456,7 @@ print(peak() - before)
 
 
 @pytest.mark.slow
-def test_a_large_weight_is_never_in_memory_as_a_whole(tmp_path):
+def test_large_weight_is_never_loaded_whole(tmp_path):
     """1 GB of weights takes less than 64 MB more than 4 MB take: one copy of a sixteenth would be too much.
 
     With one thread. How many parts more threads have at a time is bounded, but a matter of luck.
@@ -470,7 +470,7 @@ def test_a_large_weight_is_never_in_memory_as_a_whole(tmp_path):
     assert int(ran.stdout) < 64_000  # kB
 
 
-def test_plain_numbers_have_no_scopes_and_are_not_trained(saved):
+def test_plain_numbers_have_no_scopes_and_no_training(saved):
     lines = run(saved("name,income\nann,0\nbob,0\ncid,7\ndan,0\n", "a.csv")).stdout.splitlines()
     assert lines[0] == "a.csv, PQ Index at p=0.5, q=1"
     assert "Left out: name (4 of 4 cells are no numbers)." in lines
@@ -481,7 +481,7 @@ def test_plain_numbers_have_no_scopes_and_are_not_trained(saved):
     assert "neuron" not in " ".join(lines)
 
 
-def test_columns_of_numbers_are_cut_one_by_one_and_all_of_them_as_one(saved):
+def test_columns_of_numbers_are_cut_separately_and_together(saved):
     """One of the six goes column by column, and as one vector, (0, 0, 0, 1, 1e6, 1e6), three."""
     lines = run(saved("small,none,large\n0,0,1e6\n1,0,1e6\n", "a.csv")).stdout.splitlines()
     assert [line.split()[-2] for line in lines[2:6]] == ["50.0%", "0.0%", "0.0%", "50.0%"]
@@ -492,7 +492,7 @@ def test_columns_of_numbers_are_cut_one_by_one_and_all_of_them_as_one(saved):
     assert not any(word in said for word in ("neuron", "scope", "weights", "layer"))
 
 
-def test_arrays_of_no_numbers_are_left_out_and_named(tmp_path):
+def test_arrays_without_numbers_are_left_out_and_named(tmp_path):
     beside = {"labels": np.array(["x"]), "kept": np.array([True]), "other": np.array([None])}
     np.savez(tmp_path / "a.npz", w=np.array([0.0, 0.0, 7.0, 0.0]), **beside)
     text = " ".join(run(tmp_path / "a.npz").stdout.split())
@@ -502,7 +502,7 @@ def test_arrays_of_no_numbers_are_left_out_and_named(tmp_path):
     assert refused(tmp_path / "b.npz") == "palmette: FILE holds no numbers"
 
 
-def test_weights_that_are_quantised_and_left_out_are_minded(saved):
+def test_quantised_weights_are_left_out_with_a_warning(saved):
     packed = {f"{n}.qweight": torch.ones(2, 8, dtype=torch.int32) for n in "abcd"}
     text = " ".join(
         run(saved(packed | {"head.weight": torch.eye(4), "ids": torch.ones(2, 2).int()})).stdout.split()

@@ -1,4 +1,4 @@
-"""A cut of a file is the cut of the model that the file is of."""
+"""`palmette prune`: a file is cut as the model would be."""
 
 import functools
 import os
@@ -50,7 +50,7 @@ BUDGETS = {
 
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
 @pytest.mark.parametrize("flags", BUDGETS)
-def test_the_file_is_cut_as_pruner_cuts_the_model(tmp_path, flags, scope, monkeypatch):
+def test_file_is_cut_as_pruner_cuts_the_model(tmp_path, flags, scope, monkeypatch):
     model = net()
     with torch.no_grad():
         model.head.weight[:2] = 0.25  # ties
@@ -71,7 +71,7 @@ def test_the_file_is_cut_as_pruner_cuts_the_model(tmp_path, flags, scope, monkey
 
 
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
-def test_sixteen_bits_stay_sixteen_bits(tmp_path, scope):
+def test_sixteen_bit_weights_keep_their_dtype(tmp_path, scope):
     model = net().to(torch.bfloat16)
     file = saved(model, tmp_path / "in.pt")
     prune_checkpoint(file, tmp_path / "out.safetensors", scope=scope)
@@ -81,7 +81,7 @@ def test_sixteen_bits_stay_sixteen_bits(tmp_path, scope):
     assert all(torch.equal(cut[n], v) and cut[n].dtype == v.dtype for n, v in model.state_dict().items())
 
 
-def test_a_second_cut_goes_on_from_the_masks_of_the_first(tmp_path):
+def test_second_cut_continues_from_the_masks(tmp_path):
     model = net()
     saved(model, tmp_path / "0.safetensors")
     pruner = pm.Pruner(model, scope="neuron")
@@ -92,7 +92,7 @@ def test_a_second_cut_goes_on_from_the_masks_of_the_first(tmp_path):
     assert all(torch.equal(w, load_file(tmp_path / "3.safetensors")[n]) for n, w in model.state_dict().items())
 
 
-def test_what_torch_prune_left_is_cut_further_and_written_as_plain_weights(tmp_path):
+def test_masks_of_torch_prune_are_cut_further(tmp_path):
     from torch.nn.utils import prune
 
     model = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -111,14 +111,14 @@ def test_what_torch_prune_left_is_cut_further_and_written_as_plain_weights(tmp_p
 
 
 @pytest.mark.parametrize("nesting", ["state_dict", "DataParallel"])
-def test_names_are_those_of_the_plain_model(tmp_path, nesting):
+def test_written_names_are_those_of_the_plain_model(tmp_path, nesting):
     model = net()
     torch.save(NESTINGS[nesting](model.state_dict()), tmp_path / "in.pt")
     prune_checkpoint(tmp_path / "in.pt", tmp_path / "out.safetensors")
     net(1).load_state_dict(load_file(tmp_path / "out.safetensors"))
 
 
-def test_a_weight_under_two_names_is_cut_under_both(tmp_path):
+def test_tied_weight_is_cut_under_both_names(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     model[2].weight = model[0].weight
     prune_checkpoint(saved(model, tmp_path / "in.pt"), tmp_path / "out.safetensors")
@@ -128,14 +128,14 @@ def test_a_weight_under_two_names_is_cut_under_both(tmp_path):
     assert torch.equal(cut["2.weight"], model[0].weight)
 
 
-def test_layouts_that_the_names_do_not_show_are_cut_with_the_layer(tmp_path):
+def test_transposed_layouts_are_cut_in_layer_scope(tmp_path):
     model = mixed()
     prune_checkpoint(saved(model, tmp_path / "in.safetensors"), tmp_path / "out.safetensors", scope="layer")
     pm.Pruner(model, scope="layer").step()
     assert all(torch.equal(w, load_file(tmp_path / "out.safetensors")[n]) for n, w in model.state_dict().items())
 
 
-def test_gpt2_is_cut_by_its_own_neurons_and_loads_again(tmp_path):
+def test_gpt2_is_cut_by_neurons_and_loads(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_embd=16, n_layer=2, n_head=2, vocab_size=50, n_positions=8)
     model = transformers.GPT2LMHeadModel(config)
@@ -153,7 +153,7 @@ def test_gpt2_is_cut_by_its_own_neurons_and_loads_again(tmp_path):
     assert all(torch.equal(w, again.state_dict()[n]) for n, w in model.state_dict().items())
 
 
-def test_shards_become_one_file_in_a_new_folder(tmp_path):
+def test_shards_are_written_as_one_file(tmp_path):
     (tmp_path / "in").mkdir()
     model = net()
     sharded(tmp_path / "in", model, "safetensors")
@@ -181,7 +181,7 @@ def test_shards_become_one_file_in_a_new_folder(tmp_path):
     assert "is a folder, and a cut one is another; name that, not" in said
 
 
-def test_the_packed_form_is_small_and_loads(tmp_path):
+def test_packed_file_is_small_and_loads(tmp_path):
     model = nn.Linear(200, 100)
     result = run(
         saved(model, tmp_path / "in.pt"), "-o", tmp_path / "out.safetensors", "--density", "0.1", "--pack"
@@ -193,7 +193,7 @@ def test_the_packed_form_is_small_and_loads(tmp_path):
     assert not (tmp_path / "out.masks.safetensors").exists()
 
 
-def test_what_was_zero_already_without_a_mask_is_told(tmp_path):
+def test_existing_zeros_without_a_mask_are_reported(tmp_path):
     model = nn.Linear(8, 1, bias=False)
     model.weight.data.copy_(torch.tensor([0.0, 0, 0, 1, 2, 3, 4, 5]))
     result = run(saved(model, tmp_path / "a.pt"), "-o", tmp_path / "b.safetensors", "--density", "0.5")
@@ -202,7 +202,7 @@ def test_what_was_zero_already_without_a_mask_is_told(tmp_path):
     assert "\nCut 2 of 4 weights; 25.0% of all 8 remain.\n" in again.output
 
 
-def test_patterns_choose_what_is_cut(tmp_path):
+def test_patterns_select_what_is_cut(tmp_path):
     model = net()
     file = saved(model, tmp_path / "in.pt")
     run(file, "-o", tmp_path / "out.safetensors", "--exclude", "head.*", "--exclude", "att*", "--density", "0.5")
@@ -211,7 +211,7 @@ def test_patterns_choose_what_is_cut(tmp_path):
 
 
 @pytest.mark.parametrize("columns", [80, 120])
-def test_before_and_after_are_printed(tmp_path, columns):
+def test_densities_before_and_after_are_printed(tmp_path, columns):
     result = run("example", "-o", tmp_path / "out.safetensors", "--density", "0.5", columns=columns)
     lines = result.stdout.splitlines()
     assert lines[0] == "digits-mlp.safetensors, scope neuron, FixedRatio(ratio=0.5)"
@@ -221,10 +221,10 @@ def test_before_and_after_are_printed(tmp_path, columns):
     assert all(len(line) <= columns for line in lines[:9])
 
 
-# Nothing is lost or half-written
+# Atomic writes
 
 
-def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path):
+def test_checkpoint_is_written_atomically(tmp_path):
     model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
     model["b"].weight.data[0, 0] = float("nan")
     file = saved(model, tmp_path / "in.safetensors")
@@ -237,7 +237,7 @@ def test_a_checkpoint_is_written_whole_or_not_at_all(tmp_path):
 
 
 @pytest.mark.parametrize("options", [(), ("--pack",)])
-def test_a_full_disk_leaves_what_was_there(tmp_path, options):
+def test_full_disk_leaves_the_old_file(tmp_path, options):
     file, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     save_file({"w": torch.randn(500, 500)}, file)
     out.write_bytes(b"mine")
@@ -254,7 +254,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, options):
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
 
 
-def test_what_cannot_be_cut_or_written_is_refused_with_the_way_out(tmp_path):
+def test_bad_input_or_output_is_refused_with_the_way_out(tmp_path):
     file = saved(net(), tmp_path / "in.safetensors")
     out = tmp_path / "out.safetensors"
     (tmp_path / "full").mkdir()
@@ -286,7 +286,7 @@ def test_what_cannot_be_cut_or_written_is_refused_with_the_way_out(tmp_path):
     assert not out.exists()
 
 
-def test_tensors_that_no_file_could_hold_are_refused(tmp_path):
+def test_tensors_that_cannot_be_written_are_refused(tmp_path):
     out = tmp_path / "out.safetensors"
     torch.save({0: torch.eye(2), "0": torch.eye(2)}, tmp_path / "a.pt")
     assert "has two tensors named '0'" in refused(tmp_path / "a.pt", "-o", out)
@@ -294,7 +294,7 @@ def test_tensors_that_no_file_could_hold_are_refused(tmp_path):
     assert "has 'x' in torch.complex128, which palmette does not write" in refused(tmp_path / "a.pt", "-o", out)
 
 
-def test_tensors_of_any_other_kind_are_written_along(tmp_path):
+def test_other_tensors_are_copied(tmp_path):
     kinds = (torch.int64, torch.uint8, torch.bool, torch.float64, torch.complex64, torch.uint16, torch.float8_e5m2)
     others = {str(kind): torch.arange(5).to(kind) for kind in kinds} | {"nan": torch.tensor([float("nan"), 1.0])}
     others |= {"scalar": torch.tensor(3), "none": torch.empty(0, 4), "slice": torch.arange(20.0)[::2]}
@@ -307,7 +307,7 @@ def test_tensors_of_any_other_kind_are_written_along(tmp_path):
             assert found[name].tolist() == tensor.tolist() or name == "nan"
 
 
-def test_masks_that_belong_to_another_model_are_refused(tmp_path):
+def test_masks_of_another_model_are_refused(tmp_path):
     saved(nn.Linear(4, 4), tmp_path / "a.safetensors")
     pm.Masks({"weight": torch.ones(2, 2, dtype=torch.bool)}).save(tmp_path / "a.masks.safetensors")
     said = refused(tmp_path / "a.safetensors", "-o", tmp_path / "out.safetensors")
@@ -318,7 +318,7 @@ def test_masks_that_belong_to_another_model_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float8_e4m3fn])
-def test_masks_beside_weights_that_came_back_are_not_believed(tmp_path, dtype):
+def test_masks_with_regrown_weights_are_refused(tmp_path, dtype):
     save_file({"weight": torch.randn(20, 30).to(dtype)}, tmp_path / "a.safetensors")
     assert run(tmp_path / "a.safetensors", "-o", tmp_path / "b.safetensors").exit_code == 0
     assert run(tmp_path / "b.safetensors", "-o", tmp_path / "c.safetensors").exit_code == 0
@@ -329,7 +329,7 @@ def test_masks_beside_weights_that_came_back_are_not_believed(tmp_path, dtype):
     assert not (tmp_path / "d.safetensors").exists()
 
 
-def test_the_folder_that_one_is_in_is_measured_and_cut(tmp_path, monkeypatch):
+def test_current_folder_is_measured_and_cut(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     saved(net(), tmp_path / "mine" / "model.safetensors")
     monkeypatch.chdir(tmp_path / "mine")
@@ -394,7 +394,7 @@ def test_calibration_ranks_weights_by_their_inputs(tmp_path, tiny_llama):
 
 
 class Largest(TorchDispatchMode):
-    """The most entries that anything computed has."""
+    """Largest number of entries of any computed tensor."""
 
     most = 0
 
@@ -404,7 +404,7 @@ class Largest(TorchDispatchMode):
         return found
 
 
-def test_a_calibrated_cut_is_measured_without_a_copy_of_all_weights(tmp_path, tiny_llama):
+def test_calibrated_cut_does_not_copy_all_weights(tmp_path, tiny_llama):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\n")
     with Largest() as largest:
@@ -420,13 +420,13 @@ def test_a_calibrated_cut_is_measured_without_a_copy_of_all_weights(tmp_path, ti
         assert float(pm.pq_index(weights, kept=marks)) == pytest.approx(index, abs=1e-12)
 
 
-def test_a_place_that_no_file_can_have_is_told_by_its_name(tmp_path):
+def test_impossible_output_path_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     said = refused("example", "-o", tmp_path / "file" / "out.safetensors")
     assert "out.safetensors' could not be written: File exists; what was there before is untouched" in said
 
 
-def test_a_second_calibrated_cut_goes_on_from_the_masks_of_the_first(tmp_path, tiny_llama):
+def test_second_calibrated_cut_continues_from_the_masks(tmp_path, tiny_llama):
     text = tmp_path / "text.txt"
     text.write_text("the cat sat on the mat\n")
     first, second = tmp_path / "first", tmp_path / "second"
@@ -444,7 +444,7 @@ def test_a_second_calibrated_cut_goes_on_from_the_masks_of_the_first(tmp_path, t
     assert f"Cut {after.kept:,} of {before.kept:,} weights; 25.0% of all" in result.output
 
 
-def test_a_calibrated_model_is_one_file_however_large(tmp_path, tiny_llama, monkeypatch):
+def test_calibrated_model_is_written_as_one_file(tmp_path, tiny_llama, monkeypatch):
     import transformers
 
     whole = transformers.PreTrainedModel.save_pretrained
@@ -472,11 +472,11 @@ def test_calibration_without_model_or_text_is_refused(tmp_path, tiny_llama):
     text.write_text("the cat")
     assert "could not be loaded to calibrate it" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)
     assert not out.exists()
-    out.write_text("")  # which is told before the model is loaded
+    out.write_text("")  # reported before the model is loaded
     assert "is there already" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)
 
 
-def test_calibration_of_a_model_that_reads_no_sentences_is_refused(tmp_path, tiny_llama):
+def test_calibration_needs_a_model_that_reads_sentences(tmp_path, tiny_llama):
     import transformers
 
     (tmp_path / "text.txt").write_text("the cat")

@@ -7,26 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from palmette.reports.html import vega
 from palmette.reports.html.data import NUMBERS, Study
 from palmette.reports.html.method_charts import cut_chart, layers_chart, map_chart
 from palmette.reports.html.theme import LOOKS, PHASE_COLOURS, log_axis
-from palmette.reports.html.vega import (
-    HEIGHT,
-    ROUND,
-    base,
-    hover_points,
-    load_altair,
-    log_y,
-    round_axis,
-    to_spec,
-    tooltip,
-)
 from palmette.reports.phases import FOLLOWING, PHASES
 
 FEW_ROUNDS, EVERY = 12, 5
 """Lines of more rounds have a marker at every fifth, offset per line so that overlapping ones stay visible."""
 _COMMA = ", (?![^(]*[)])"  # where a long name may break: not within parentheses
-X_AXES = {"round": ROUND, "density": "density: weights that remain", "kept": "parameters that remain"}
+X_AXES = {"round": vega.ROUND, "density": "density: weights that remain", "kept": "parameters that remain"}
 """Choices of x axis: column of the curves -> title."""
 
 
@@ -111,7 +101,7 @@ def charts(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Char
 
 def _curves(column: str, last: int, *, log: bool) -> dict[str, dict[str, Any]]:
     """Mean, band and marks of one column, for each choice of x axis."""
-    alt = load_altair()
+    alt = vega.load_altair()
     every = EVERY if last >= FEW_ROUNDS else 1
 
     def by_look(channel: Any, key: str) -> Any:
@@ -119,7 +109,7 @@ def _curves(column: str, last: int, *, log: bool) -> dict[str, dict[str, Any]]:
         return channel("look:N", scale=scale, legend=None)
 
     percent = NUMBERS[column].form.endswith("%")
-    y = log_y(column, "~%" if percent else ".3~g")
+    y = vega.log_y(column, "~%" if percent else ".3~g")
     defined = f"isValid(datum.{column}) && datum.{column} > 0"
     low = f"max(datum.{column} - datum.{column}_sd, datum.{column} / 10)"  # a log axis has no 0
     if not log:
@@ -130,7 +120,7 @@ def _curves(column: str, last: int, *, log: bool) -> dict[str, dict[str, Any]]:
     for kind in X_AXES:
         drawn = defined if kind == "round" else f"{defined} && datum.{kind} > 0"
         curve = (
-            base("curves")
+            vega.base("curves")
             .transform_calculate(look="indexof(shown, datum.series)")
             .transform_filter(f"datum.look >= 0 && {drawn}")
             .transform_calculate(low=low, high=f"datum.{column} + datum.{column}_sd")
@@ -150,18 +140,18 @@ def _curves(column: str, last: int, *, log: bool) -> dict[str, dict[str, Any]]:
             size=alt.condition("isValid(datum.mark)", alt.value(170), alt.value(0)),
             strokeWidth=alt.condition("isValid(datum.mark)", alt.value(1.2), alt.value(0)),
         )
-        values = tooltip("series", "round", "density", "kept", column, f"{column}_sd", "n", "phase")
-        hover = hover_points(curve.encode(y=y, tooltip=values), "series", "round")
+        values = vega.tooltip("series", "round", "density", "kept", column, f"{column}_sd", "n", "phase")
+        hover = vega.hover_points(curve.encode(y=y, tooltip=values), "series", "round")
         # No `order` here: Vega-Lite would draw one area per point.
         band = curve.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title=None, scale=y["scale"]), y2="high:Q")
-        specs[kind] = to_spec(alt.layer(band, line, points, turns, hover).add_params(_shown()))
+        specs[kind] = vega.to_spec(alt.layer(band, line, points, turns, hover).add_params(_shown()))
     return specs
 
 
 def _x(kind: str, last: int) -> Any:
     if kind == "round":
-        return round_axis(last)
-    alt = load_altair()
+        return vega.round_axis(last)
+    alt = vega.load_altair()
     scale = alt.Scale(type="log", reverse=True, nice=False, padding=8)  # pruning goes to the right
     axis = alt.Axis(grid=False, **log_axis("x", "~%" if kind == "density" else "~s"))
     return alt.X(f"{kind}:Q", title=X_AXES[kind], scale=scale, axis=axis)
@@ -169,20 +159,20 @@ def _x(kind: str, last: int) -> Any:
 
 def _shown() -> Any:
     """Parameter with the series that are switched on, each at the position of its look."""
-    return load_altair().param(name="shown", value=[])
+    return vega.load_altair().param(name="shown", value=[])
 
 
 def _phases(names: Sequence[str], last: int) -> dict[str, Any]:
-    alt = load_altair()
+    alt = vega.load_altair()
     lines = max(len(re.split(_COMMA, name)) for name in names)
     broken = f"split(datum.label, regexp('{_COMMA}'))"
     axis = alt.Axis(ticks=False, domain=False, labelExpr=broken, labelOffset=-7 * (lines - 1))
     chart = (
-        base("rounds")
+        vega.base("rounds")
         .transform_filter("indexof(shown, datum.series) >= 0")
         .mark_rect()
         .encode(
-            x=round_axis(last, "O"),
+            x=vega.round_axis(last, "O"),
             y=alt.Y("series:N", title=None, sort=list(names), axis=axis),
             yOffset=alt.YOffset("seed:N"),
             color=alt.Color(
@@ -191,9 +181,9 @@ def _phases(names: Sequence[str], last: int) -> dict[str, Any]:
                 scale=alt.Scale(domain=list(PHASES), range=list(PHASE_COLOURS)),
                 legend=alt.Legend(orient="top", symbolType="square"),
             ),
-            tooltip=tooltip("series", "seed", "round", "phase", "accuracy", "pq_index", "density"),
+            tooltip=vega.tooltip("series", "seed", "round", "phase", "accuracy", "pq_index", "density"),
         )
-        .properties(height=max(HEIGHT, 17 * lines * min(len(names), len(LOOKS))))
+        .properties(height=max(vega.HEIGHT, 17 * lines * min(len(names), len(LOOKS))))
         .add_params(_shown())
     )
-    return to_spec(chart)
+    return vega.to_spec(chart)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palmette.reports.html.data import IN_LABEL, Series, Study, setting_text, settings, settings_of
-from palmette.reports.html.summary import outcome
+from palmette.reports.html.data import IN_LABEL, Study, setting_text, settings, settings_of
+from palmette.reports.html.summary import density
 from palmette.reports.html.theme import LOOKS
-from palmette.reports.statistics import Spread
 from palmette.reports.tables import label
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import METHODS
@@ -50,11 +49,6 @@ def families(study: Study) -> dict[str, list[int]]:
     found.sort(key=lambda family: (not family[0].startswith("method"), -len(family[1])))
     smallest = sorted(range(len(study.series)), key=lambda number: density(study.series[number]))[:AT_ONCE]
     return dict(found) | {f"smallest within one point of dense · {len(smallest)}": smallest}
-
-
-def density(series: Series) -> float:
-    """Density of the last round within one point of dense, as a mean over seeds."""
-    return Spread.of(outcome(series)["density"]).mean
 
 
 def _not_default(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,17 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from palmette.measures.pq_map import P_GRID, Q_GRID
+from palmette.reports.html import vega
 from palmette.reports.html.theme import DASHES, LAYER_COLOURS, SHAPES
-from palmette.reports.html.vega import (
-    HEIGHT,
-    base,
-    hover_points,
-    load_altair,
-    log_y,
-    round_axis,
-    to_spec,
-    tooltip,
-)
 
 FEW_LAYERS = len(LAYER_COLOURS)
 """Up to so many layers get one line each; more become the rows of a heat map."""
@@ -31,23 +22,23 @@ def layers_chart(
     measure: str, title: str, names: Sequence[str], layers: Sequence[str], last: int, *, form: str
 ) -> dict[str, Any]:
     """One line per layer, or one row of a heat map where there are many."""
-    alt = load_altair()
+    alt = vega.load_altair()
     chart = _of_selected("layers", names).transform_filter(f"isValid(datum.{measure}) && datum.{measure} > 0")
     if len(layers) <= FEW_LAYERS:
         line = chart.encode(
-            x=round_axis(last), y=log_y(measure, form), color=_by_layer(alt.Color, layers, LAYER_COLOURS)
+            x=vega.round_axis(last), y=vega.log_y(measure, form), color=_by_layer(alt.Color, layers, LAYER_COLOURS)
         )
         dash, shape = _by_layer(alt.StrokeDash, layers, DASHES), _by_layer(alt.Shape, layers, SHAPES)
-        return to_spec(
+        return vega.to_spec(
             alt.layer(
                 line.mark_line(strokeWidth=2.2).encode(strokeDash=dash),
                 line.mark_point(filled=True, size=60, opacity=1).encode(shape=shape),
-                hover_points(line.encode(tooltip=tooltip(*_LAYER)), "layer", "round"),
+                vega.hover_points(line.encode(tooltip=vega.tooltip(*_LAYER)), "layer", "round"),
             )
         )
     axis = alt.Axis(grid=False, labelFontSize=10, labelOverlap=False, **_NAMES)
     rows = chart.mark_rect().encode(
-        x=round_axis(last, "O"),
+        x=vega.round_axis(last, "O"),
         y=alt.Y("layer:N", title=None, sort=list(layers), axis=axis),
         color=alt.Color(
             f"{measure}:Q",
@@ -55,33 +46,33 @@ def layers_chart(
             scale=alt.Scale(scheme="viridis", type="log"),
             legend=alt.Legend(orient="bottom", format=form, gradientLength=200),
         ),
-        tooltip=tooltip(*_LAYER),
+        tooltip=vega.tooltip(*_LAYER),
     )
-    return to_spec(rows.properties(height=max(HEIGHT, 13 * len(layers))))
+    return vega.to_spec(rows.properties(height=max(vega.HEIGHT, 13 * len(layers))))
 
 
 def cut_chart(names: Sequence[str], layers: Sequence[str], last: int) -> dict[str, Any]:
     """One bar per cut, divided by the layers it took weights from."""
-    alt = load_altair()
+    alt = vega.load_altair()
     colour = alt.Color("layer:O", scale=alt.Scale(domain=list(layers), scheme="viridis"), legend=None)
     if len(layers) <= FEW_LAYERS:
         colour = _by_layer(alt.Color, layers, LAYER_COLOURS)
     bars = _of_selected("layers", names).mark_bar(width={"band": 0.86}, stroke="currentColor", strokeWidth=0.5)
-    return to_spec(
+    return vega.to_spec(
         bars.encode(
-            x=round_axis(last, "O"),
+            x=vega.round_axis(last, "O"),
             y=alt.Y("cut:Q", title=None, stack="normalize", axis=alt.Axis(format="%", tickCount=5)),
             color=colour,
             opacity=alt.condition("datum.cut > 0", alt.value(1), alt.value(0)),  # hides the edge of an empty bar
             order=alt.Order("depth:Q"),
-            tooltip=tooltip(*_LAYER),
+            tooltip=vega.tooltip(*_LAYER),
         )
     )
 
 
 def map_chart(names: Sequence[str], top: float) -> dict[str, Any]:
     """PQ Index for each p and q in the selected round."""
-    alt = load_altair()
+    alt = vega.load_altair()
     chart = (
         _of_selected("maps", names)
         .transform_filter("datum.round == round")
@@ -97,21 +88,21 @@ def map_chart(names: Sequence[str], top: float) -> dict[str, Any]:
                 scale=alt.Scale(scheme="viridis", type="sqrt", domain=[0, top]),
                 legend=alt.Legend(orient="bottom", format="~g", gradientLength=200, tickCount=4),
             ),
-            tooltip=tooltip("p", "q", "pq_index", "round", "n"),
+            tooltip=vega.tooltip("p", "q", "pq_index", "round", "n"),
         )
         .add_params(alt.param(name="round", value=0))
     )
-    return to_spec(chart)
+    return vega.to_spec(chart)
 
 
 def _of_selected(table: str, names: Sequence[str]) -> Any:
     """Chart of the selected method alone."""
-    selected = load_altair().param(name="method", value=names[0])
-    return base(table).transform_filter("datum.series == method").add_params(selected)
+    selected = vega.load_altair().param(name="method", value=names[0])
+    return vega.base(table).transform_filter("datum.series == method").add_params(selected)
 
 
 def _by_layer(channel: Any, layers: Sequence[str], values: Sequence[Any]) -> Any:
-    alt = load_altair()
+    alt = vega.load_altair()
     scale = alt.Scale(domain=list(layers), range=list(values[: len(layers)]))
     legend = alt.Legend(orient="bottom", columns=3, title=None, labelExpr=_NAME)
     return channel("layer:N", scale=scale, legend=legend)

@@ -14,9 +14,9 @@ from palmette.reports.html.charts import Chart, charts
 from palmette.reports.html.controls import controls, initial_looks, symbols
 from palmette.reports.html.data import Series, Study, Table
 from palmette.reports.html.document import bundled, document, table
-from palmette.reports.html.families import AT_ONCE, density
+from palmette.reports.html.families import AT_ONCE
 from palmette.reports.html.method_charts import GRID
-from palmette.reports.html.summary import judged_on, number, outcome, percent, sentence, verdict
+from palmette.reports.html.summary import density, judged_on, number, outcome, percent, sentence, verdict
 from palmette.reports.html.theme import CONFIG, LOOKS
 from palmette.reports.phases import RULE
 from palmette.reports.tables import Run

@@ -42,6 +42,11 @@ def outcome(series: Series) -> Outcome:
     }
 
 
+def density(series: Series) -> float:
+    """Density of the last round within one point of dense, as a mean over seeds."""
+    return _mean(outcome(series))
+
+
 def verdict(study: Study) -> list[str]:
     """Two sentences: which series goes furthest, and how often the index turned up and runs collapsed."""
     rows = [outcome(series) for series in study.series]

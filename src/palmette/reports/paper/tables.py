@@ -159,8 +159,8 @@ def _architecture(model: str, figure: PaperFigure) -> PaperTable:
         theirs = [text.format(**known) for text in _LAYERS[model]]
         match = difflib.SequenceMatcher(None, [text for text, _, _ in ours], theirs, autojunk=False)
         for kind, start, end, first, last in match.get_opcodes():
-            said = [None] * (end - start) if kind == "equal" else ["none"] * (end - start)
-            rows += [(data, *layer, there) for layer, there in zip(ours[start:end], said, strict=True)]
+            paper = [None if kind == "equal" else "none"] * (end - start)
+            rows += [(data, *layer, there) for layer, there in zip(ours[start:end], paper, strict=True)]
             rows += [(data, "none", None, None, text) for text in theirs[first:last] if kind != "equal"]
         parameters, flops = sum(count or 0 for _, count, _ in ours), sum(count or 0 for _, _, count in ours)
         rows.append((data, "together", parameters, flops, None))
