@@ -62,7 +62,7 @@ def test_names_of_transformers_models_tell_what_is_prunable(tmp_path, kind):
     model = auto.from_config(config)
     model.save_pretrained(tmp_path)
     checkpoint = open_checkpoint(tmp_path)
-    # Transformers gives some weights another name in the file, so they are known by their values.
+    # Compare values, since Transformers renames some weights in the file.
     wanted = sorted(
         (*w.shape, len(w.rows(w.tensor)), float(w.tensor.detach().sum())) for w in pm.prunable(model).values()
     )

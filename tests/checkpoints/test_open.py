@@ -65,7 +65,7 @@ else:
 PEAK = """
 import sys, palmette
 palmette.how_compressible(sys.argv[1], memory=600_000_000)
-with open("/proc/self/status") as status:  # ru_maxrss begins with what the parent has
+with open("/proc/self/status") as status:  # ru_maxrss includes the parent
     print(next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")))
 """
 

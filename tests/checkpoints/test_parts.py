@@ -81,7 +81,7 @@ def test_command_writes_and_merges_parts(tmp_path):
     assert "-o must name a .json file" in refused(file, "--part", "1/2", "-o", tmp_path / "part1")
     assert "such as 2/4, got '5'" in refused(file, "--part", "5", "-o", files[0])
     assert "such as 2/4, got 5/4" in refused(file, "--part", "5/4", "-o", files[0])
-    assert "one checkpoint at a time" in refused(file, file)
+    assert "PATH must be one checkpoint, or all parts of one (.json), got 2 paths" in refused(file, file)
     other = tmp_path / "other.json"
     run(file, "--part", "2/3", "-o", other, "--gamma", "2")
     assert "agree in 'gamma'" in refused(files[0], other, files[2])

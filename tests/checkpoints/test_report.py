@@ -69,7 +69,7 @@ def test_chunk_size_does_not_change_the_report(chunk):
 
 
 def test_large_network_is_cut_where_prune_cuts_it(monkeypatch):
-    """Beyond the entries that are kept as they are, the threshold is found by a second look into one bucket."""
+    """Beyond `EXACT` entries, a second pass over one bucket finds the threshold."""
     monkeypatch.setattr("palmette.measures.spectrum.EXACT", 100)
     looked = []
     inside = streaming._inside
@@ -77,7 +77,7 @@ def test_large_network_is_cut_where_prune_cuts_it(monkeypatch):
         streaming, "_inside", lambda stored, *args: looked.append(stored.name) or inside(stored, *args)
     )
     test_predicted_cut_is_the_one_that_prune_makes(pm.Sap())
-    assert looked == [name for name in pm.prunable(mixed()) if name != "narrow.weight"]  # whose counts say it
+    assert looked == [name for name in pm.prunable(mixed()) if name != "narrow.weight"]  # known from its counts
 
 
 def test_masked_weights_do_not_count():

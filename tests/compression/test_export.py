@@ -55,7 +55,7 @@ def run_by_onnxruntime(path, x):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # the exporter warns of its own future
+@pytest.mark.filterwarnings("ignore")  # the exporter announces deprecations
 @pytest.mark.parametrize("kind", ["held", "compacted", "torch"])
 def test_onnxruntime_gives_the_same_outputs_without_masks(kind, tmp_path):
     import onnx

@@ -78,7 +78,7 @@ def test_every_dtype_round_trips_bit_for_bit(dtype, zeros, path):
 def test_negative_zero_nan_and_infinities_round_trip(path):
     w = torch.zeros(1000)
     w[:5] = torch.tensor([-0.0, float("nan"), float("inf"), float("-inf"), 1e-45])
-    w[5:6].view(torch.int32).fill_(0x7FC12345)  # a NaN of its own kind
+    w[5:6].view(torch.int32).fill_(0x7FC12345)  # a NaN with a payload
     pm.save(path, {"w": w})
     assert codes(path) == {"w": "indices"}
     assert same_bits(pm.load(path)["w"], w)
@@ -107,7 +107,7 @@ def test_odd_shapes_and_views_round_trip(path):
         "images": sparse(8, 3, 16, 16, zeros=0.9).to(memory_format=torch.channels_last),
         "steps": torch.arange(9),
         "turning": turning,
-        "conjugate": turning.conj(),  # in the same place, with a mark that says so
+        "conjugate": turning.conj(),  # the same memory with the conjugate bit set
         "imaginary": turning.imag,
         "negative": turning.conj().imag,
     }
@@ -234,7 +234,7 @@ def test_changed_and_missing_bytes_are_detected(path):
 
 
 def rewritten(path, change, parts=None):
-    """The file with another table, whose checksums are right: a file made to do harm."""
+    """Replace the table of a file, with valid checksums, as an attacker would."""
     with safe_open(path, "pt") as file:
         tensors = {name: file.get_tensor(name) for name in file.keys()} | (parts or {})  # noqa: SIM118
         table = json.loads(file.metadata()["tensors"])

@@ -41,7 +41,7 @@ def test_model_without_zeros_is_fastest_dense():
 
 
 class Noisy(nn.Module):
-    """Gives other outputs each time, and works on its inputs where they are."""
+    """Random outputs; changes its inputs in place."""
 
     def __init__(self):
         super().__init__()

@@ -11,7 +11,7 @@ X = torch.randn(3, 4, 9, 9, generator=torch.Generator().manual_seed(0))
 
 
 def settle_(model, seed=0):
-    """Norms as after training: no shift, scale or statistic that is 0 or 1 by chance of initialisation."""
+    """Give batch norms random shifts, scales and statistics, as after training."""
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -30,7 +30,7 @@ def same_outputs(model, small, *inputs):
 
 
 def compacted(model, *inputs, notes=()):
-    """The smaller model, after what holds for all of them."""
+    """Compact a model, check the result, and return it with the shapes of its changed layers."""
     before = {n: t.clone() for n, t in model.state_dict().items()}
     small, report = compact(model, inputs)
     assert report.notes == notes

@@ -91,16 +91,19 @@ def speed(model: nn.Module, inputs: Any) -> Speed:
     'compacted'
     """
     small, report = compact(model, inputs)
+    before, after = report.flops
     inputs = copied(inputs)  # the model may change them in place
     small, inner = small.eval(), copy.deepcopy(uncompiled(model)).eval()
     device = next((p.device for p in inner.parameters()), torch.device("cpu"))
     with torch.no_grad():
         models: dict[str, tuple[nn.Module | None, str]] = {
             "dense": (inner, "as it is"),
-            "compacted": (small, _shrunk(report.flops)) if report.layers else (None, _why_not(report.notes)),
+            "compacted": (None, (*report.notes, "no neuron or channel can be removed")[0]),
             "CSR": _with_csr(inner),
             "2:4": _with_two_of_four(inner, device),
         }
+        if report.layers:
+            models["compacted"] = small, f"{after / before:.1%} of the FLOPs" if before else "smaller"
         with exact():
             wanted = outputs(inner, copied(inputs))
             for name, (variant, _) in list(models.items()):
@@ -112,14 +115,6 @@ def speed(model: nn.Module, inputs: Any) -> Speed:
         timed = _timed(usable, inputs, device)
     ways = tuple(Way(name, note, *timed.get(name, ())) for name, (_, note) in models.items())
     return Speed(ways, _where(device))
-
-
-def _shrunk(flops: tuple[int, int]) -> str:
-    return f"{flops[1] / flops[0]:.1%} of the FLOPs" if flops[0] else "smaller"
-
-
-def _why_not(notes: Sequence[str]) -> str:
-    return notes[0] if notes else "no neuron or channel can be removed"
 
 
 class _Sparse(nn.Module):

@@ -28,9 +28,7 @@ def test_tensors_are_read_in_parts(tmp_path, monkeypatch, dtype, past_cache):
     assert_holds(checkpoint, model)
     conv = next(w for w in checkpoint.weights if w.name == "conv.weight")
     assert torch.equal(conv.read(3, 7), model.conv.weight[3:7])
-    assert [len(part.values) for part in conv.parts(chunk=1)] == [
-        1
-    ] * 12  # of 72 entries, so whole bytes of a mask
+    assert [len(part.values) for part in conv.parts(chunk=1)] == [1] * 12  # 72 entries each: whole bytes of a mask
 
 
 def test_damaged_masks_are_named(tmp_path):

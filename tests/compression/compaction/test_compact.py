@@ -41,7 +41,7 @@ def test_untraceable_model_is_unchanged_and_the_reason_reported(capfd):
 
 
 class Silent(nn.Module):
-    """Fails without a word on other sizes than it was made for, or under the tracer."""
+    """Raises an error without a message for other sizes than its own, or under the tracer."""
 
     error = KeyError()
 
@@ -122,7 +122,7 @@ def test_neurons_that_pruning_killed_are_removed():
 
 
 class Counts(nn.Module):
-    """Keeps count of its calls, and works on its inputs where they are."""
+    """Counts its calls and changes its inputs in place."""
 
     def __init__(self):
         super().__init__()

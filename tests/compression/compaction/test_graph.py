@@ -14,8 +14,8 @@ from palmette.compression.compaction.compact import compact
 
 def test_unread_neurons_are_removed_and_then_the_neurons_only_they_read():
     model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
-    model[4].weight.data[:, 3:] = 0  # of the five, two are not read
-    model[2].weight.data[:3, 1:4] = 0  # and of the six, three are read by these two only
+    model[4].weight.data[:, 3:] = 0  # two of the five are not read
+    model[2].weight.data[:3, 1:4] = 0  # three of the six are read by these two only
     _, layers = compacted(model, torch.randn(2, 4))
     assert layers == {"0.weight": (3, 4), "2.weight": (3, 3), "4.weight": (2, 3)}
 
@@ -37,7 +37,7 @@ def test_one_neuron_stays_if_all_are_dead():
 
 def test_layers_without_channels_are_unchanged():
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of PyTorch: nothing to initialise
+        warnings.simplefilter("ignore")  # PyTorch: nothing to initialise
         model = nn.Sequential(nn.Linear(4, 0), nn.Linear(0, 3), nn.ReLU(), nn.Linear(3, 2))
     _, layers = compacted(model, torch.randn(2, 4), notes=("2 dead channels stay: they reach the output",))
     assert layers == {"1.weight": (1, 0), "3.weight": (2, 1)}
@@ -64,7 +64,7 @@ def test_residual_sum_loses_a_channel_only_if_both_sides_are_dead():
     model.norm.bias.data[:3], model.norm.weight.data[:3] = -9.0, 0.1  # dead at 0 after the ReLU
     model.stem.weight.data[:3] = 0  # dead on one side: 0, 1, 2; on the other: 1, 2, 3
     model.conv2.weight.data[1:4] = 0
-    model.stem.bias.data[:3] = 0  # or conv1, which pads, reads constants that are not zero
+    model.stem.bias.data[:3] = 0  # nonzero constants would stay, since conv1 pads
     small, layers = compacted(model, X)
     assert layers == {
         "stem.weight": (4, 4, 3, 3),

@@ -30,7 +30,7 @@ def test_batch_norm_with_zero_scale_makes_its_channel_dead():
     assert layers == {"0.weight": (4, 4, 3, 3), "3.weight": (5, 4, 3, 3)}
     assert small[1].num_features == 4
     assert small[1].running_var.shape == (4,)
-    assert small[3].bias is not None  # the constant of a ReLU of 1, which the layer had no bias for
+    assert small[3].bias is not None  # takes the constant relu(1)
 
 
 class ComputedNorm(nn.Module):

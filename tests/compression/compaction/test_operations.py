@@ -19,7 +19,7 @@ BETWEEN = [
     (nn.Upsample(scale_factor=2, mode="bilinear"), 3),
     (nn.ZeroPad2d(1), 4),
     (nn.ReflectionPad2d(1), 3),
-    (nn.ConstantPad2d(1, 1.0), 4),  # 1 is what the one constant is, but the other is 0
+    (nn.ConstantPad2d(1, 1.0), 4),  # equals one of the two constants, not the other
     (nn.Dropout2d(), 3),
     (nn.PReLU(5), 3),
     (nn.Sequential(nn.PReLU(), nn.ReLU(inplace=True)), 3),
@@ -28,7 +28,7 @@ BETWEEN = [
 
 
 class Between(nn.Module):
-    """A branch for each of them, after a convolution and before another."""
+    """A branch for each module of `BETWEEN`, between two convolutions."""
 
     def __init__(self):
         super().__init__()
@@ -73,7 +73,7 @@ def test_concatenation_loses_dead_channels_of_each_side():
     model = Concatenated()
     model.a.weight.data[:2] = 0
     model.b.weight.data[3:] = 0
-    model.c.weight.data[:, 12] = 0  # a channel of the images: they stay as they are
+    model.c.weight.data[:, 12] = 0  # a channel of the images, which stay
     _, layers = compacted(model, X)
     assert layers == {"a.weight": (3, 4, 3, 3), "b.weight": (3, 4, 3, 3), "c.weight": (3, 10, 1, 1)}
 
@@ -108,7 +108,7 @@ def test_slice_keeps_channels_that_its_borders_count(part, left, read, stay):
 
 
 class Halved(nn.Module):
-    """Half of the channels by code that asks how many there are."""
+    """Takes half of the channels, computed from their number."""
 
     def __init__(self):
         super().__init__()
@@ -169,7 +169,7 @@ def test_split_by_a_fixed_size_is_named_and_by_a_relative_size_followed():
 
 
 class Branched(nn.Module):
-    """Half of the channels go on as they are, as in a ShuffleNet."""
+    """Half of the channels skip a layer, as in a ShuffleNet."""
 
     def __init__(self):
         super().__init__()
@@ -217,7 +217,7 @@ def test_zero_gate_makes_a_channel_dead():
 
 
 class Casting(TwoLayers):
-    """Computes with more bits, as norms and losses do."""
+    """Computes in float64 between two layers."""
 
     def forward(self, x):
         return self.b(self.a(x).double().exp().float().T.T)

@@ -48,7 +48,7 @@ class Drawn(nn.Module):
         self.head = nn.Linear(self.widths[-1], 3)
         for layer in [*self.layers, self.head]:
             self.sprinkle_zeros_(layer)
-        needed = {len(self.steps)}  # a value that nobody uses is not in the trace
+        needed = {len(self.steps)}  # unused values are not in the trace
         for number, (_, used, _) in reversed(list(enumerate(self.steps, 1))):
             needed |= set(used) if number in needed else set()
         self.needed = needed
@@ -146,7 +146,7 @@ def test_compaction_changes_no_output():
         plan = module.plan_removal(walk)
         small = module.rebuild(
             model, plan, plan.gone, torch.zeros_like(plan.gone)
-        )  # without the check that comes after
+        )  # without the check of `compact`
         wanted, found = model(3 * x), small(3 * x)
         assert torch.allclose(found, wanted, rtol=0, atol=1e-9 * float(wanted.abs().max())), seed
         smaller += bool(plan.gone.any())

@@ -33,7 +33,7 @@ def test_view_with_a_fixed_size_keeps_its_channels_only():
 
 
 class Averaged(nn.Module):
-    """Divides by how many channels there are."""
+    """Divides by the number of channels."""
 
     def __init__(self, size):
         super().__init__()
@@ -55,7 +55,7 @@ def test_division_by_the_channel_count_keeps_channels_even_if_outputs_are_small(
 
 
 class Unused(nn.Module):
-    """A layer whose output nobody uses; where something is done in place, it is not in the trace."""
+    """A layer with unused output, which the trace lacks if an operation is in place."""
 
     def __init__(self, inplace):
         super().__init__()
