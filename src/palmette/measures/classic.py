@@ -156,8 +156,7 @@ def kappa4(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
 
 
 def u_theta(w: Any, *, theta: float = 0.5, dim: int | None = None, kept: Any = None) -> Any:
-    r"""1 less the smallest part of the range that holds a share `theta` of the entries. Larger is sparser; in [0,
-    1].
+    r"""1 minus the smallest part of the range with a share `theta` of the entries. Larger is sparser; in [0, 1].
 
     .. math:: u_\theta(w) = 1 - \min_i \frac{c_{(i + m - 1)} - c_{(i)}}{c_{(d)} - c_{(1)}},
               \qquad m = \lceil \theta d \rceil \ne d

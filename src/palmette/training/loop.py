@@ -141,9 +141,7 @@ class Training:
             )
         self._is_captured = True
         if problem is not None:
-            self.notes.append(
-                f"a step cannot be captured as a CUDA graph and runs without one, more slowly: {problem}"
-            )
+            self.notes.append(f"a step cannot be captured as a CUDA graph and runs without one: {problem}")
         for operation in sorted({m[1] for w in caught if (m := re.match(_NONDETERMINISTIC, str(w.message)))}):
             self.notes.append(
                 f"{operation} has no deterministic version on this device: a resumed run may differ in its last "
@@ -293,8 +291,7 @@ def training_mode(name: Precision, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def arithmetic(name: Precision, device: torch.device) -> Iterator[None]:
-    """Compute matrix products in float32, or in TF32 if that is the recipe's precision; restore the settings
-    after.
+    """Compute matrix products in float32, or in TF32 if the recipe says so, within this context.
 
     On a GPU, also use deterministic algorithms wherever torch has them; they are not slower.
     """

@@ -14,8 +14,7 @@ PADDING = 4
 
 @dataclass(frozen=True)
 class Shifts:
-    """Random augmentation of a batch: whether each image is flipped, and the corner of its crop in the padded
-    image.
+    """Random augmentation of a batch: flips, and the corner of each crop in the padded image.
 
     `top` and `left` range from 0 to twice the `PADDING`; `PADDING` itself does not move the image.
     """
