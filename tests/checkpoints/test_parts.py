@@ -11,7 +11,7 @@ import palmette as pm
 from palmette.checkpoints.parts import measure_part, merge_parts
 from palmette.cli import main
 from palmette.measures import spectrum
-from palmette.pruning.sources.file import within
+from palmette.pruning.sources.stored import within
 
 KINDS = {
     "bfloat16": [torch.bfloat16],

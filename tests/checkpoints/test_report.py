@@ -11,9 +11,11 @@ from torch import nn
 
 import palmette as pm
 from palmette.checkpoints.measuring import measure, packed_bytes
+from palmette.measures.pq import power_sums
+from palmette.measures.rows import Rows
 from palmette.pruning.methods import SCOPES
-from palmette.pruning.sources import file_cut as streaming
-from palmette.pruning.sources.file import StoredWeight, stored_weights
+from palmette.pruning.sources.file import FileSource
+from palmette.pruning.sources.stored import stored_weights
 
 
 def test_model_on_the_meta_device_is_refused():
@@ -72,9 +74,11 @@ def test_large_network_is_cut_where_prune_cuts_it(monkeypatch):
     """Beyond `EXACT` entries, a second pass over one bucket finds the threshold."""
     monkeypatch.setattr("palmette.measures.spectrum.EXACT", 100)
     looked = []
-    inside = streaming._inside
+    inside = FileSource._read_between
     monkeypatch.setattr(
-        streaming, "_inside", lambda stored, *args: looked.append(stored.name) or inside(stored, *args)
+        FileSource,
+        "_read_between",
+        lambda self, stored, *args: looked.append(stored.name) or inside(self, stored, *args),
     )
     test_predicted_cut_is_the_one_that_prune_makes(pm.Sap())
     assert looked == [name for name in pm.prunable(mixed()) if name != "narrow.weight"]  # known from its counts
@@ -134,10 +138,10 @@ def test_masks_with_a_file_are_refused():
         pm.how_compressible("a.pt", masks={})
 
 
-def test_budget_that_needs_all_weights_is_refused():
-    stored = StoredWeight("w", (2, 2), torch.float32, lambda a, b: torch.eye(2)[a:b], 16)
-    with pytest.raises(TypeError, match="need a budget of sums, Sap or FixedRatio, got TailMass"):
-        streaming.decide([stored], scope="global", budget=pm.TailMass())
+def test_power_sums_are_not_enough_for_tail_mass():
+    sums = power_sums(Rows.of(torch.eye(2)), p=0.5, q=1.0)
+    with pytest.raises(TypeError, match="enough for Sap and FixedRatio, not for TailMass"):
+        pm.TailMass().plan_of_sums(sums)
 
 
 @pytest.mark.parametrize(

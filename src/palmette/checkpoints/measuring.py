@@ -16,9 +16,9 @@ from palmette.measures.pq import PowerSums
 from palmette.measures.spectrum import Counts, Spectrum, joined, points_of
 from palmette.pruning.budgets import Sap
 from palmette.pruning.methods import SCOPES
-from palmette.pruning.sources.file import CHUNK, StoredWeight
-from palmette.pruning.sources.file_cut import find_thresholds
-from palmette.pruning.sources.file_survey import Survey, survey
+from palmette.pruning.sources.file import FileSource
+from palmette.pruning.sources.stored import CHUNK, StoredWeight
+from palmette.pruning.sources.survey import Survey, survey
 
 
 def measure(
@@ -148,7 +148,8 @@ def conclude(
         spectrum.merge(part.wide)
     cut = int(budget.plan_of_sums(sums).cut)
     points = {i: joined(points_of(one.counts)) for i, one in enumerate(found) if one.counts is not None}
-    cuts = [cut] if len(found) == 1 else [c for c, _ in find_thresholds(weights, spectrum, cut, chunk, points)]
+    source = FileSource(weights, sums, weights, spectrum, points, chunk)
+    cuts = [cut] if len(found) == 1 else [c for c, _ in source.thresholds(cut)]
     layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))
     whole = _together(layers, _measures(spectrum, budget, sums), left_out)
     said, minded = verdict(layers, whole, budget), warnings(layers, whole, left_out)

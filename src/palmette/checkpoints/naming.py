@@ -13,7 +13,7 @@ from dataclasses import replace
 from palmette.checkpoints.compressibility import NO_FLOATS, LeftOut
 from palmette.checkpoints.formats.contents import Contents
 from palmette.errors import NothingToPrune
-from palmette.pruning.sources.file import StoredWeight
+from palmette.pruning.sources.stored import StoredWeight
 from palmette.pruning.weights import as_patterns, check_patterns, matches
 
 # Attributes of PyTorch's layers that hold prunable weights.

@@ -17,7 +17,7 @@ from palmette.checkpoints.formats import arrays, gguf, llama2c, onnx, pickles, s
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.naming import sort_out
 from palmette.checkpoints.read_errors import check_downloaded, readable
-from palmette.pruning.sources.file import StoredWeight
+from palmette.pruning.sources.stored import StoredWeight
 
 WEIGHT_READERS: dict[str, Callable[[Path], Contents]] = {
     ".safetensors": safetensors.read,

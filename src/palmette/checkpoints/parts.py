@@ -26,7 +26,7 @@ from palmette.measures.parameters import is_number
 from palmette.measures.pq import PowerSums
 from palmette.measures.spectrum import Counts, Spectrum
 from palmette.pruning.budgets import OF_SAP, Sap
-from palmette.pruning.sources.file import MEMORY, StoredWeight, unreadable, within
+from palmette.pruning.sources.stored import MEMORY, StoredWeight, unreadable, within
 
 FORMAT = "palmette-part-1"
 _KEYS = {"path", "checkpoint", "part", "of", *OF_SAP, "layers", "wide", "left_out"}

@@ -19,11 +19,12 @@ from palmette.checkpoints.writing import DTYPE_NAMES, output_file, safetensors_w
 from palmette.compression.packing import save
 from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
-from palmette.pruning.budgets import Budget, Sap
+from palmette.pruning.budgets import Budget, Sap, check_budget
 from palmette.pruning.masks import MASKS_FORMAT
-from palmette.pruning.methods import Scope
-from palmette.pruning.sources.file import CHUNK, FilePart, StoredWeight
-from palmette.pruning.sources.file_cut import FileCut, check_streamable, decide
+from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.sources.file import FileCut, decide
+from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 
 
 @dataclass(frozen=True)
@@ -83,21 +84,23 @@ def prune_checkpoint(
     *,
     scope: Scope = "neuron",
     budget: Budget | None = None,
+    saliency: Saliency = magnitude,
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
     pack: bool = False,
 ) -> CheckpointCut:
     """Cut the checkpoint `source` once and write `out`: what `Pruner(model).step()` does, but for a file.
 
-    The file is read two or three times and never held in memory as a whole, unless `pack` is asked for or the file
-    is packed itself.
+    The file is read two or three times, more often for `TailMass`, and never held in memory as a whole, unless
+    `pack` is set or the file is packed itself.
 
     Args:
         source: a file or folder that `palmette.how_compressible` reads, but not ONNX, which has a graph that
             cannot be written, nor plain numbers (.npy, .npz, .csv).
         out: a .safetensors file; its masks are written beside it as ``….masks.safetensors``. For a folder a new
             folder, with all that `source` has besides weights.
-        scope, budget: as for `Pruner`; a budget that needs sums alone, `Sap` or `FixedRatio`.
+        scope, budget: as for `Pruner`.
+        saliency: as for `Pruner`; scores are computed from the weights in the file, one weight at a time.
         include, exclude: patterns of names.
         pack: write one file in the small form that `palmette.load` reads, in place of dense tensors and masks.
 
@@ -110,7 +113,8 @@ def prune_checkpoint(
     """
     source, out = Path(source), Path(out)
     budget = Sap() if budget is None else budget
-    check_streamable(scope, budget)
+    check_scope(scope)
+    check_budget(budget)
     checkpoint = open_checkpoint(source, include=include, exclude=exclude)
     if checkpoint.vectors:
         raise ValueError(
@@ -124,7 +128,7 @@ def prune_checkpoint(
     record = _Record(budget)
     folder = source.is_dir() and not pack
     with output_file(source, out, folder=folder) as file, readable(source):
-        cut = decide(checkpoint.weights, scope=scope, budget=budget, chunk=CHUNK)
+        cut = decide(checkpoint.weights, scope=scope, budget=budget, saliency=saliency)
         if pack:
             state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, record.add)}
             save(file, state | {alias: state[name] for alias, name in checkpoint.aliases.items()})

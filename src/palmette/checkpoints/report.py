@@ -14,8 +14,8 @@ from palmette.checkpoints.read_errors import readable
 from palmette.errors import NotFinite
 from palmette.pruning.budgets import Sap
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.sources.file import MEMORY, stored_weights, within
 from palmette.pruning.sources.sharding import check_whole
+from palmette.pruning.sources.stored import MEMORY, stored_weights, within
 from palmette.pruning.weights import Weight, prunable, tensors_of, uncompiled
 
 

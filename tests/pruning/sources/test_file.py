@@ -10,11 +10,11 @@ import torch
 import palmette as pm
 from palmette.checkpoints.measuring import measure
 from palmette.measures import spectrum
-from palmette.measures.rows import Rows
 from palmette.pruning.methods import SCOPES
-from palmette.pruning.sources.file import stored_weights
-from palmette.pruning.sources.file_cut import decide
-from palmette.pruning.sources.file_survey import survey
+from palmette.pruning.sources.file import decide
+from palmette.pruning.sources.memory import Memory
+from palmette.pruning.sources.stored import stored_weights
+from palmette.pruning.sources.survey import survey
 from palmette.pruning.weights import Weight
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -24,6 +24,7 @@ BUDGETS = [
     pm.Sap(p=0.3, q=1.5, eta=0.5),
     *(pm.FixedRatio(ratio) for ratio in (0.0, 0.1, 0.5, 1.0)),
 ]
+OF_TAILS = [pm.TailMass(), pm.TailMass(p=1, eta=1 / 3), pm.TailMass(p=0.7, eta=0.0)]
 
 
 def network(draw):
@@ -49,13 +50,44 @@ def test_any_network_in_parts_of_any_size_loses_what_it_loses_at_once(monkeypatc
     draw = random.Random(few)
     for _ in range(8):
         weights, masks = network(draw)
-        budget, chunk = draw.choice(BUDGETS), draw.choice([1, 20, 10**6])
-        wanted, _ = pm.prune(weights, masks, scope=scope, budget=budget)
-        stored = stored_weights(weights, masks)
-        cut = decide(stored, scope=scope, budget=budget, chunk=chunk)
-        for one in stored:
-            found = torch.cat([mask for _, mask in cut.masks(one, chunk)])
-            assert torch.equal(found, wanted[one.name]), (budget, chunk, one.name)
+        budget, chunk = draw.choice([*BUDGETS, *OF_TAILS]), draw.choice([1, 20, 10**6])
+        check_cut(weights, masks, scope=scope, budget=budget, chunk=chunk)
+
+
+def check_cut(weights, masks, *, chunk, **settings):
+    """A cut in parts is the cut of `prune`."""
+    wanted, _ = pm.prune(weights, masks, **settings)
+    stored = stored_weights(weights, masks)
+    cut = decide(stored, chunk=chunk, **settings)
+    for one in stored:
+        found = torch.cat([mask for _, mask in cut.masks(one, chunk)])
+        assert torch.equal(found, wanted[one.name]), (settings, chunk, one.name)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("budget", OF_TAILS, ids=str)
+def test_tail_mass_of_a_file_is_that_of_memory(budget, scope):
+    torch.manual_seed(0)
+    draw = random.Random(0)
+    for chunk in (1, 20, 10**6):
+        check_cut(*network(draw), scope=scope, budget=budget, chunk=chunk)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_a_saliency_ranks_the_weights_of_a_file(scope):
+    torch.manual_seed(0)
+    draw = random.Random(1)
+    for budget in (pm.Sap(), pm.FixedRatio(0.5), pm.TailMass()):
+        weights, masks = network(draw)
+        noise = {name: torch.rand(weight.shape) for name, weight in weights.items()}
+        check_cut(
+            weights,
+            masks,
+            scope=scope,
+            budget=budget,
+            saliency=lambda name, weight, noise=noise: weight * noise[name].to(weight.dtype),
+            chunk=20,
+        )
 
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=str)
@@ -67,9 +99,9 @@ def test_neurons_of_narrow_weights_lose_what_they_lose_in_float64(budget, dtype)
     w[3:9] = (w[3:9] > 0.1).float()  # a cut of exactly as many as are zero
     (found,) = survey([replace(one, read=partial(_narrow, one.read, dtype)) for one in _stored(w)], budget=budget)
     assert found.spectrum.narrow
-    assert found.neuron_cut == int(budget.plan(Rows.of(w)).cut.sum())
+    assert found.neuron_cut == int(budget.plan(Memory.of(w)).cut.sum())
     assert found.dead == int((w == 0).all(1).sum())
-    assert int(budget.plan_of_sums(found.layer).cut) == int(budget.plan(Rows.of(w.reshape(1, -1))).cut)
+    assert int(budget.plan_of_sums(found.layer).cut) == int(budget.plan(Memory.of(w.reshape(1, -1))).cut)
 
 
 @pytest.mark.parametrize("width", [1, 16, 33])
@@ -77,7 +109,7 @@ def test_narrow_rows_are_cut_alike_where_float32_has_no_room_for_their_sum(width
     torch.manual_seed(0)
     w = (torch.rand(50, width) * torch.tensor([3e38, 1e-40]).repeat(25)[:, None]).to(torch.bfloat16)
     (found,) = survey(_stored(w), budget=pm.Sap())
-    assert found.neuron_cut == int(pm.Sap().plan(Rows.of(w)).cut.sum())
+    assert found.neuron_cut == int(pm.Sap().plan(Memory.of(w)).cut.sum())
     assert found.dead == int((w == 0).all(1).sum())
 
 

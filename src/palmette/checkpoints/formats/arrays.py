@@ -15,7 +15,7 @@ import numpy as np
 from palmette.checkpoints.compressibility import LeftOut
 from palmette.checkpoints.formats.contents import Contents
 from palmette.measures.rows import as_tensor
-from palmette.pruning.sources.file import StoredWeight
+from palmette.pruning.sources.stored import StoredWeight
 
 _Array = np.ndarray[Any, Any]
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from palmette.checkpoints.formats.contents import Contents
-from palmette.pruning.sources.file import StoredWeight
+from palmette.pruning.sources.stored import StoredWeight
 
 _FLOATS = ("F32", "F16", "F64", "BF16")
 

@@ -14,7 +14,7 @@ import torch
 from palmette.checkpoints.formats import pickles
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import part_of
-from palmette.pruning.sources.file import StoredWeight
+from palmette.pruning.sources.stored import StoredWeight
 
 _HEADER = 28
 

@@ -17,7 +17,7 @@ import torch
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import part_of
 from palmette.measures.rows import as_tensor
-from palmette.pruning.sources.file import StoredWeight, in_memory, unreadable
+from palmette.pruning.sources.stored import StoredWeight, in_memory, unreadable
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # fields of ModelProto, GraphProto and TensorProto
 _RAW = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}  # TensorProto.DataType

@@ -16,7 +16,7 @@ from torch import Tensor
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import part_of
 from palmette.measures.rows import as_tensor
-from palmette.pruning.sources.file import StoredWeight, in_memory, unreadable
+from palmette.pruning.sources.stored import StoredWeight, in_memory, unreadable
 
 # Keys under which training scripts save the weights, the most common first.
 _KEYS = ("state_dict", "model_state_dict", "model", "module", "net", "network", "weights", "params")

@@ -22,7 +22,7 @@ from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import part_of
 from palmette.compression.packing import load
 from palmette.pruning.masks import MASKS_FORMAT
-from palmette.pruning.sources.file import StoredWeight, in_memory, unreadable
+from palmette.pruning.sources.stored import StoredWeight, in_memory, unreadable
 
 DTYPES: Mapping[str, torch.dtype] = {
     "F64": torch.float64,

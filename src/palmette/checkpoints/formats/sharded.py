@@ -9,7 +9,7 @@ from pathlib import Path
 from palmette.checkpoints.formats import pickles, safetensors
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.read_errors import check_downloaded, readable
-from palmette.pruning.sources.file import StoredWeight
+from palmette.pruning.sources.stored import StoredWeight
 
 
 def read(index: Path) -> Contents:

@@ -1,168 +1,242 @@
-"""Weights that are read when they are needed, piece by piece: of a file larger than memory, or of a model."""
+"""Weights in files, as one unit: measured in one pass, cut at a threshold that a second pass makes exact."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial, reduce
+from operator import add
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from palmette.errors import NotFinite
-from palmette.measures.parameters import is_number
-from palmette.pruning.weights import Weight
-
-CHUNK = 1 << 23  # entries that are read at a time: 32 MB of float32
-MEMORY = 10**9
-"""Bytes of memory to measure in, by default."""
-_BASE = 4 * 10**8  # what Python, torch and the counts of magnitudes take
-_THREAD = 10**8  # room for a thread
-
-
-@contextmanager
-def within(memory: int) -> Iterator[int]:
-    """How many entries to read at a time, and no more threads, so that the process stays below `memory` bytes.
-
-    Of each entry that is read there are up to 16 bytes, in the hands of each thread, of the one that reads, and
-    once more so that none has to wait. To count, a thread takes about 50 MB besides.
-
-    >>> with within(10**12) as chunk:
-    ...     chunk == CHUNK
-    True
-    """
-    if not (is_number(memory, whole=True) and memory >= _BASE + _THREAD):
-        raise ValueError(f"memory must be at least {(_BASE + _THREAD) // 10**6} MB, in bytes, got {memory!r}")
-    before = torch.get_num_threads()
-    threads = min(before, (memory - _BASE) // _THREAD)
-    torch.set_num_threads(threads)
-    try:
-        yield min(CHUNK, (memory - _BASE) // 16 // (threads + 2))
-    finally:
-        torch.set_num_threads(before)
+from palmette.errors import NothingToPrune
+from palmette.measures.pq import PowerSums
+from palmette.measures.rows import INTEGER, Tiles
+from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
+from palmette.measures.tail import tail_count
+from palmette.pruning.budgets import Budget, check_budget
+from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.pruner import prune
+from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.selection import NO_CUT, Threshold
+from palmette.pruning.sources.memory import split, write_remaining
+from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
+from palmette.pruning.sources.survey import Survey, in_order, survey
 
 
 @dataclass(frozen=True)
-class StoredWeight:
-    """A weight that can be read in parts.
+class FileSource:
+    """Weights of a file as one unit, a layer or a network; see `Source`.
 
     Args:
-        name: of the parameter.
-        shape: of the whole.
-        dtype: of the values as they are read.
-        read: (first, last) -> this part of the first axis, as ``values[first:last]`` gives it.
-        nbytes: what it takes where it is stored.
-        transposed, groups: where its neurons are, see `Weight`.
-        kept: like `read`, which entries were not pruned yet; None where all of them count.
-        coding: the integer format that the values were unpacked from, such as "Q4_1"; empty for floats.
+        weights: read again where one pass was not enough.
+        sums: power sums of all weights together.
+        scores: the values that are ranked, of the same names and shapes: the weights themselves by default.
+        spectrum: magnitudes of all scores together.
+        known: by their place in `scores`, magnitudes of those that need not be read again.
+        chunk: entries to read at a time.
     """
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    read: Callable[[int, int], Tensor]
-    nbytes: int
-    transposed: bool = False
-    groups: int = 1
-    kept: Callable[[int, int], Tensor] | None = None
-    coding: str = ""
+    weights: Sequence[StoredWeight]
+    sums: PowerSums
+    scores: Sequence[StoredWeight]
+    spectrum: Spectrum
+    known: Mapping[int, Points]
+    chunk: int = CHUNK
+    n: int = 1
+    rounding: float = 0.0
+
+    @staticmethod
+    def of(surveys: Iterable[Survey], saliency: Saliency = magnitude, chunk: int = CHUNK) -> FileSource:
+        """The surveyed weights as one unit."""
+        weights, sums, spectrum, known = [], [], Spectrum(), {}
+        for i, one in enumerate(surveys):
+            weights.append(one.stored)
+            sums.append(one.layer)
+            spectrum.merge(one.spectrum)
+            if one.spectrum.narrow:
+                known[i] = one.spectrum.points()
+        scores = weights
+        if saliency is not magnitude:
+            scores, spectrum, known = [_scored(saliency, w) for w in weights], Spectrum(), {}
+            for part in (part for one in scores for part in one.parts(one.entries)):
+                spectrum.add(part.values, part.kept)
+        return FileSource(weights, reduce(add, sums), scores, spectrum, known, chunk)
 
     @property
-    def entries(self) -> int:
-        """How many values it has."""
-        return math.prod(self.shape)
+    def width(self) -> int:
+        """Entries of all weights, including entries that do not count."""
+        return sum(w.entries for w in self.weights)
 
     @property
-    def neurons(self) -> int:
-        """How many rows `rows_of` gives for the whole; 1 for a vector, which is one unit."""
-        if len(self.shape) < 2:
-            return 1
-        return self.shape[1] * self.groups if self.transposed else self.shape[0]
+    def dtype(self) -> torch.dtype:
+        """The narrowest float dtype that holds all weights."""
+        return _key_dtype(self.weights)
 
-    def parts(self, chunk: int = CHUNK) -> Iterator[FilePart]:
-        """All of it, in order, in parts of about `chunk` finite entries that are whole rows of the first axis.
+    def counts(self) -> Tensor:
+        """Entries that count."""
+        return self.sums.d
 
-        A transposed convolution in groups is one part, as its neurons are found in the whole only.
+    def totals(self, of: Callable[[Tiles], list[Tensor]]) -> list[Tensor]:
+        """Whole numbers that `of` finds in the tiles of all weights, which are read."""
+        return of(self._tiles())
+
+    def largest(self) -> Tensor:
+        """The largest magnitude."""
+        return torch.tensor([max(float(tile.max()) for _, tile in self._tiles())], dtype=torch.float64)
+
+    def power_sums(self, *, p: float, q: float) -> PowerSums:
+        """Power sums of all weights together, at the p and q they were surveyed with."""
+        return self.sums
+
+    def rounded(self, chosen: Tensor) -> None:
+        """None: the weights are not summed again."""
+
+    def index(self, sums: PowerSums) -> Tensor:
+        """PQ Index of all weights together."""
+        return sums.index()
+
+    def tail_count(self, *, p: float, eta: float) -> Tensor:
+        """How many of the smallest weights can go before they weigh more than `eta` times the rest."""
+        return tail_count(self, p=p, eta=eta)
+
+    def thresholds(self, cut: int) -> list[tuple[int, Threshold]]:
+        """For each weight how many entries it loses if the `cut` smallest scores of all go, and its threshold.
+
+        The keys are those of `_key_dtype(self.scores)`; ties go in the order of the weights.
         """
-        for first, last in self._slices(self.entries if self.groups > 1 else chunk):
-            raw = self.read(first, last)
-            # Bytes are no floats to torch, few of whose functions take them; bfloat16 has all of their numbers.
-            values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
-            _check_finite(self, values)
-            yield FilePart(self, raw, values, None if self.kept is None else self.kept(first, last))
+        if cut == 0:
+            return [(0, NO_CUT) for _ in self.scores]
+        low, high, below = self.spectrum.bracket(cut)
+        alone = len(self.scores) == 1 and self.spectrum.exact
+        known = {0: self.spectrum.points()} if alone else self.known
+        inside = [
+            _between(known[i], low, high) if i in known else self._read_between(one, low, high)
+            for i, one in enumerate(self.scores)
+        ]
+        values, counts = joined([points for _, points in inside])
+        at, smaller = bucket_of(cut - below, counts)
+        key, left = _key(values[at], _key_dtype(self.scores)), cut - below - smaller
+        shares = []
+        for less, (found, times) in inside:
+            equal = int(times[found == values[at]].sum())
+            ties = min(left, equal)
+            left -= ties
+            shares.append((less + int(times[found < values[at]].sum()) + ties, Threshold(key, ties, equal)))
+        return shares
 
-    def raw_parts(self, chunk: int = CHUNK) -> Iterator[Tensor]:
-        """All of it as it is stored, whatever it may be."""
-        for first, last in self._slices(chunk):
-            yield self.read(first, last)
+    def _tiles(self) -> Tiles:
+        for part in (part for one in self.weights for part in one.parts(self.chunk)):
+            yield from part.row.tiles()
 
-    def _slices(self, chunk: int) -> Iterator[tuple[int, int]]:
-        length, width = self.shape[0] if self.shape else 1, math.prod(self.shape[1:])
-        # Multiples of 8 entries: the bits of a mask that is packed part by part then follow one another.
-        step = 8 // math.gcd(8, width)
-        rows = length if chunk >= self.entries else max(step, chunk // max(1, width) // step * step)
-        for first in range(0, max(1, length), max(1, rows)):
-            yield first, min(first + rows, length)
+    def _read_between(self, scores: StoredWeight, low: float, high: float) -> tuple[int, Points]:
+        """How many magnitudes are below `low`, and those from there to `high`: at most 2,048 values of float32."""
+        dtype = _key_dtype(self.scores)
+        look = partial(_between_in_part, _key(low, dtype) - 1, _key(high, dtype) + 1, dtype)
+        looked_at = list(in_order(look, scores.parts(self.chunk)))
+        return sum(below for below, _ in looked_at), joined([points for _, points in looked_at])
+
+
+def _between_in_part(low: int, high: int, dtype: torch.dtype, part: FilePart) -> tuple[int, Points]:
+    counts, _, between = split(part.row, low, high, 4096, dtype)
+    keys, times = np.unique(between.numpy(), return_counts=True)
+    return counts[low], (torch.from_numpy(keys).view(dtype).to(torch.float64).numpy(), times)
+
+
+def _between(points: Points, low: float, high: float) -> tuple[int, Points]:
+    values, counts = points
+    first, last = np.searchsorted(values, low), np.searchsorted(values, high, "right")
+    return int(counts[:first].sum()), (values[first:last], counts[first:last])
+
+
+def _key_dtype(weights: Sequence[StoredWeight]) -> torch.dtype:
+    """The narrowest float dtype that holds all values as `parts` gives them."""
+    kinds = [torch.bfloat16 if w.dtype.is_floating_point and w.dtype.itemsize == 1 else w.dtype for w in weights]
+    floats = all(kind.is_floating_point for kind in kinds)
+    return reduce(torch.promote_types, kinds) if floats else torch.float64
+
+
+def _key(magnitude: float, dtype: torch.dtype) -> int:
+    return int(torch.tensor(magnitude, dtype=torch.float64).to(dtype).view(INTEGER[dtype.itemsize]))
+
+
+def _scored(saliency: Saliency, stored: StoredWeight) -> StoredWeight:
+    """The scores of a weight, to be read as a whole, for a saliency may look at all of it."""
+
+    def read(first: int, last: int) -> Tensor:
+        (part,) = stored.parts(stored.entries)
+        scores = saliency(stored.name, part.values)
+        if not isinstance(scores, Tensor) or scores.shape != part.values.shape:
+            got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else repr(scores)
+            raise ValueError(
+                f"saliency must give a tensor of the weight's shape, {stored.shape} for {stored.name!r}, got {got}"
+            )
+        scores = scores.detach().to(torch.float64)
+        return (scores if part.kept is None else scores.where(part.kept, 0))[first:last]
+
+    return replace(stored, dtype=torch.float64, read=read)
 
 
 @dataclass(frozen=True)
-class FilePart:
-    """Some rows of the first axis of a stored weight: as they are stored, as numbers, and which still count."""
+class FileCut:
+    """A cut that was decided and is yet to be made.
 
-    of: StoredWeight
-    raw: Tensor
-    values: Tensor
-    kept: Tensor | None
+    Args:
+        budget, saliency: that decided.
+        thresholds: by name, where weights are cut, and the dtype of the keys; a weight that is not there is cut
+            neuron by neuron.
+    """
 
-    @property
-    def weight(self) -> Weight:
-        """The values as a weight, which knows its neurons; a vector is a single one."""
-        if len(self.of.shape) < 2:
-            return Weight(self.values.reshape(1, -1))
-        return Weight(self.values, self.of.transposed, self.of.groups)
+    budget: Budget
+    saliency: Saliency
+    thresholds: Mapping[str, tuple[Threshold, torch.dtype]]
 
-    def rows(self, values: Tensor) -> Tensor:
-        """Values, or marks, of this part with a row for each neuron."""
-        return self.weight.rows(values.reshape(self.weight.shape))
-
-
-def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None = None) -> list[StoredWeight]:
-    """The weights of a model, as `prunable` gives them, to be read like those of a file."""
-    return [
-        replace(
-            in_memory(name, weight.tensor.detach()),
-            transposed=weight.transposed,
-            groups=weight.groups,
-            kept=None if masks is None else in_memory(name, masks[name]).read,
-        )
-        for name, weight in weights.items()
-    ]
-
-
-def in_memory(name: str, tensor: Tensor) -> StoredWeight:
-    """A tensor that is at hand, or mapped into memory."""
-    return StoredWeight(
-        name,
-        tuple(tensor.shape),
-        tensor.dtype,
-        lambda first, last: tensor[first:last] if tensor.dim() else tensor,
-        tensor.numel() * tensor.element_size(),
-    )
+    def masks(self, stored: StoredWeight, chunk: int = CHUNK) -> Iterator[tuple[FilePart, Tensor]]:
+        """The parts of a weight, in order, and which of their entries remain."""
+        by_magnitude, name = self.saliency is magnitude, stored.name
+        chunk = chunk if by_magnitude else stored.entries
+        if name not in self.thresholds:
+            # The neurons of a transposed weight run through all of its parts.
+            for part in stored.parts(stored.entries if stored.transposed else chunk):
+                kept = None if part.kept is None else {name: part.kept.reshape(part.weight.shape)}
+                masks, _ = prune(
+                    {name: part.weight}, kept, scope="neuron", budget=self.budget, saliency=self.saliency
+                )
+                yield part, masks[name].reshape(part.values.shape)
+            return
+        at, dtype = self.thresholds[name]
+        for part in stored.parts(chunk):
+            row = part.row if by_magnitude else next(_scored(self.saliency, stored).parts(chunk)).row
+            mask = torch.empty(row.segments[0].shape, dtype=torch.bool)
+            at = write_remaining(row, at, [mask], dtype)
+            yield part, mask.reshape(part.values.shape)
 
 
-def unreadable(name: str, shape: tuple[int, ...], nbytes: int, why: str) -> StoredWeight:
-    """A tensor whose values are out of reach; it counts as none of floats, so that it is left out."""
+def decide(
+    weights: Sequence[StoredWeight],
+    *,
+    scope: Scope,
+    budget: Budget,
+    saliency: Saliency = magnitude,
+    chunk: int = CHUNK,
+) -> FileCut:
+    """Read the weights as often as it takes to know where to cut them.
 
-    def read(first: int, last: int) -> Tensor:
-        raise ValueError(f"{name!r} {why}")
-
-    return StoredWeight(name, shape, torch.bool, read, nbytes)
-
-
-def _check_finite(stored: StoredWeight, values: Tensor) -> None:
-    if not (values.is_floating_point() and values.numel()):
-        return
-    low, high = torch.aminmax(values)
-    if not bool(torch.isfinite(low) & torch.isfinite(high)):
-        raise NotFinite(f"NaN or infinite numbers in {stored.name!r}")
+    `Sap` and `FixedRatio` need at most two passes, and none in scope "neuron"; `TailMass` needs one more for each
+    byte of the dtype. The cut is that of `palmette.prune`, but the weights are never in memory as a whole; a
+    saliency other than `magnitude` needs one weight at a time.
+    """
+    check_scope(scope)
+    check_budget(budget)
+    if not weights:
+        raise NothingToPrune("weights must hold at least one, got none")
+    units = [w for w in weights if len(w.shape) < 2] if scope == "neuron" else weights
+    surveys = survey(units, budget=budget, neurons=False, chunk=chunk)
+    thresholds: dict[str, tuple[Threshold, torch.dtype]] = {}
+    for group in [surveys] if scope == "global" else ([one] for one in surveys):
+        source = FileSource.of(group, saliency, chunk)
+        shares, dtype = source.thresholds(int(budget.plan(source).cut)), _key_dtype(source.scores)
+        thresholds |= {w.name: (at, dtype) for w, (_, at) in zip(source.weights, shares, strict=True)}
+    return FileCut(budget, saliency, thresholds)

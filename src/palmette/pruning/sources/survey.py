@@ -1,4 +1,4 @@
-"""One pass over weights that are read in parts: power sums, all magnitudes, and what each neuron would lose."""
+"""One pass over weights that are read in parts: power sums, all magnitudes, and the cut of each neuron."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.measures.spectrum import NARROW, Spectrum
 from palmette.pruning.budgets import Budget
-from palmette.pruning.sources.file import CHUNK, FilePart, StoredWeight
+from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -27,14 +27,14 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Survey:
-    """What one pass over a weight finds out.
+    """Result of one pass over a weight.
 
     Args:
         stored: the weight.
         layer: its power sums as one row.
         spectrum: its magnitudes.
-        neuron_cut: how many the budget takes from its neurons, each measured by itself.
-        dead: neurons that have no weight but zeros.
+        neuron_cut: how many weights the budget takes from its neurons; 0 where neurons are not asked for.
+        dead: neurons whose weights are all zero; 0 where neurons are not asked for.
     """
 
     stored: StoredWeight
@@ -44,18 +44,27 @@ class Survey:
     dead: int
 
 
-def survey(weights: Sequence[StoredWeight], *, budget: Budget, chunk: int = CHUNK) -> Iterator[Survey]:
-    """Read each weight once, in order; torch's threads measure parts while the next one is read."""
+def survey(
+    weights: Sequence[StoredWeight], *, budget: Budget, neurons: bool = True, chunk: int = CHUNK
+) -> Iterator[Survey]:
+    """Read each weight once, in order; torch's threads measure parts while the next one is read.
+
+    Args:
+        weights: to read.
+        budget: its p and q are those of the power sums; for neurons one that needs no more than sums.
+        neurons: whether to count how many weights the budget takes from each neuron.
+        chunk: entries to read at a time.
+    """
     parts = (part for stored in weights for part in stored.parts(chunk))
-    looked_at = in_order(partial(_look, budget), parts)
+    looked_at = in_order(partial(_look, budget, neurons), parts)
     for _, seen in groupby(looked_at, key=lambda one: id(one.stored)):
-        yield _together(seen, budget)
+        yield _together(seen, budget, neurons)
 
 
 def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-    """`work` of each item, in order, by as many threads as torch has, while this one gets the next item.
+    """`work` of each item, in order, in as many threads as torch has, while the caller reads the next item.
 
-    No more items are alive than threads + 2.
+    At most threads + 2 items are alive.
     """
     threads = torch.get_num_threads()
     waiting: deque[Future[_Result]] = deque()
@@ -75,7 +84,7 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
 
 @dataclass(frozen=True)
 class _Seen:
-    """What is known of a part: its magnitudes, and either the sums of its neurons, or what these lead to."""
+    """Result of one part: its magnitudes, and either the sums of its neurons or counts that follow from them."""
 
     stored: StoredWeight
     spectrum: Spectrum
@@ -84,24 +93,24 @@ class _Seen:
     dead: int = 0
 
 
-def _look(budget: Budget, part: FilePart) -> _Seen:
+def _look(budget: Budget, neurons: bool, part: FilePart) -> _Seen:
     spectrum = Spectrum()
     spectrum.add(part.values, part.kept)
     p, q = float(budget.p), float(budget.q)
     values, kept = part.rows(part.values), None if part.kept is None else part.rows(part.kept)
     quick = values.dtype in NARROW and values.device.type == "cpu" and kept is None and q <= 2
     if quick and not _in_parts(part.of):
-        return _Seen(part.of, spectrum, None, *_cut_and_dead(values, budget))
+        return _Seen(part.of, spectrum, None, *(_cut_and_dead(values, budget) if neurons else (0, 0)))
     return _Seen(part.of, spectrum, power_sums(Rows.of(values, kept), p=p, q=q))
 
 
 def _in_parts(stored: StoredWeight) -> bool:
-    """Whether parts are further inputs of the same neurons, in place of further neurons."""
+    """Whether further parts hold further inputs of the same neurons, not further neurons."""
     return stored.transposed or len(stored.shape) < 2
 
 
 def _cut_and_dead(values: Tensor, budget: Budget) -> tuple[int, int]:
-    """How many the budget takes from the rows, and how many are zero: from sums that are good enough to know."""
+    """How many weights the budget takes from the rows, and how many rows are zero; in float32 if it suffices."""
     p, q = float(budget.p), float(budget.q)
     sums = narrow_power_sums(values, p=p, q=q)
     low, high = (replace(sums, p_sum=sums.p_sum * (1 + off)) for off in (-SHARE, SHARE))
@@ -112,7 +121,7 @@ def _cut_and_dead(values: Tensor, budget: Budget) -> tuple[int, int]:
     return int(cut.sum()), int((sums.q_sum == 0).sum())
 
 
-def _together(seen: Iterable[_Seen], budget: Budget) -> Survey:
+def _together(seen: Iterable[_Seen], budget: Budget, neurons: bool) -> Survey:
     spectrum = Spectrum()
     parts: list[_Seen] = []
     for one in seen:
@@ -123,9 +132,9 @@ def _together(seen: Iterable[_Seen], budget: Budget) -> Survey:
     if not sums:
         cut, dead = (sum(getattr(one, key) for one in parts) for key in ("neuron_cut", "dead"))
         return Survey(stored, _counted(spectrum, budget), spectrum, cut, dead)
-    neurons = reduce(add, sums) if _in_parts(stored) else _one_below_another(sums)
-    cut, dead = int(budget.plan_of_sums(neurons).cut.sum()), int((neurons.q_sum == 0).sum())
-    return Survey(stored, neurons.over_rows(), spectrum, cut, dead)
+    rows = reduce(add, sums) if _in_parts(stored) else _one_below_another(sums)
+    cut = int(budget.plan_of_sums(rows).cut.sum()) if neurons else 0
+    return Survey(stored, rows.over_rows(), spectrum, cut, int((rows.q_sum == 0).sum()) if neurons else 0)
 
 
 def _counted(spectrum: Spectrum, budget: Budget) -> PowerSums:

@@ -1,0 +1,175 @@
+"""Weights that are read when they are needed, piece by piece: of a file larger than memory, or of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from palmette.errors import NotFinite
+from palmette.measures.parameters import is_number
+from palmette.measures.rows import Rows
+from palmette.pruning.weights import Weight
+
+CHUNK = 1 << 23  # entries that are read at a time: 32 MB of float32
+MEMORY = 10**9
+"""Bytes of memory to measure in, by default."""
+_BASE = 4 * 10**8  # what Python, torch and the counts of magnitudes take
+_THREAD = 10**8  # room for a thread
+
+
+@contextmanager
+def within(memory: int) -> Iterator[int]:
+    """How many entries to read at a time, and no more threads, so that the process stays below `memory` bytes.
+
+    Of each entry that is read there are up to 16 bytes, in the hands of each thread, of the one that reads, and
+    once more so that none has to wait. To count, a thread takes about 50 MB besides.
+
+    >>> with within(10**12) as chunk:
+    ...     chunk == CHUNK
+    True
+    """
+    if not (is_number(memory, whole=True) and memory >= _BASE + _THREAD):
+        raise ValueError(f"memory must be at least {(_BASE + _THREAD) // 10**6} MB, in bytes, got {memory!r}")
+    before = torch.get_num_threads()
+    threads = min(before, (memory - _BASE) // _THREAD)
+    torch.set_num_threads(threads)
+    try:
+        yield min(CHUNK, (memory - _BASE) // 16 // (threads + 2))
+    finally:
+        torch.set_num_threads(before)
+
+
+@dataclass(frozen=True)
+class StoredWeight:
+    """A weight that can be read in parts.
+
+    Args:
+        name: of the parameter.
+        shape: of the whole.
+        dtype: of the values as they are read.
+        read: (first, last) -> this part of the first axis, as ``values[first:last]`` gives it.
+        nbytes: what it takes where it is stored.
+        transposed, groups: where its neurons are, see `Weight`.
+        kept: like `read`, which entries were not pruned yet; None where all of them count.
+        coding: the integer format that the values were unpacked from, such as "Q4_1"; empty for floats.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[int, int], Tensor]
+    nbytes: int
+    transposed: bool = False
+    groups: int = 1
+    kept: Callable[[int, int], Tensor] | None = None
+    coding: str = ""
+
+    @property
+    def entries(self) -> int:
+        """How many values it has."""
+        return math.prod(self.shape)
+
+    @property
+    def neurons(self) -> int:
+        """How many rows `rows_of` gives for the whole; 1 for a vector, which is one unit."""
+        if len(self.shape) < 2:
+            return 1
+        return self.shape[1] * self.groups if self.transposed else self.shape[0]
+
+    def parts(self, chunk: int = CHUNK) -> Iterator[FilePart]:
+        """All of it, in order, in parts of about `chunk` finite entries that are whole rows of the first axis.
+
+        A transposed convolution in groups is one part, as its neurons are found in the whole only.
+        """
+        for first, last in self._slices(self.entries if self.groups > 1 else chunk):
+            raw = self.read(first, last)
+            # Bytes are no floats to torch, few of whose functions take them; bfloat16 has all of their numbers.
+            values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
+            _check_finite(self, values)
+            yield FilePart(self, raw, values, None if self.kept is None else self.kept(first, last))
+
+    def raw_parts(self, chunk: int = CHUNK) -> Iterator[Tensor]:
+        """All of it as it is stored, whatever it may be."""
+        for first, last in self._slices(chunk):
+            yield self.read(first, last)
+
+    def _slices(self, chunk: int) -> Iterator[tuple[int, int]]:
+        length, width = self.shape[0] if self.shape else 1, math.prod(self.shape[1:])
+        # Multiples of 8 entries: the bits of a mask that is packed part by part then follow one another.
+        step = 8 // math.gcd(8, width)
+        rows = length if chunk >= self.entries else max(step, chunk // max(1, width) // step * step)
+        for first in range(0, max(1, length), max(1, rows)):
+            yield first, min(first + rows, length)
+
+
+@dataclass(frozen=True)
+class FilePart:
+    """Some rows of the first axis of a stored weight: as they are stored, as numbers, and which still count."""
+
+    of: StoredWeight
+    raw: Tensor
+    values: Tensor
+    kept: Tensor | None
+
+    @property
+    def weight(self) -> Weight:
+        """The values as a weight, which knows its neurons; a vector is a single one."""
+        if len(self.of.shape) < 2:
+            return Weight(self.values.reshape(1, -1))
+        return Weight(self.values, self.of.transposed, self.of.groups)
+
+    @property
+    def row(self) -> Rows:
+        """All values as a single row, on the CPU."""
+        kept = None if self.kept is None else self.kept.cpu().reshape(1, -1)
+        return Rows.of(self.values.detach().cpu().reshape(1, -1), kept)
+
+    def rows(self, values: Tensor) -> Tensor:
+        """Values, or marks, of this part with a row for each neuron."""
+        return self.weight.rows(values.reshape(self.weight.shape))
+
+
+def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None = None) -> list[StoredWeight]:
+    """The weights of a model, as `prunable` gives them, to be read like those of a file."""
+    return [
+        replace(
+            in_memory(name, weight.tensor.detach()),
+            transposed=weight.transposed,
+            groups=weight.groups,
+            kept=None if masks is None else in_memory(name, masks[name]).read,
+        )
+        for name, weight in weights.items()
+    ]
+
+
+def in_memory(name: str, tensor: Tensor) -> StoredWeight:
+    """A tensor that is at hand, or mapped into memory."""
+    return StoredWeight(
+        name,
+        tuple(tensor.shape),
+        tensor.dtype,
+        lambda first, last: tensor[first:last] if tensor.dim() else tensor,
+        tensor.numel() * tensor.element_size(),
+    )
+
+
+def unreadable(name: str, shape: tuple[int, ...], nbytes: int, why: str) -> StoredWeight:
+    """A tensor whose values are out of reach; it counts as none of floats, so that it is left out."""
+
+    def read(first: int, last: int) -> Tensor:
+        raise ValueError(f"{name!r} {why}")
+
+    return StoredWeight(name, shape, torch.bool, read, nbytes)
+
+
+def _check_finite(stored: StoredWeight, values: Tensor) -> None:
+    if not (values.is_floating_point() and values.numel()):
+        return
+    low, high = torch.aminmax(values)
+    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+        raise NotFinite(f"NaN or infinite numbers in {stored.name!r}")
