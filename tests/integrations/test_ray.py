@@ -22,7 +22,7 @@ from observers import EndsAfter
 
 from palmette.errors import NotWritten, PalmetteError, RunFailed
 from palmette.integrations.ray.driver import OnRay
-from palmette.integrations.ray.worker import Desk, Reporter, files_of, sendable
+from palmette.integrations.ray.worker import Mailbox, Reporter, files_of, sendable
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.sweep import read, run
@@ -108,10 +108,10 @@ class Machines:
         machine.wait(30)
         machine.stdout.close()
 
-    def desk(self):
+    def mailbox(self):
         for part in psutil.Process(self.head.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
-                if "".join(part.cmdline()).startswith("ray::Desk"):  # and what it does
+                if "".join(part.cmdline()).startswith("ray::Mailbox"):  # and what it does
                     return part
         return None
 
@@ -212,12 +212,12 @@ def test_where_no_cluster_is_any_more_it_is_said_at_once(address, monkeypatch):
         OnRay(address).__enter__()
 
 
-def test_a_crew_that_was_taken_for_lost_overwrites_nothing():
-    desk, folder = Desk(), Path("run").resolve()
-    desk.lend(0, [folder])
-    assert desk.tell(0, [], {folder: ({"records.jsonl": b"{}\n"}, ["records.jsonl"])}) == "go on"
-    desk.close(0)
-    assert desk.tell(0, [], {folder: ({"records.jsonl": b""}, ["records.jsonl"])}) == "end"
+def test_batch_given_up_as_lost_overwrites_nothing():
+    mailbox, folder = Mailbox(), Path("run").resolve()
+    mailbox.lend(0, [folder])
+    assert mailbox.tell(0, [], {folder: ({"records.jsonl": b"{}\n"}, ["records.jsonl"])}) == "continue"
+    mailbox.close(0)
+    assert mailbox.tell(0, [], {folder: ({"records.jsonl": b""}, ["records.jsonl"])}) == "end"
     assert RunDir(folder).records_file.read_bytes() == b"{}\n"
 
 
@@ -226,24 +226,24 @@ def test_a_folder_that_cannot_be_written_to_is_said_as_such_and_what_is_not_sent
     RunDir(there).path.mkdir()
     RunDir(there).write_text("masks/round-00.safetensors", "masks")
     RunDir(there).write_text("checkpoints/0002.pt", "state")
-    desk = Desk()
-    desk.lend(0, [home])
+    mailbox = Mailbox()
+    mailbox.lend(0, [home])
     RunDir(home).write_text("checkpoints/0001.pt", "older state")
     Path(home, "masks").touch()
-    reporter = Reporter(lambda *sent: desk.tell(0, *sent), {home: experiment}, {home: there}, 1.0)
+    reporter = Reporter(lambda *sent: mailbox.tell(0, *sent), {home: experiment}, {home: there}, 1.0)
     reporter.say("something was amiss")
     with pytest.raises(NotWritten, match=f"'masks/round-00.safetensors' .* into the run folder '{home}'"):
         reporter.report(last=True)
     Path(home, "masks").unlink()
     reporter.report(last=True)
-    desk.close(0)
-    assert desk.take() == [("said", None, "something was amiss")]
+    mailbox.close(0)
+    assert mailbox.take() == [("said", None, "something was amiss")]
     assert files_of(home) == files_of(there)
 
 
 def test_more_runs_are_lent_than_a_process_may_have_open_files_at_first(few_open_files):
     folders = [Path(f"run-{number}").resolve() for number in range(200)]
-    assert Desk().lend(0, folders) == {folder: {} for folder in folders}
+    assert Mailbox().lend(0, folders) == {folder: {} for folder in folders}
 
 
 def test_an_error_of_a_users_own_class_is_sent_in_words_that_the_driver_can_read():
@@ -314,12 +314,12 @@ def test_runs_that_kill_their_worker_are_set_aside_and_the_others_finish(machine
 
 
 @pytest.mark.slow
-def test_where_the_desk_is_lost_it_is_said_without_a_traceback(machines):
+def test_lost_mailbox_is_reported_without_a_traceback(machines):
     Path("grid.toml").write_text(GRID.format(epochs=1000))
     machines.add()
     process = driver("--address", machines.address)
     wait_for(trainers)
-    wait_for(machines.desk).kill()
+    wait_for(machines.mailbox).kill()
     _, err = process.communicate(timeout=100)
     assert process.returncode == 2
     assert err.splitlines()[-1].startswith("palmette: the Ray cluster was lost (Actor"), err

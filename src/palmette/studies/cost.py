@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -16,6 +17,7 @@ from palmette.pruning.pruner import Pruner
 from palmette.studies.experiment import Experiment
 from palmette.studies.measurements import index_maps, measured
 from palmette.studies.status import Standing
+from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.data.images import Images
 from palmette.training.data.split import validation_split
@@ -133,3 +135,14 @@ def _fleet(experiment: Experiment, part: Images, models: Sequence[nn.Module]) ->
     recipe = replace(experiment.recipe, learning_rate=1e-9)  # one that makes weights diverge takes as long
     members = [Member(m, recipe.make_optimizer(m.parameters()), experiment.seed) for m in models]
     return Fleet(members, part, recipe, check=experiment.model not in MODELS)
+
+
+@functools.cache
+def epoch_flops(data: str, model: str, data_folder: str | None) -> float:
+    """FLOPs of an epoch, forward; 1 where data are missing or a model cannot be counted."""
+    try:
+        images = load(data, folder=data_folder)
+        network = build(model, shape=images.shape, classes=images.classes)
+        return float(max(1, flops_per_image(network, shape=images.shape)) * len(images.train_images))
+    except Exception:  # whatever a model of the user raises
+        return 1.0

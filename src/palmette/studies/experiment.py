@@ -16,7 +16,6 @@ from palmette.pruning.methods import METHODS
 from palmette.studies import version1
 from palmette.studies.settings import placed, slug, toml_at
 from palmette.studies.spec import PARAMETER_FIELDS, TRAINED, RunSpec
-from palmette.studies.version1 import OWN_DATA as OWN_DATA
 from palmette.training.data import canonical
 from palmette.training.models import MODELS
 from palmette.training.recipe import Recipe
@@ -90,10 +89,9 @@ class Experiment(Recipe, RunSpec):
         >>> Experiment(stop="accuracy-drops:0.01").validation_images(1500), Experiment().validation_images(1500)
         (150, 0)
         """
-        from palmette.pruning.stopping import AccuracyDrops
         from palmette.training.data.split import usual_size
 
-        if not self.validation and any(isinstance(rule, AccuracyDrops) for rule in self.rules):
+        if not self.validation and any(getattr(rule, "needs_validation", False) for rule in self.rules):
             return usual_size(total)
         return self.validation
 

@@ -1,7 +1,6 @@
-"""Who trains what next: fleets in crews, one for each worker, shared anew when some have nothing to do.
+"""Scheduler of a sweep: fleets are split into batches, one per worker, and split again for idle workers.
 
-Nothing here knows of machines. An engine asks for crews when workers are free, and tells what came of them;
-`docs/simulation.py` does the same with workers that it makes up.
+Nothing here knows of machines: an engine asks for batches when workers are free, and reports their results.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from palmette.studies.experiment import Experiment
 from palmette.studies.status import epochs_before
 
 TRIES = 3
-"""So often a run may fail without a new round in between; then it is set aside."""
+"""Failures of a run without a new round in between, after which it is set aside."""
 TOGETHER = {"linear": 4, "mlp": 4, "transformer": 4}
-"""Models that are stacked: fewer at once are hardly faster than so many, so crews are split no further."""
+"""Smallest batch of models that are stacked: fewer networks at once are hardly faster."""
 
 
 @dataclass(eq=False)
-class Crew:
-    """Runs that are trained together by one worker.
+class Batch:
+    """Runs that one worker trains together.
 
     Args:
-        number: no two have the same.
+        number: unique.
         runs: by folder.
-        fixed: whether it stays together, since who is trained with whom was asked for.
-        not_before: a moment, on the clock of the engine.
+        fixed: whether it is never split, since the user gave the size of batches.
+        not_before: earliest start, on the clock of the engine.
     """
 
     number: int
@@ -39,20 +38,20 @@ class Crew:
 
     @property
     def least(self) -> int:
-        """Runs that a part of it must have."""
+        """Fewest runs of a part of it."""
         return len(self.runs) if self.fixed else _fewest(self.runs)
 
 
 @dataclass
 class Schedule:
-    """The crews that wait and those that train.
+    """The batches that wait, and the batches in training.
 
     Args:
-        fleets: by folder, as an engine has them.
-        workers: that there are to begin with; a fleet is split so that all have work.
-        size: runs of a crew, which then stays as it is; None splits as it is best.
-        rounds: how many rounds of a run are done already, by folder.
-        guess: what an epoch of one network costs, by `kind` and in any unit, until `seconds` are measured.
+        fleets: runs by folder.
+        workers: workers at the start; fleets are split so that all have work.
+        size: runs of a batch, which is then never split; None to choose.
+        rounds: rounds of each run that are done, by folder.
+        guess: cost of an epoch of one network by `kind`, in any unit, until `seconds` are measured.
     """
 
     fleets: Sequence[Mapping[Path, Experiment]]
@@ -63,18 +62,18 @@ class Schedule:
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count()
-        self._waiting: list[tuple[float, int, Crew]] = []
-        self._later: list[Crew] = []
-        self.training: dict[int, Crew] = {}
+        self._waiting: list[tuple[float, int, Batch]] = []
+        self._later: list[Batch] = []
+        self.training: dict[int, Batch] = {}
         self.asked: set[int] = set()
         self._some_may_share = True
         self.failures: dict[Path, int] = {}
-        self.seconds: dict[object, float] = {}  # of an epoch of one network, by kind, as it was measured
+        self.seconds: dict[object, float] = {}  # of an epoch of one network, by kind
         for part in self._parts():
-            self._wait(self._crew(part))
+            self._wait(self._batch(part))
 
     def _parts(self) -> Iterator[Mapping[Path, Experiment]]:
-        """Each fleet in as many parts as its share of the work deserves, all of one fleet of one size."""
+        """Each fleet in equal parts, as many as its share of the work deserves."""
         fleets = [fleet for fleet in self.fleets if fleet]
         if self.size is not None:
             for fleet in fleets:
@@ -96,12 +95,12 @@ class Schedule:
             yield from divided(fleet, count)
 
     def work(self, runs: Mapping[Path, Experiment]) -> float:
-        """What is left to do: seconds where they are known of one kind at least, else in the unit of the guess."""
+        """Work that is left: in seconds where one kind at least is measured, else in the unit of the guess."""
         first = next(iter(runs.values()))
         return self.cost(kind(first)) * sum(self._epochs_left(folder, e) for folder, e in runs.items())
 
     def cost(self, of: object) -> float:
-        """Of an epoch of one network: measured, or guessed from others that are."""
+        """Cost of an epoch of one network: measured, or guessed from measured kinds."""
         ratios = [seconds / self.guess.get(known, 1.0) for known, seconds in self.seconds.items()]
         scale = sum(ratios) / len(ratios) if ratios else 1.0
         return self.seconds.get(of, scale * self.guess.get(of, 1.0))
@@ -110,60 +109,62 @@ class Schedule:
         done = epochs_before(experiment, self.rounds.get(folder, 0))
         return epochs_before(experiment, experiment.rounds + 1) - done
 
-    def next(self, now: float = 0.0) -> Crew | None:
-        """The crew with the most work left, to be trained now; None if none is ready."""
-        for crew in [crew for crew in self._later if crew.not_before <= now]:
-            self._later.remove(crew)
-            self._push(crew)
+    def next(self, now: float = 0.0) -> Batch | None:
+        """The batch with the most work left, which now counts as in training; None if none is ready."""
+        for batch in [batch for batch in self._later if batch.not_before <= now]:
+            self._later.remove(batch)
+            self._push(batch)
         if not self._waiting:
             return None
-        crew = heapq.heappop(self._waiting)[2]
-        self.training[crew.number] = crew
+        batch = heapq.heappop(self._waiting)[2]
+        self.training[batch.number] = batch
         self._some_may_share = True
-        return crew
+        return batch
 
     def reached(self, folder: Path, rounds: int) -> None:
-        """So many rounds of a run are done."""
+        """Note how many rounds of a run are done."""
         self.rounds[folder] = rounds
         self.failures.pop(folder, None)
 
-    def to_share(self, idle: int) -> list[Crew]:
-        """Crews that should give back what is left after this round, since `idle` workers have nothing to do."""
+    def to_share(self, idle: int) -> list[Batch]:
+        """Batches to return after this round and split, since `idle` workers have no work."""
         wanted = idle - len(self.asked)
         if wanted <= 0 or self._waiting or self._later or not self._some_may_share:
             return []
         able = [
-            crew
-            for crew in self.training.values()
-            if crew.number not in self.asked and len(crew.runs) >= 2 * crew.least and self._rounds_left(crew) >= 2
+            batch
+            for batch in self.training.values()
+            if batch.number not in self.asked
+            and len(batch.runs) >= 2 * batch.least
+            and self._rounds_left(batch) >= 2
         ]
-        chosen = heapq.nlargest(wanted, able, key=lambda crew: (self.work(crew.runs), -crew.number))
-        self._some_may_share = len(able) > len(chosen)  # until another crew begins
-        self.asked |= {crew.number for crew in chosen}
+        chosen = heapq.nlargest(wanted, able, key=lambda batch: (self.work(batch.runs), -batch.number))
+        self._some_may_share = len(able) > len(chosen)  # until another batch begins
+        self.asked |= {batch.number for batch in chosen}
         return chosen
 
-    def given_back(self, crew: Crew, left: Mapping[Path, Experiment], *, idle: int = 0, at: float = 0.0) -> None:
-        """A crew ended, and these of its runs are not over; with idle workers it is split.
+    def given_back(self, batch: Batch, left: Mapping[Path, Experiment], *, idle: int = 0, at: float = 0.0) -> None:
+        """Take back a batch whose runs are not all over, and split it for idle workers.
 
         Args:
-            crew: that was given by `next`.
-            left: its runs that are to go on.
-            idle: workers that have nothing to do, that of the crew not among them.
-            at: when they may go on at the earliest.
+            batch: what `next` gave.
+            left: its runs that are to continue.
+            idle: workers without work, besides the one of the batch.
+            at: earliest time to continue.
         """
-        self._landed(crew)
+        self._landed(batch)
         if not left:
             return
-        for part in divided(left, max(1, min(1 + idle, len(left) // crew.least))):
-            self._wait(self._crew(part, at))
+        for part in divided(left, max(1, min(1 + idle, len(left) // batch.least))):
+            self._wait(self._batch(part, at))
 
-    def failed(self, crew: Crew, left: Mapping[Path, Experiment]) -> list[Path]:
-        """A crew was lost or raised an error; which of its runs have to be set aside.
+    def failed(self, batch: Batch, left: Mapping[Path, Experiment]) -> list[Path]:
+        """Take back a batch that was lost or raised an error; return the runs to set aside.
 
-        Nobody knows which of them is to blame. So they are tried once more together, then by halves: one that is
-        set aside has failed three times, the last time alone.
+        The run at fault is not known, so all are tried once more together, then by halves: a run that is set aside
+        has failed three times, the last time alone.
         """
-        self._landed(crew)
+        self._landed(batch)
         if not left:
             return []
         for folder in left:
@@ -172,45 +173,45 @@ class Schedule:
         if len(left) == 1 and most >= TRIES:
             return list(left)
         for part in divided(left, 2 if most > 1 else 1):
-            self._wait(self._crew(part))
+            self._wait(self._batch(part))
         return []
 
-    def _landed(self, crew: Crew) -> None:
-        del self.training[crew.number]
-        self.asked.discard(crew.number)
+    def _landed(self, batch: Batch) -> None:
+        del self.training[batch.number]
+        self.asked.discard(batch.number)
 
-    def _rounds_left(self, crew: Crew) -> int:
-        return max(e.rounds + 1 - self.rounds.get(folder, 0) for folder, e in crew.runs.items())
+    def _rounds_left(self, batch: Batch) -> int:
+        return max(e.rounds + 1 - self.rounds.get(folder, 0) for folder, e in batch.runs.items())
 
-    def _crew(self, runs: Mapping[Path, Experiment], at: float = 0.0) -> Crew:
-        return Crew(next(self._numbers), dict(runs), self.size is not None, at)
+    def _batch(self, runs: Mapping[Path, Experiment], at: float = 0.0) -> Batch:
+        return Batch(next(self._numbers), dict(runs), self.size is not None, at)
 
-    def _wait(self, crew: Crew) -> None:
-        if crew.not_before:
-            self._later.append(crew)
+    def _wait(self, batch: Batch) -> None:
+        if batch.not_before:
+            self._later.append(batch)
         else:
-            self._push(crew)
+            self._push(batch)
 
-    def _push(self, crew: Crew) -> None:
-        heapq.heappush(self._waiting, (-self.work(crew.runs), crew.number, crew))
+    def _push(self, batch: Batch) -> None:
+        heapq.heappush(self._waiting, (-self.work(batch.runs), batch.number, batch))
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._later or self.training)
 
 
 def _fewest(runs: Mapping[Path, Experiment]) -> int:
-    """Runs of this kind that a part of them must have."""
+    """Fewest runs of this kind that make a batch."""
     return TOGETHER.get(next(iter(runs.values())).model, 1)
 
 
 def kind(experiment: Experiment) -> object:
-    """Runs of one kind take about the same time for an epoch."""
+    """Key of runs whose epochs take about the same time."""
     e = experiment
     return (e.data, e.model, e.batch, e.optimizer, e.precision, e.compile)
 
 
 def divided(runs: Mapping[Path, Experiment], parts: int) -> Iterable[dict[Path, Experiment]]:
-    """In so many parts, or as many as there are, whose sizes differ by one at most.
+    """Split `runs` into at most `parts` parts whose sizes differ by one at most.
 
     >>> [len(part) for part in divided({Path(f"{i}"): Experiment(seed=i) for i in range(96)}, 7)]
     [14, 14, 14, 14, 14, 13, 13]

@@ -7,15 +7,12 @@ import math
 import re
 import tomllib
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import Field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from palmette.measures.parameters import as_number, is_number
-
-if TYPE_CHECKING:
-    from palmette.pruning.stopping import AccuracyDrops, StopRule
 
 _KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
 
@@ -90,33 +87,6 @@ def seeds(text: str) -> list[int]:
             raise ValueError(f"{rule}, got {part!r} in {text!r}")
         found += range(first, last + 1)
     return list(dict.fromkeys(found))
-
-
-def stop_rules(text: str) -> dict[str, StopRule | AccuracyDrops]:
-    """Rules by the text that stands for them: "index-turns-up" is read as "index-turns-up:2"."""
-    if not text.strip():
-        return {}
-    from palmette.pruning.stopping import AccuracyDrops, AtDensity, IndexTurnsUp, SmallCut
-
-    # Name -> rule, how its number is read, an example of it. `AfterSteps` is what `rounds` says.
-    known: dict[str, tuple[Callable[[Any], Any], Callable[[str], float], str]] = {
-        "index-turns-up": (IndexTurnsUp, int, "2"),
-        "small-cut": (SmallCut, float, "0.01"),
-        "density": (AtDensity, float, "0.05"),
-        "accuracy-drops": (AccuracyDrops, float, "0.01"),
-    }
-    found: dict[str, StopRule | AccuracyDrops] = {}
-    for part in text.split(","):
-        name, colon, number = (s.strip() for s in part.partition(":"))
-        if name not in known:
-            raise ValueError(f"stop must be made of {', '.join(known)}, got {part.strip()!r} in stop={text!r}")
-        rule, read, example = known[name]
-        try:
-            value = read(number if colon or name not in ("index-turns-up", "small-cut") else example) + 0
-            found[f"{name}:{value!r}"] = rule(value)
-        except ValueError as error:
-            raise ValueError(f"stop={text!r} needs a number such as {name}:{example}: {error}") from None
-    return found
 
 
 def slug(name: str) -> str:

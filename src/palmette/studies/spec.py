@@ -11,17 +11,15 @@ import json
 import re
 from dataclasses import Field, asdict, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, Self, cast
 
 from palmette.measures.parameters import setting
 from palmette.pruning.budgets import Budget
 from palmette.pruning.methods import METHODS, SALIENCIES, Method, Scope, check_saliency, check_scope, method_named
+from palmette.pruning.stopping import StopRule, read_rules
 from palmette.studies import version1
-from palmette.studies.settings import nearest, placed, slug, stop_rules, toml_at, typed
+from palmette.studies.settings import nearest, placed, slug, toml_at, typed
 from palmette.training.rewinding import Rewind
-
-if TYPE_CHECKING:
-    from palmette.pruning.stopping import AccuracyDrops, StopRule
 
 VERSION = 2
 """Of the settings in a run folder. All are written; see `version1` for folders that left out the defaults."""
@@ -111,7 +109,7 @@ class RunSpec:
                     f"{name} belongs to {other}={' or '.join(map(repr, values))}, "
                     f"got {name}={getattr(self, name)!r} with {other}={getattr(self, other)!r}"
                 )
-        self._set(rewind=str(self.rewinding), stop=",".join(stop_rules(self.stop)))
+        self._set(rewind=str(self.rewinding), stop=",".join(read_rules(self.stop)))
 
     def _set(self, **values: object) -> None:
         for name, value in values.items():
@@ -160,9 +158,9 @@ class RunSpec:
         return Rewind.parse(self.rewind)
 
     @property
-    def rules(self) -> tuple[StopRule | AccuracyDrops, ...]:
+    def rules(self) -> tuple[StopRule, ...]:
         """What may end the run before its last round."""
-        return tuple(stop_rules(self.stop).values())
+        return tuple(read_rules(self.stop).values())
 
     @property
     def label(self) -> str:

@@ -1,8 +1,7 @@
-"""Sweeps on a Ray cluster: crews of runs are its tasks, and their run folders the result."""
+"""Sweeps on a Ray cluster: a task trains a batch of runs, and its run folders are the result."""
 
 from __future__ import annotations
 
-import functools
 import os
 import socket
 import sys
@@ -12,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import torch
 
-from palmette.compression.flops import flops_per_image
 from palmette.errors import (
     NotFinite,
     NotWritten,
@@ -29,34 +26,33 @@ from palmette.errors import (
     first_line,
     in_words,
 )
-from palmette.integrations.ray.worker import Desk, News, Place, Report, answer, train
+from palmette.integrations.ray.worker import Event, Mailbox, Report, WorkerContext, answer, train
+from palmette.studies.cost import epoch_flops
 from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.running import Outcomes
-from palmette.studies.scheduler import TRIES, Crew, Schedule, kind
-from palmette.training.data import load
-from palmette.training.models import build
+from palmette.studies.scheduler import TRIES, Batch, Schedule, kind
 
 PATIENCE = 120.0
-"""Seconds that a run may be in use by somebody else: so long a file system may keep the lock of a lost machine."""
-# What Ray itself prints of machines and workers, amid the lines that programs read; the driver says it for people.
+"""Seconds to wait for a run in use elsewhere: a file system may keep the lock of a lost machine so long."""
+# Messages of Ray about machines and workers, which would mix with output that programs read; the driver says them.
 _OF_RAY = (
     "A worker died or was killed|The node with node id|killed due to memory pressure|cannot be scheduled|"
     "worker processes have been started"
 )
-_FINAL = (NotFinite, RunDamaged, MemoryError)  # of one run, and the same if it were tried again
+_FINAL = (NotFinite, RunDamaged, MemoryError)  # errors of one run that a retry would repeat
 
 
 class OnRay:
-    """An engine of `palmette.studies.sweep.run`: fleets are split over the workers of a Ray cluster.
+    """Engine of `palmette.studies.sweep.run` that splits fleets over the workers of a Ray cluster.
 
-    Which worker trains a run, and with which others, makes no difference to its records on a CPU with one thread;
-    elsewhere last digits may differ, unless `size` says how many are trained together. A worker that is lost costs
-    what its runs did since their last state, a round at most. A run that fails three times is set aside.
+    On a CPU with one thread, records do not depend on which worker trains a run and with which others; elsewhere
+    last digits may differ, unless `size` fixes how many are trained together. A lost worker costs the work since
+    the last state, a round at most. A run that fails three times is set aside.
 
     Args:
-        address: of the cluster, "auto" for the one of this machine; None starts one here, and ends it again.
+        address: of the cluster, "auto" for the one of this machine; None starts one here and stops it at the end.
 
     >>> from palmette.studies import sweep
     >>> with OnRay() as engine:  # doctest: +SKIP
@@ -65,14 +61,14 @@ class OnRay:
 
     def __init__(self, address: str | None = None) -> None:
         self.address = address
-        self._started: list[bool] = []  # whether Ray was, by each `with` under way
+        self._started: list[bool] = []  # for each open `with`: whether it started Ray
 
     def __enter__(self) -> OnRay:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _OF_RAY)
         if "ray" not in sys.modules and (self.address is None or _has_token()):
-            # So does `ray start`; `ray.init` does not, and would be turned away. It is read by the import.
+            # As `ray start` does; `ray.init` does not, and would be refused. Ray reads it when imported.
             os.environ.setdefault("RAY_AUTH_MODE", "token")
         ray = _ray()
         if ray.is_initialized():
@@ -80,7 +76,7 @@ class OnRay:
             return self
         options: dict[str, Any] = {"address": self.address or "local", "log_to_driver": False}
         options |= {"logging_level": "error", "configure_logging": False}
-        if self.address is None:  # where it needs no room: all workers see the run folders
+        if self.address is None:  # all workers see the run folders, so that the object store stays small
             options |= {"include_dashboard": False, "object_store_memory": 1 << 28}
         try:
             if self.address is not None:
@@ -96,14 +92,12 @@ class OnRay:
         self._started.append(True)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._started.pop():
             _ray().shutdown()
 
     def device(self, wanted: str | None) -> str:
-        """Where the cluster can train: on GPUs if it has any, or where it was asked to."""
+        """The device to train on: `wanted`, or GPUs if the cluster has any."""
         has = self.workers("cuda") > 0
         if wanted not in (None, "cpu", "cuda"):
             raise ValueError(f"with --engine ray a device is cpu or cuda (each fleet gets one), got {wanted!r}")
@@ -112,7 +106,7 @@ class OnRay:
         return wanted or ("cuda" if has else "cpu")
 
     def workers(self, device: str) -> int:
-        """How many crews can be trained at once: one for each GPU, or for as many cores as torch uses here."""
+        """Batches that can be trained at once: one per GPU, or per as many cores as torch uses here."""
         machines = [machine["Resources"] for machine in _ray().nodes() if machine["Alive"]]
         needs = needs_of(device).items()
         return sum(min(int(has.get(name, 0) // count) for name, count in needs) for has in machines)
@@ -126,38 +120,38 @@ class OnRay:
         size: int | None,
         observer: Observer,
     ) -> Outcomes:
-        """Train all fleets of `work`, each by folder, and say how each run ended."""
+        """Train all fleets of `work`, runs by folder; return how each run ended."""
         names = {folder.resolve(): folder for fleet in work for folder in fleet}
         if not names:
             return {}
-        data = data_folder or os.environ.get("PALMETTE_DATA")  # which workers of another machine do not have
+        data = data_folder or os.environ.get("PALMETTE_DATA")  # other machines do not have the variable
         with self:
             root = Path(os.path.commonpath([folder.parent for folder in names]))
             root.mkdir(parents=True, exist_ok=True)
             token = root / f".ray-{uuid.uuid4().hex[:8]}"
             token.touch()
-            place = Place(
+            context = WorkerContext(
                 token,
                 os.getcwd(),
                 None if data is None else str(Path(data).expanduser().resolve()),
                 str(device),
                 torch.get_num_threads(),
-                max(1.0, self.workers(str(device)) / 200),  # a desk reads hundreds of reports in a second
+                max(1.0, self.workers(str(device)) / 200),  # a mailbox reads hundreds of reports per second
             )
             fleets = [{folder.resolve(): e for folder, e in fleet.items()} for fleet in work]
             try:
-                return {names[at]: how for at, how in _Sweep(self, fleets, place, size, observer).run().items()}
+                return {names[at]: how for at, how in _Sweep(self, fleets, context, size, observer).run().items()}
             except _ray().exceptions.RayError as error:
                 raise PalmetteError(
                     f"the Ray cluster was lost ({type(error).__name__}). What was recorded is on disk: the same "
-                    "command goes on, when there is a cluster again."
+                    "command resumes, when there is a cluster again."
                 ) from error
             finally:
                 token.unlink(missing_ok=True)
 
 
 def _check_address(address: str) -> None:
-    """Ray itself waits minutes for somebody to answer; also at the address of a cluster here that is long gone."""
+    """Raise at once if no cluster answers; Ray itself waits for minutes."""
     if address == "auto":
         address = _ray()._private.services.get_ray_address_from_environment("auto", None)
     host, _, port = address.rpartition(":")
@@ -175,7 +169,7 @@ def _has_token() -> bool:
 
 
 def needs_of(device: str) -> dict[str, float]:
-    """The resources of a crew, as Ray calls them."""
+    """Resources of a batch, by Ray's names."""
     if device.startswith("cuda"):
         return {"GPU": 1.0, "CPU": 1.0}
     return {"CPU": float(torch.get_num_threads())}
@@ -183,11 +177,11 @@ def needs_of(device: str) -> dict[str, float]:
 
 @dataclass
 class _Sweep:
-    """One sweep under way, as the driver sees it."""
+    """A sweep in progress, as the driver sees it."""
 
     engine: OnRay
     fleets: Sequence[Mapping[Path, Experiment]]
-    place: Place
+    context: WorkerContext
     size: int | None
     observer: Observer
 
@@ -196,47 +190,49 @@ class _Sweep:
         self.runs = {folder: e for fleet in self.fleets for folder, e in fleet.items()}
         self.company = {folder for fleet in self.fleets if len(fleet) > 1 for folder in fleet}
         self.outcomes: Outcomes = {}
-        self.flying: dict[Any, Crew] = {}
+        self.flying: dict[Any, Batch] = {}
         self.busy_since: dict[Path, float] = {}
         self.said: set[str] = set()
-        self.workers, self._counted = self.engine.workers(self.place.device), time.monotonic()
+        self.workers, self._counted = self.engine.workers(self.context.device), time.monotonic()
         done = {folder: _rounds(folder) for folder in self.runs}
-        guess = {kind(e): _flops(e.data, e.model, self.place.data_folder) for e in self.runs.values()}
+        guess = {kind(e): epoch_flops(e.data, e.model, self.context.data_folder) for e in self.runs.values()}
         self.schedule = Schedule(self.fleets, max(1, self.workers), self.size, done, guess)
         here = ray.get_runtime_context().get_node_id()
         pinned = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(here, soft=False)
-        self.desk = ray.remote(Desk).options(num_cpus=0, scheduling_strategy=pinned).remote()
-        needs = needs_of(self.place.device)
+        self.mailbox = ray.remote(Mailbox).options(num_cpus=0, scheduling_strategy=pinned).remote()
+        needs = needs_of(self.context.device)
         self.task = ray.remote(train).options(
             num_cpus=needs["CPU"], num_gpus=needs.get("GPU", 0), max_retries=0, scheduling_strategy="SPREAD"
         )
 
     def run(self) -> Outcomes:
-        """Until nothing is left, or the observer wants the end."""
+        """Run until no work is left, or the observer interrupts."""
         ray, ending = _ray(), False
         self._check_workers()
         while self.flying or (self.schedule and not ending):
             if not ending and self.observer.interrupts():
                 ending = True
-                ray.get(self.desk.ask.remote("end"))
+                ray.get(self.mailbox.ask.remote("end"))
             while not ending and len(self.flying) < self.workers:
-                if (crew := self.schedule.next(time.monotonic())) is None:
+                if (batch := self.schedule.next(time.monotonic())) is None:
                     break
-                company = self.size != 1 and any(folder in self.company for folder in crew.runs)
-                self.flying[self.task.remote(crew.number, crew.runs, company, self.place, self.desk)] = crew
+                company = self.size != 1 and any(folder in self.company for folder in batch.runs)
+                self.flying[self.task.remote(batch.number, batch.runs, company, self.context, self.mailbox)] = (
+                    batch
+                )
             if not ending:
-                for crew in self.schedule.to_share(self._idle()):
-                    self.desk.ask.remote("share", crew.number)
+                for batch in self.schedule.to_share(self._idle()):
+                    self.mailbox.ask.remote("share", batch.number)
             landed: list[Any] = []
             if self.flying:
                 landed, _ = ray.wait(list(self.flying), num_returns=len(self.flying), timeout=0.1)
             else:
                 time.sleep(0.1)
-            self._tell(ray.get(self.desk.take.remote()))
+            self._tell(ray.get(self.mailbox.take.remote()))
             for task in landed:
                 self._land(task)
             self._count_workers()
-        self._tell(ray.get(self.desk.take.remote()))
+        self._tell(ray.get(self.mailbox.take.remote()))
         if left := [folder for folder in self.runs if folder not in self.outcomes]:
             raise RunInterrupted(f"ended; {len(left)} of {len(self.runs)} runs are not over, and saved")
         return self.outcomes
@@ -246,24 +242,24 @@ class _Sweep:
 
     def _check_workers(self) -> None:
         if not self.workers:
-            needs = " and ".join(f"{count:g} {name}" for name, count in needs_of(self.place.device).items())
+            needs = " and ".join(f"{count:g} {name}" for name, count in needs_of(self.context.device).items())
             raise PalmetteError(
                 f"no machine of the Ray cluster has the {needs} that a fleet needs; `ray status` shows what they "
                 "have, and OMP_NUM_THREADS=1 asks for one CPU"
             )
 
     def _count_workers(self) -> None:
-        """Machines come and go."""
+        """Count the workers again every two seconds: machines come and go."""
         if time.monotonic() - self._counted > 2:
             before, self._counted = self.workers, time.monotonic()
-            self.workers = self.engine.workers(self.place.device)
+            self.workers = self.engine.workers(self.context.device)
             if before and not self.workers:
                 self.observer.say("no machine is left that can train; `ray start --address HOST:PORT` adds one")
 
-    def _tell(self, news: Sequence[News]) -> None:
-        for what, folder, more in news:
+    def _tell(self, events: Sequence[Event]) -> None:
+        for what, folder, more in events:
             if folder is None:
-                self._say_once(more)  # as a thousand workers may
+                self._say_once(more)  # a thousand workers may say the same
             elif what == "epoch":
                 self.observer.epoch(self.runs[folder], more)
             elif what == "pace":
@@ -278,14 +274,14 @@ class _Sweep:
             self.observer.say(text)
 
     def _land(self, task: Any) -> None:
-        crew = self.flying.pop(task)
+        batch = self.flying.pop(task)
         try:
             report: Report = answer(task)
-        except Exception as error:  # the worker or its machine is lost, or the task could not even be sent
+        except Exception as error:  # the worker or its machine is lost, or the task could not be sent
             report = Report(why=error)
-        answer(self.desk.close.remote(crew.number))
+        answer(self.mailbox.close.remote(batch.number))
         now, later, left = time.monotonic(), False, {}
-        for folder, experiment in crew.runs.items():
+        for folder, experiment in batch.runs.items():
             outcome = report.outcomes.get(folder)
             if isinstance(outcome, NotWritten):
                 raise outcome
@@ -301,10 +297,10 @@ class _Sweep:
         if isinstance(report.why, NotWritten):
             raise report.why
         if report.why is None:
-            self.schedule.given_back(crew, left, idle=self._idle(), at=now + 2 if later else 0.0)
+            self.schedule.given_back(batch, left, idle=self._idle(), at=now + 2 if later else 0.0)
             return
         why = _why(report.why)
-        aside = self.schedule.failed(crew, left)
+        aside = self.schedule.failed(batch, left)
         for folder in aside:
             failure = RunFailed(f"{folder.name} failed {TRIES} times, the last time alone: {why}")
             RunDir(folder).note_failure(failure)
@@ -314,7 +310,7 @@ class _Sweep:
             self.observer.say(f"{runs} tried again: {why}")
 
     def _may_wait(self, folder: Path, now: float) -> bool:
-        """Whether a run that is in use will be tried again; what a lost machine had is free at once."""
+        """Whether to try a run in use again; a run of a lost machine is freed at once."""
         machines = _ray().nodes()
         alive = {machine["NodeManagerHostname"] for machine in machines if machine["Alive"]}
         lost = {machine["NodeManagerHostname"] for machine in machines} - alive
@@ -333,17 +329,6 @@ def _rounds(folder: Path) -> int:
     with suppress(RunDamaged):
         return len(RunDir(folder).records())
     return 0
-
-
-@functools.cache
-def _flops(data: str, model: str, folder: str | None) -> float:
-    """Of an epoch: by that, convolutions and layers are told apart until their times are known."""
-    try:
-        images = load(data, folder=folder)
-        network = build(model, shape=images.shape, classes=images.classes)
-        return float(max(1, flops_per_image(network, shape=images.shape)) * len(images.train_images))
-    except Exception:  # a driver may be without the data, or a model without a count
-        return 1.0
 
 
 def _why(error: Exception) -> str:

@@ -1,7 +1,7 @@
-"""What a worker of a Ray cluster does with a crew of runs, and the desk on the driver's machine where it reports.
+"""Worker of a Ray cluster, which trains a batch of runs, and the mailbox on the driver's machine.
 
-Where a worker sees the driver's run folders, it trains in them. Where it does not, it gets copies of those of its
-crew, and what a round adds goes back when the round is over.
+A worker that sees the driver's run folders trains in them. Any other gets copies of the folders of its batch, and
+sends back what has changed after each round.
 """
 
 from __future__ import annotations
@@ -31,24 +31,24 @@ from palmette.training.data import load
 from palmette.training.data.images import Images
 
 SECONDS_BETWEEN_SAVES = 900.0
-"""Within a round: on one path for all, a state every half minute is what breaks first (docs/scale.md)."""
-Word: TypeAlias = Literal["go on", "share", "end"]
-"""What a crew is told: to go on, to end after this round, to end after this epoch."""
-News: TypeAlias = tuple[str, Path | None, Any]
-"""What happened, to the run of which folder, and more about it."""
+"""Within a round: writing a state every half minute is the first thing to overload a shared disk."""
+Instruction: TypeAlias = Literal["continue", "share", "end"]
+"""What a batch is to do: continue, end after this round, or end after this epoch."""
+Event: TypeAlias = tuple[str, Path | None, Any]
+"""Kind of event, folder of the run or None, and details."""
 Files: TypeAlias = dict[str, bytes]
 
 
 @dataclass(frozen=True)
-class Place:
-    """What all crews of a sweep have in common.
+class WorkerContext:
+    """Settings that all batches of a sweep share.
 
     Args:
-        token: a file beside the run folders; who sees it, shares them.
-        here: the driver's working directory, for data and models of a user's own.
+        token: a file next to the run folders; a worker that sees it shares the folders.
+        here: the driver's working directory, for data and models of the user.
         data_folder, device: as for `palmette.run`.
-        threads: of a worker that trains on a CPU.
-        seconds: between two reports.
+        threads: threads of a worker that trains on a CPU.
+        seconds: interval between two reports.
     """
 
     token: Path
@@ -61,46 +61,46 @@ class Place:
 
 @dataclass
 class Report:
-    """How a crew ended: what is known of each run by folder, and why not all are over."""
+    """How a batch ended: outcomes by folder, and the error if not all runs are over."""
 
     outcomes: dict[Path, str | Exception] = field(default_factory=dict)
     why: Exception | None = None
 
 
-class Desk:
-    """Where workers leave their news for the driver; an actor on the driver's machine."""
+class Mailbox:
+    """Ray actor on the driver's machine that collects the events of all workers."""
 
     def __init__(self) -> None:
-        self._news: list[News] = []
-        self._words: dict[int, Word] = {}
-        self._everybody: Word = "go on"
+        self._events: list[Event] = []
+        self._instructions: dict[int, Instruction] = {}
+        self._everybody: Instruction = "continue"
         self._lent: dict[int, ExitStack] = {}
         allow_open_files()  # for the locks of the runs that are lent
 
-    def tell(self, crew: int, news: list[News], files: Mapping[Path, tuple[Files, list[str]]]) -> Word:
-        """News of a crew, and files of runs that it trains elsewhere; what the crew is to do."""
-        if files and crew not in self._lent:  # it was taken for lost, and others have its runs
+    def tell(self, batch: int, events: list[Event], files: Mapping[Path, tuple[Files, list[str]]]) -> Instruction:
+        """Add the events of a batch, and write files that it trained elsewhere; return what it is to do."""
+        if files and batch not in self._lent:  # the batch was given up as lost, and others have its runs
             return "end"
         for folder, (changed, names) in files.items():
             put(RunDir(folder), changed, names)
-        self._news += news
-        return "end" if self._everybody == "end" else self._words.get(crew, "go on")
+        self._events += events
+        return "end" if self._everybody == "end" else self._instructions.get(batch, "continue")
 
-    def take(self) -> list[News]:
-        """All news since it was last asked for."""
-        news, self._news = self._news, []
-        return news
+    def take(self) -> list[Event]:
+        """All events since the last call."""
+        events, self._events = self._events, []
+        return events
 
-    def ask(self, word: Word, crew: int | None = None) -> None:
-        """Tell a crew, or all of them, what to do."""
-        if crew is None:
-            self._everybody = word
+    def ask(self, instruction: Instruction, batch: int | None = None) -> None:
+        """Instruct a batch, or all of them."""
+        if batch is None:
+            self._everybody = instruction
         else:
-            self._words[crew] = word
+            self._instructions[batch] = instruction
 
-    def lend(self, crew: int, folders: list[Path]) -> dict[Path, Files | RunBusy]:
-        """The files of runs that are to be trained where they cannot be seen; they are locked until `close`."""
-        locks = self._lent[crew] = ExitStack()
+    def lend(self, batch: int, folders: list[Path]) -> dict[Path, Files | RunBusy]:
+        """Files of runs that a worker without access to the folders trains; locked until `close`."""
+        locks = self._lent[batch] = ExitStack()
         found: dict[Path, Files | RunBusy] = {}
         for folder in folders:
             try:
@@ -110,19 +110,19 @@ class Desk:
                 found[folder] = error
         return found
 
-    def close(self, crew: int) -> None:
-        """A crew is over, or lost."""
-        self._words.pop(crew, None)
-        if crew in self._lent:
-            self._lent.pop(crew).close()
+    def close(self, batch: int) -> None:
+        """Unlock the runs of a batch that is over or lost."""
+        self._instructions.pop(batch, None)
+        if batch in self._lent:
+            self._lent.pop(batch).close()
 
 
 class Reporter(Observer):
-    """Tells the desk what happens, a few times a minute, and after each round."""
+    """Sends events to the mailbox at an interval, and after each round."""
 
     def __init__(
         self,
-        tell: Callable[[list[News], dict[Path, tuple[Files, list[str]]]], Word],
+        tell: Callable[[list[Event], dict[Path, tuple[Files, list[str]]]], Instruction],
         runs: Mapping[Path, Experiment],
         places: Mapping[Path, Path],
         seconds: float,
@@ -130,40 +130,40 @@ class Reporter(Observer):
         self._tell, self._places, self._seconds = tell, places, seconds
         self._homes = {runs[folder].id: folder for folder in places}
         self._away = any(folder != there for folder, there in places.items())
-        self._news: list[News] = []
+        self._events: list[Event] = []
         self._epochs: dict[Path, Progress] = {}
         self._sent: dict[Path, dict[str, tuple[int, int]]] = {folder: {} for folder in places}
         self._border, self._told = False, time.monotonic()
-        self._word: Word = "go on"
+        self._instruction: Instruction = "continue"
 
     def epoch(self, experiment: Experiment, progress: Progress) -> None:
-        """The last one is told, with others: a GPU trains thousands in a second."""
+        """Keep the last epoch for the next report: a GPU trains thousands per second."""
         self._epochs[self._homes[experiment.id]] = progress
         self._border = False
 
     def recorded(self, experiment: Experiment, record: Mapping[str, Any]) -> None:
-        """Told when all of the crew are."""
+        """Report when all runs of the batch are recorded."""
         home = self._homes[experiment.id]
         self._flush_epochs()
-        self._news.append(("recorded", home, dict(record)))
+        self._events.append(("recorded", home, dict(record)))
         if not self._border and (timings := RunDir(self._places[home]).timings()) and timings[-1]["epochs"]:
-            self._news.append(("pace", home, timings[-1]["seconds"] / timings[-1]["epochs"]))
+            self._events.append(("pace", home, timings[-1]["seconds"] / timings[-1]["epochs"]))
         self._border = True
 
     def say(self, text: str) -> None:
-        """Told with others."""
-        self._news.append(("said", None, text))
+        """Send the message with the next report."""
+        self._events.append(("said", None, text))
 
     def interrupts(self) -> bool:
-        """Whether the driver wants the end, or what is left after this round."""
+        """Whether the driver wants the batch to end now, or after the round that is over."""
         if self._border or time.monotonic() - self._told > self._seconds:
             self.report()
-        return self._word == "end" or (self._border and self._word == "share")
+        return self._instruction == "end" or (self._border and self._instruction == "share")
 
     def report(self, *, last: bool = False) -> None:
-        """Tell all there is, and at the end of a round send what has changed where folders are not shared.
+        """Send all events and, after a round, the changed files if folders are not shared.
 
-        What did not arrive, since the desk could not write it, is told and sent again the next time.
+        What the mailbox could not write is sent again with the next report.
         """
         self._flush_epochs()
         files: dict[Path, tuple[Files, list[str]]] = {}
@@ -171,32 +171,34 @@ class Reporter(Observer):
         if self._away and (self._border or last):
             for home, there in self._places.items():
                 files[home] = (files_of(there, sent[home]), _names(there))
-        self._word = self._tell(self._news, files)
-        self._news, self._sent, self._told = [], sent, time.monotonic()
+        self._instruction = self._tell(self._events, files)
+        self._events, self._sent, self._told = [], sent, time.monotonic()
 
     def _flush_epochs(self) -> None:
-        self._news += [("epoch", home, progress) for home, progress in self._epochs.items()]
+        self._events += [("epoch", home, progress) for home, progress in self._epochs.items()]
         self._epochs.clear()
 
 
-def train(crew: int, runs: Mapping[Path, Experiment], company: bool, place: Place, desk: Any) -> Report:
-    """Train a crew until its runs are over or the driver wants them back; the task of a worker.
+def train(
+    batch: int, runs: Mapping[Path, Experiment], company: bool, context: WorkerContext, mailbox: Any
+) -> Report:
+    """Task of a worker: train a batch until its runs are over or the driver wants them back.
 
     Args:
-        crew: its number.
-        runs: by the folder that the driver knows.
+        batch: its number.
+        runs: by the driver's folder.
         company: whether they are part of a larger fleet.
-        place: what all crews have in common.
-        desk: where to report.
+        context: settings that all batches share.
+        mailbox: receives events.
     """
-    _settle(place)
+    _settle(context)
     report = Report()
     with ExitStack() as stack:
-        away = not place.token.exists()
+        away = not context.token.exists()
         places = {folder: folder for folder in runs}
         if away:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palmette-")))
-            lent = answer(desk.lend.remote(crew, list(runs)))
+            lent = answer(mailbox.lend.remote(batch, list(runs)))
             busy = {folder: found for folder, found in lent.items() if isinstance(found, RunBusy)}
             report.outcomes |= busy
             places = {folder: scratch / folder.name for folder in runs if folder not in busy}
@@ -206,19 +208,19 @@ def train(crew: int, runs: Mapping[Path, Experiment], company: bool, place: Plac
         if not places:
             return report
 
-        def tell(news: list[News], files: dict[Path, tuple[Files, list[str]]]) -> Word:
-            word: Word = answer(desk.tell.remote(crew, news, files))
-            return word
+        def tell(events: list[Event], files: dict[Path, tuple[Files, list[str]]]) -> Instruction:
+            instruction: Instruction = answer(mailbox.tell.remote(batch, events, files))
+            return instruction
 
-        reporter = Reporter(tell, runs, places, place.seconds)
+        reporter = Reporter(tell, runs, places, context.seconds)
         outcomes: dict[Path, str | Exception] = {}
         try:
             first = runs[next(iter(places))]
             outcomes = run_together(
                 {there: runs[folder] for folder, there in places.items()},
-                images=_images(first.data, place.data_folder),
-                data_folder=place.data_folder,
-                device=place.device,
+                images=_images(first.data, context.data_folder),
+                data_folder=context.data_folder,
+                device=context.device,
                 save_seconds=SECONDS_BETWEEN_SAVES,
                 company=company,
                 observer=reporter,
@@ -231,13 +233,13 @@ def train(crew: int, runs: Mapping[Path, Experiment], company: bool, place: Plac
             if (outcome := outcomes.get(there) or why_over(there)) is not None:
                 report.outcomes[folder] = sendable(outcome)
         reporter.report(last=True)
-    if place.device.startswith("cuda"):
+    if context.device.startswith("cuda"):
         torch.cuda.empty_cache()
     return report
 
 
 def answer(call: Any) -> Any:
-    """What a call of Ray gives; what it raises is raised as it is, not as Ray wraps it."""
+    """Result of a Ray call; an error of the task is raised as it is, not as Ray wraps it."""
     import ray
 
     try:
@@ -247,7 +249,7 @@ def answer(call: Any) -> Any:
 
 
 def sendable(outcome: Any) -> Any:
-    """As it is, or an error of palmette that says the same: the driver may not have the class of another."""
+    """An outcome that the driver can unpickle: other errors become one of palmette with the same message."""
     where = f" (on {socket.gethostname()})" if isinstance(outcome, OSError) else ""
     if isinstance(outcome, NotWritten):
         return NotWritten(f"{outcome}{where}")
@@ -257,7 +259,7 @@ def sendable(outcome: Any) -> Any:
 
 
 def files_of(folder: Path, known: dict[str, tuple[int, int]] | None = None) -> Files:
-    """What lies in a run folder, but for its lock; without what is `known` and has not changed since."""
+    """Files of a run folder except its lock; without files that are `known` and unchanged."""
     found: Files = {}
     known = {} if known is None else known
     for name in _names(folder):
@@ -269,9 +271,9 @@ def files_of(folder: Path, known: dict[str, tuple[int, int]] | None = None) -> F
 
 
 def put(rundir: RunDir, files: Mapping[str, bytes], names: list[str]) -> None:
-    """Write files of a run, records last, and remove what is not among `names`."""
+    """Write files of a run, records last, and remove checkpoints that are not among `names`."""
     for name in sorted(files, key=lambda name: (name.endswith(".jsonl"), name)):
-        with suppress(OSError):  # of which `write_bytes` says more
+        with suppress(OSError):  # `write_bytes` explains it
             (rundir.path / name).parent.mkdir(parents=True, exist_ok=True)
         rundir.write_bytes(name, files[name])
     for number in rundir.checkpoint_numbers():
@@ -289,16 +291,16 @@ def _names(folder: Path) -> list[str]:
     )
 
 
-def _settle(place: Place) -> None:
-    """Be where the driver is, as far as this machine has it."""
-    torch.set_num_threads(place.threads)
-    if os.path.isdir(place.here):
-        os.chdir(place.here)
-    if place.here not in sys.path:
-        sys.path.insert(0, place.here)
+def _settle(context: WorkerContext) -> None:
+    """Set threads, working directory and import path as the driver has them."""
+    torch.set_num_threads(context.threads)
+    if os.path.isdir(context.here):
+        os.chdir(context.here)
+    if context.here not in sys.path:
+        sys.path.insert(0, context.here)
 
 
 @functools.lru_cache(1)
 def _images(data: str, folder: str | None) -> Images:
-    """A worker that trains one crew after another reads their data once."""
+    """The data set, read once by a worker that trains several batches."""
     return load(data, folder=folder)
