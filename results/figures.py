@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from palmette.files import write_whole
 from palmette.reports.comparison import name_of
-from palmette.reports.figures import LINES, PANELS, STYLE, Panel, as_file, draw, furnish, points
+from palmette.reports.figures import LINES, PANELS, STYLE, Panel, as_file, draw, points, style_axis
 from palmette.reports.paper.drawing import PRUNED, RETRAINED
 from palmette.reports.paper.drawing import draw as draw_paper
 from palmette.reports.paper.published import name_in_file, published
@@ -139,7 +139,7 @@ def _chart(cells: Sequence[Cell], *, caption: str) -> Figure:
                 x, y, bars = zip(*shown, strict=True)
                 math = label.replace("η_r", r"$\eta_r$")
                 names[math] = axis.errorbar(x, y, yerr=bars, label=math, elinewidth=0.8, **style)
-            furnish(axis, replace(panel, title=panel.title.replace("η_r", r"$\eta_r$")))
+            style_axis(axis, replace(panel, title=panel.title.replace("η_r", r"$\eta_r$")))
         if len(names) > 2 * len(cells[0][1]):
             for axis in axes:
                 axis.legend(loc="lower left", fontsize=8, handlelength=3)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.comparison import at_densities, named, read
+from palmette.reports.comparison import at_densities, read, with_names
 from palmette.reports.reading import whole_runs
 from palmette.reports.tables import Run
 from palmette.studies.folder import find_runs
@@ -52,7 +52,7 @@ class Study:
     @functools.cached_property
     def own(self) -> pd.DataFrame:
         """A row for each run and round, with the name of the method."""
-        return named(read([self.folder / self.archive]))
+        return with_names(read([self.folder / self.archive]))
 
     @functools.cached_property
     def frame(self) -> pd.DataFrame:

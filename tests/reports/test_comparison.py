@@ -1,4 +1,4 @@
-"""Methods compared: numbers that can be checked in the head, then what holds of any."""
+"""Comparison of methods: numbers that can be checked in the head, then properties."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 import palmette as pm
 from palmette.reports import comparison
-from palmette.reports.comparison import as_latex, as_markdown, chosen, compare, name_of
+from palmette.reports.comparison import as_latex, as_markdown, compare, name_of, resolve_baseline
 from palmette.studies.experiment import Experiment
 
 SAP, TICKET = {"method": "sap"}, {"method": "lottery-ticket"}
@@ -37,7 +37,7 @@ HALVING = [1.0, 0.5, 0.25]
 # Means, and differences in pairs
 
 
-def test_two_seeds_have_mean_and_deviation_round_by_round():
+def test_mean_and_deviation_of_two_seeds():
     found = compare(
         table(({**SAP, "seed": 0}, HALVING, [0.5, 0.25, 0]), ({**SAP, "seed": 1}, HALVING, [1, 0.75, 0]))
     )
@@ -91,18 +91,18 @@ def test_one_pair_has_a_difference_and_no_interval():
         {"rewind": "fine-tune"}, {"validation": 100}, {"stop": "accuracy-drops:0.01"}, {"precision": "bfloat16"},
     ],
 )  # fmt: skip
-def test_runs_that_were_trained_otherwise_are_no_pair(settings):
+def test_runs_trained_differently_are_not_paired(settings):
     found = compare(table((SAP, [1.0], [0.5]), ({**TICKET, **settings}, [1.0], [0.5])), baseline="lottery-ticket")
     assert found["pairs"].tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("settings", [{"rounds": 3}, {"stop": "density:0.1"}, {"ratio": 0.5}])
-def test_runs_that_differ_in_the_method_or_in_what_ends_them_are_a_pair(settings):
+def test_runs_that_differ_in_method_or_stop_are_paired(settings):
     found = compare(table((SAP, [1.0], [0.5]), ({**TICKET, **settings}, [1.0], [0.5])), baseline="lottery-ticket")
     assert sorted(found["pairs"].tolist()) == [0, 1]
 
 
-def test_of_two_partners_the_one_that_got_so_far_is_taken():
+def test_a_partner_that_reached_the_density_is_preferred():
     short = ({**TICKET, "rounds": 1}, [1.0, 0.5], [1.0, 0.75])
     long = ({**TICKET, "rounds": 2}, HALVING, [1.0, 0.75, 0.5])
     found = compare(table((SAP, HALVING, [1.0, 1.0, 1.0]), short, long), at=[0.25], baseline="lottery-ticket")
@@ -110,7 +110,7 @@ def test_of_two_partners_the_one_that_got_so_far_is_taken():
     assert sap["difference"].tolist() == [0.5]
 
 
-def test_what_varies_is_never_averaged_over():
+def test_settings_that_vary_are_not_averaged():
     settings = [{"scope": c, "clip": k} for c, k in itertools.product(("layer", "global"), (1.0, None))]
     found = compare(table(*((s, [1.0], [i / 4]) for i, s in enumerate(settings))))
     assert found["accuracy"].tolist() == [0, 0.25, 0.5, 0.75]
@@ -119,13 +119,13 @@ def test_what_varies_is_never_averaged_over():
     assert "| layer | none |" in as_markdown(found)
 
 
-def test_settings_of_a_method_stand_in_their_order():
+def test_settings_of_a_method_are_sorted():
     etas = [1.0, 0.001, 0.1]
     found = compare(table(*((SAP | {"eta": eta}, HALVING, [0.9, 0.8, 0.7]) for eta in etas)), at=[0.5])
     assert found["method"].tolist() == [f"SAP (p=0.5, q=1), eta={eta:g}" for eta in sorted(etas)]
 
 
-def test_a_name_says_every_setting_of_a_method_that_is_not_default():
+def test_a_name_has_every_setting_that_is_not_default():
     assert (
         name_of(Experiment(p=1, q=2, eta=0.1, gamma=1.5, beta=0.5))
         == "SAP (p=1, q=2), eta=0.1, gamma=1.5, beta=0.5"
@@ -135,12 +135,12 @@ def test_a_name_says_every_setting_of_a_method_that_is_not_default():
 
 def test_a_baseline_is_one_method():
     names, methods = ["SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "One Shot"], ["sap", "sap", "one-shot"]
-    assert chosen("sap (p=1, q=2)", names, methods) == "SAP (p=1, q=2)"
-    assert chosen("one-shot", names, methods) == "One Shot"
+    assert resolve_baseline("sap (p=1, q=2)", names, methods) == "SAP (p=1, q=2)"
+    assert resolve_baseline("one-shot", names, methods) == "One Shot"
     with pytest.raises(ValueError, match=r"one of 'SAP \(p=0.5, q=1\)', .* got 'sap', which is 2 of them"):
-        chosen("sap", names, methods)
+        resolve_baseline("sap", names, methods)
     with pytest.raises(ValueError, match="got 'lottery-ticket', which is none of them"):
-        chosen("lottery-ticket", names, methods)
+        resolve_baseline("lottery-ticket", names, methods)
 
 
 # What is written
@@ -153,14 +153,14 @@ def frame():
     return compare(table(*runs), at=HALVING, baseline="lottery-ticket")
 
 
-def test_markdown_is_in_percent_and_says_what_it_means(frame):
+def test_markdown_is_in_percent_with_notes(frame):
     lines = as_markdown(frame).splitlines()
     assert lines[0] == "| density % | method | n | accuracy % | difference | 95% interval | pairs |"
     assert lines[1] == "| ---: | --- | ---: | ---: | ---: | ---: | ---: |"
     assert "| 50 | SAP (p=0.5, q=1) | 2 | 50.00 ± 0.00 | −25.00 | −25.00 to −25.00 | 2 |" in lines
     assert "| 25 | SAP (p=0.5, q=1) | 2 | 37.50 ± 17.68 |  |  |  |" in lines
     assert "| 25 | Lottery Ticket | 0 |  |  |  |  |" in lines
-    assert lines[-1].startswith("data digits, model mlp, scope global. Accuracy is that on the test set")
+    assert lines[-1].startswith("data digits, model mlp, scope global. Test accuracy, mean ± standard deviation")
     assert lines[-1].endswith(
         "mean over pairs of runs that share seed and training; the interval is Student's. They are empty where it "
         "has no run to pair with, as at density 25 %."
@@ -172,7 +172,7 @@ def test_markdown_is_in_percent_and_says_what_it_means(frame):
     assert as_markdown(frame.assign(pairs=1)).endswith("share seed and training.\n")
 
 
-def test_rows_and_baselines_are_in_the_order_in_which_methods_and_scopes_are_always_named():
+def test_rows_and_baselines_are_in_canonical_order():
     runs = [
         ({"method": method, "scope": scope} | ({"eta": eta} if eta else {}), [1.0], [0.5])
         for method, eta in (("one-shot", 0), ("sap", 0.5), ("lottery-ticket", 0), ("sap", 0))
@@ -188,7 +188,7 @@ def test_rows_and_baselines_are_in_the_order_in_which_methods_and_scopes_are_alw
     assert as_markdown(alone).endswith(" They are empty where it has no run to pair with.\n")
 
 
-def test_latex_has_whole_rows_and_no_bare_sign():
+def test_latex_rows_are_complete_and_escaped():
     odd = {"data": "my_data & 50%#{~^\\$}.npz"}
     text = as_latex(
         compare(
@@ -206,7 +206,7 @@ def test_latex_has_whole_rows_and_no_bare_sign():
         assert text.count(rf"\begin{{{name}}}") == text.count(rf"\end{{{name}}}") == 1
 
 
-def test_a_bar_in_a_name_does_not_break_a_markdown_table():
+def test_markdown_escapes_a_bar_in_a_name():
     found = compare(table(({"data": "a|b.npz"}, [1.0], [0.5]), (SAP, [1.0], [0.5])))
     rows = as_markdown(found).splitlines()[:4]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {7}
@@ -215,7 +215,7 @@ def test_a_bar_in_a_name_does_not_break_a_markdown_table():
 # From folders
 
 
-def test_runs_of_several_folders_are_one_table_and_each_counts_once(tmp_path):
+def test_runs_of_several_folders_count_once(tmp_path):
     two = [Experiment(model="linear", epochs=1, rounds=1, clip=clip) for clip in (1.0, None)]
     for e, name in zip(two, "ab", strict=True):
         pm.run(e, tmp_path / name / e.id)
@@ -248,7 +248,7 @@ def test_own_runs_of_one_network_are_seeds_and_a_copy_is_refused(tmp_path):
         comparison.read([tmp_path / "a", tmp_path / "copy"])
 
 
-def test_runs_of_a_network_that_came_trained_are_seeds_before_their_first_training_has_ended(tmp_path):
+def test_early_runs_of_a_pretrained_network_are_seeds(tmp_path):
     model = torch.nn.Linear(8, 4)
     for name in "ab":
         own_run(tmp_path / name, model=deepcopy(model), test=lambda model: 0.5, trained=True)
@@ -260,7 +260,7 @@ def test_runs_of_a_network_that_came_trained_are_seeds_before_their_first_traini
         comparison.read([tmp_path])
 
 
-def test_own_networks_are_told_apart_although_their_methods_differ_and_their_folders_are_called_alike(tmp_path):
+def test_different_networks_in_folders_of_one_name_have_different_names(tmp_path):
     own_run(tmp_path / "x:1" / "run", 8, test=lambda model: 0.5)
     own_run(tmp_path / "y" / "run", 9, test=lambda model: 0.5, budget=pm.FixedRatio(0.2))
     found = comparison.read([tmp_path])
@@ -268,7 +268,7 @@ def test_own_networks_are_told_apart_although_their_methods_differ_and_their_fol
     assert compare(found, baseline="lottery-ticket")["pairs"].tolist() == [0] * 4
 
 
-def test_a_run_in_the_folder_of_another_is_a_run_of_its_own(tmp_path):
+def test_a_run_inside_the_folder_of_another_is_separate(tmp_path):
     own_run(tmp_path, test=lambda model: 0.5)
     own_run(tmp_path / "again", test=lambda model: 0.5)
     plain = Experiment(model="linear", epochs=0, rounds=1)
@@ -279,19 +279,19 @@ def test_a_run_in_the_folder_of_another_is_a_run_of_its_own(tmp_path):
     ]
 
 
-def test_runs_without_a_test_accuracy_are_refused_with_the_way_to_it(tmp_path):
+def test_runs_without_a_test_accuracy_are_refused(tmp_path):
     own_run(tmp_path)
     with pytest.raises(FileNotFoundError, match="no test accuracy; prune_and_retrain takes a function `test`"):
         comparison.read([tmp_path])
 
 
-def test_a_test_in_percent_is_not_taken_for_one_that_was_not_given(tmp_path):
+def test_a_test_accuracy_in_percent_is_refused(tmp_path):
     own_run(tmp_path, test=lambda model: 91.5)
     with pytest.raises(FileNotFoundError, match=r"`test` of .* must give a fraction in \[0, 1\], got 91.5"):
         comparison.read([tmp_path])
 
 
-def test_in_python_it_is_a_warning_that_a_run_is_left_out(tmp_path):
+def test_a_run_that_is_left_out_gives_a_warning(tmp_path):
     for name in "ab":
         pm.run(Experiment(model="linear", epochs=0, rounds=0, seed=ord(name)), tmp_path / name)
     (tmp_path / "a" / "records.jsonl").write_text("{\n")

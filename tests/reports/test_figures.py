@@ -1,4 +1,4 @@
-"""The figure: what is drawn, and that it can be told apart without colours."""
+"""The figure of `palmette run`: curves, and styles that differ without colour."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_line_is_the_mean_of_the_runs_that_reached_the_round():
     assert len(axis.get_lines()) == 1
 
 
-def test_an_index_that_does_not_exist_leaves_a_gap():
+def test_a_missing_index_leaves_a_gap():
     runs = [(Experiment(), records([0.9, 0.8], index=None))]
     assert draw(runs).axes[1].get_lines() == []
 
@@ -44,12 +44,12 @@ def test_each_method_has_its_own_colour_line_and_marker():
     assert names == ["SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "Lottery Ticket", "One Shot"]
 
 
-def test_pruning_goes_to_the_right():
+def test_pruning_proceeds_to_the_right():
     figure = draw([(Experiment(), records([0.9, 0.8, 0.7]))])
     assert [axis.xaxis_inverted() for axis in figure.axes] == [panel.falling for panel in PANELS]
 
 
-def test_it_is_a_picture_and_the_same_each_time():
+def test_png_is_deterministic():
     runs = [(e, records([0.9, 0.8, 0.7])) for e in METHODS]
     first, second = (as_file(draw(runs, caption="small"), "png") for _ in range(2))
     assert first == second
@@ -57,21 +57,21 @@ def test_it_is_a_picture_and_the_same_each_time():
     assert min(height, width) > 500
 
 
-def test_a_single_round_is_drawn_and_named_as_a_whole_one():
+def test_a_single_round_has_an_integer_tick():
     figure = draw([(Experiment(), records([0.9]))])
     assert as_file(figure, "png").startswith(b"\x89PNG")
     left, right = figure.axes[0].get_xlim()
     assert [tick for tick in figure.axes[0].get_xticks() if left <= tick <= right] == [0]
 
 
-def test_a_network_without_weights_has_no_place_on_a_logarithmic_axis():
+def test_networks_without_weights_are_left_out_on_a_logarithmic_axis():
     found = records([0.9, 0.8, 0.1])
     found[2]["retrained"]["density"] = 0.0
     panels = draw([(Experiment(), found)]).axes
     assert [len(axis.get_lines()[0].get_xdata()) for axis in panels] == [3, 3, 2, 2]
 
 
-def test_without_matplotlib_the_line_that_installs_it_is_given(monkeypatch):
+def test_missing_matplotlib_error_has_the_install_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'palmette\[report\]'"):
         draw([])

@@ -20,26 +20,26 @@ from palmette.reports.statistics import (
 # Accuracy at equal density
 
 
-def test_half_way_in_the_logarithm_is_the_geometric_mean_of_the_densities():
+def test_interpolation_is_linear_in_the_logarithm_of_the_density():
     assert accuracy_at(0.5, [1.0, 0.25], [1.0, 0.5]) == 0.75
     assert accuracy_at(0.1, [1.0, 0.1, 0.01], [1.0, 0.75, 0.5]) == 0.75
 
 
-def test_nothing_is_interpolated_across_a_cut_that_leaves_less_than_a_quarter():
+def test_no_interpolation_across_a_cut_that_leaves_less_than_a_quarter():
     assert accuracy_at(0.5, [1.0, 0.251], [1.0, 0.5]) == pytest.approx(0.75, abs=0.01)
     assert math.isnan(accuracy_at(0.5, [1.0, 0.249], [1.0, 0.5]))
     assert accuracy_at(0.1, [1.0, 0.1004, 0.01], [1.0, 0.75, 0.5]) == pytest.approx(0.75, abs=0.001)
     assert accuracy_at(0.99, [1.0, 0.1], [1.0, 0.5]) == pytest.approx(1, abs=0.01)
 
 
-def test_at_the_density_of_a_round_it_is_the_accuracy_of_that_round():
+def test_accuracy_at_the_density_of_a_round_is_exact():
     randomly = random.Random(0)
     densities = [0.8**t for t in range(31)]
     accuracies = [randomly.random() for _ in densities]
     assert [accuracy_at(d, densities, accuracies) for d in densities] == accuracies
 
 
-def test_between_two_rounds_it_lies_between_their_accuracies_and_never_outside_of_the_run():
+def test_accuracy_lies_between_those_of_the_neighbouring_rounds():
     randomly = random.Random(1)
     for _ in range(200):
         densities = sorted((randomly.uniform(0.25, 0.9) for _ in range(5)), reverse=True)
@@ -54,11 +54,11 @@ def test_between_two_rounds_it_lies_between_their_accuracies_and_never_outside_o
             assert ends[0] - 1e-12 <= found <= ends[1] + 1e-12
 
 
-def test_a_density_that_comes_twice_counts_as_it_was_last():
+def test_the_last_of_equal_densities_counts():
     assert accuracy_at(0.5, [1.0, 0.5, 0.5], [0.9, 0.8, 0.7]) == 0.7
 
 
-def test_a_network_without_weights_is_left_out_and_one_round_is_a_point():
+def test_networks_without_weights_are_skipped():
     assert accuracy_at(0.5, [1.0, 0.25, 0.0], [1.0, 0.5, 0.1]) == 0.75
     assert math.isnan(accuracy_at(0.01, [1.0, 0.25, 0.0], [1.0, 0.5, 0.1]))
     assert accuracy_at(1.0, [1.0], [0.9]) == 0.9
@@ -80,18 +80,18 @@ def test_few_values_have_students_interval():
     assert interval([1.0, 5.0, 3.0]) == pytest.approx((3 - half, 3 + half), rel=1e-5)
 
 
-def test_the_interval_of_four_seeds_holds_the_mean_in_95_of_100_cases():
+def test_students_interval_covers_the_mean_in_95_percent_of_cases():
     randomly = random.Random(0)
     ends = (interval([randomly.gauss(0, 1) for _ in range(4)]) for _ in range(2_000))
     assert sum(low <= 0 <= high for low, high in ends) / 2_000 == pytest.approx(0.95, abs=0.015)
 
 
-def test_equal_values_have_an_interval_without_length_and_one_has_none():
+def test_intervals_of_equal_values_and_of_one_value():
     assert interval([0.5] * 4) == (0.5, 0.5)
     assert all(math.isnan(end) for end in (*interval([0.5]), *interval([])))
 
 
-def test_it_is_the_same_each_time_holds_the_mean_and_moves_with_the_values():
+def test_intervals_are_deterministic_and_contain_the_mean():
     randomly = random.Random(2)
     for n in (2, 4, 16):
         values = [randomly.gauss(0, 1) for _ in range(n)]
@@ -102,7 +102,7 @@ def test_it_is_the_same_each_time_holds_the_mean_and_moves_with_the_values():
         assert moved == pytest.approx((low + 10, high + 10), abs=1e-12)
 
 
-def test_of_many_values_it_is_near_to_that_of_the_normal_distribution():
+def test_the_bootstrap_approaches_the_normal_interval():
     low, high = interval([-1.0, 1.0] * 200)
     assert (low, high) == pytest.approx((-0.098, 0.098), abs=0.01)  # 1.96 / sqrt(400)
 
@@ -119,7 +119,7 @@ def test_few_pairs_have_students_interval_and_many_the_bootstrap():
     assert (many.low, many.high, many.sign) == (1.0, 1.0, 1)
 
 
-def test_pairs_share_a_key_and_no_pair_has_no_mean():
+def test_differences_pair_equal_keys():
     found = Difference.between({0: 0.5, 1: 1.0, 2: 9.0}, {0: 0.25, 1: 0.75, 3: 9.0})
     assert (found.mean, found.low, found.high, found.pairs, found.sign) == (0.25, 0.25, 0.25, 2, 1)
     nothing = Difference.between({0: 0.5}, {1: 0.5})
@@ -127,12 +127,12 @@ def test_pairs_share_a_key_and_no_pair_has_no_mean():
     assert (nothing.pairs, nothing.sign) == (0, 0)
 
 
-def test_p_values_are_adjusted_for_their_number():
+def test_holm_adjusts_p_values_for_their_number():
     assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
 
 
-def test_a_difference_that_holds_alone_may_not_hold_among_many():
+def test_a_difference_must_hold_among_all_that_are_tested():
     near = [0.1, 0.2, 0.3, 0.4]  # p = 0.03
     noise = {str(i): [1.0, -1.0, 0.5, -0.5] for i in range(9)}
     assert beyond_noise({"near": near}) == {"near": 1}
@@ -143,13 +143,13 @@ def test_a_difference_that_holds_alone_may_not_hold_among_many():
 # Spread, and within a point
 
 
-def test_missing_values_are_skipped_and_one_value_has_no_deviation():
+def test_spread_skips_missing_values():
     assert Spread.of([0.5, None, 1.0, math.nan]) == Spread(0.75, pytest.approx(0.125**0.5), 2)
     assert math.isnan(Spread.of([0.5]).sd)
     assert Spread.of([]).n == 0
 
 
-def test_the_first_loss_of_more_than_a_point_ends_what_is_within():
+def test_the_first_loss_of_more_than_a_point_counts():
     assert last_within([0.9, 0.89, 0.95, 0.8899, 0.9]) == 2
     assert last_within([0.9, 0.5]) == 0
     assert last_within([0.9, 0.9]) == 1

@@ -1,4 +1,4 @@
-"""Methods compared: mean and spread round by round or at equal density, and differences in pairs."""
+"""Comparison of methods round by round or at equal density: mean, spread, and paired differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from palmette.reports.statistics import (
     Spread,
     accuracy_at,
 )
-from palmette.reports.tables import in_usual_order, label
+from palmette.reports.tables import canonical_order, label
 from palmette.reports.words import mean_and_sd, setting, signed
 from palmette.studies.experiment import Experiment, OwnExperiment
 from palmette.studies.folder import RunDir
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 _SETTINGS = tuple(f.name for f in fields(Experiment) if f.name not in ("method", "seed", *OF_METHOD))
 _ALWAYS = ("data", "model", "scope")
-# `rounds` and `stop` end a run and change nothing before its end; `held_out` is what they say about images.
+# `rounds` and `stop` end a run and change nothing before; `held_out` stands for the images that `stop` needs.
 _SHARED_BY_PAIRS = ("seed", *(n for n in _SETTINGS if n not in ("rounds", "stop", "validation")), "held_out")
 
 
 def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = warnings.warn) -> pd.DataFrame:
-    """The runs in all of `folders`, at any depth, as one table like that of `read_runs`.
+    """Table of all runs in `folders`, at any depth, with the columns of `read_runs`.
 
-    `say` is told of those that are left out, see `whole_runs`; it warns by default.
+    `say` receives a sentence for each run that is left out, see `whole_runs`; by default it is a warning.
     """
     runs, left_out = whole_runs(folders)
     for sentence in left_out:
@@ -50,7 +50,7 @@ def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = warnings
 
 
 def name_of(experiment: AnyExperiment) -> str:
-    """The method with all of its settings that are not default, so that two names are two methods.
+    """Name of the method with every setting that is not default, so that different methods have different names.
 
     >>> name_of(Experiment(p=1, q=2, eta=0.1)), name_of(Experiment(method="one-shot"))
     ('SAP (p=1, q=2), eta=0.1', 'One Shot')
@@ -63,7 +63,7 @@ def name_of(experiment: AnyExperiment) -> str:
 
 
 def names_among(experiments: Sequence[Experiment]) -> list[str]:
-    """What each is but for its seed: its method, and the settings that are not the same for all.
+    """Name of each experiment without its seed: the method, and the settings in which they differ.
 
     >>> names_among([Experiment(), Experiment(method="one-shot", scope="layer", seed=1)])
     ['SAP (p=0.5, q=1), global', 'One Shot, layer']
@@ -77,11 +77,8 @@ def names_among(experiments: Sequence[Experiment]) -> list[str]:
     return words
 
 
-def named(table: pd.DataFrame) -> pd.DataFrame:
-    """`table` of `read_runs` with two columns more: `name`, see `name_of`, and `held_out`.
-
-    The latter is how many images are held out, where a stop rule says so as well.
-    """
+def with_names(table: pd.DataFrame) -> pd.DataFrame:
+    """`table` of `read_runs` with the columns `name` (see `name_of`) and `held_out` (validation images)."""
     made: dict[str, AnyExperiment] = {}
     for row in table.drop_duplicates("id").to_dict("records"):
         kind: type[Any] = OwnExperiment if isinstance(row.get("run"), str) else Experiment
@@ -100,7 +97,7 @@ def named(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def at_densities(table: pd.DataFrame, densities: Sequence[float]) -> pd.DataFrame:
-    """A row for each run and each of `densities`, with the `test_accuracy` there: NaN where it was not reached."""
+    """A row for each run and each of `densities`, with the `test_accuracy` there; NaN if not reached."""
     import pandas as pd
 
     rows = []
@@ -113,28 +110,28 @@ def at_densities(table: pd.DataFrame, densities: Sequence[float]) -> pd.DataFram
 
 
 def differences(points: pd.DataFrame, baseline: str) -> pd.Series:
-    """`test_accuracy` of each row less that of its partner, in the order of `points`; NaN where there is none.
+    """`test_accuracy` of each row minus that of its partner, in the order of `points`; NaN without a partner.
 
-    The partner is the run of the method `baseline`, at the same round or density, that shares the seed (so initial
-    weights and order of images), data, model, scope, rewind and recipe. Where several do, which differ in what
-    ends them, one that got so far is taken. A run of `baseline` itself has no partner.
+    The partner is the run of the method `baseline`, at the same round or density, with the same seed (so initial
+    weights and order of images), data, model, scope, rewind and recipe. If several runs qualify, which differ in
+    their stop rule, the first with a value is the partner. A run of `baseline` itself has none.
 
     Args:
-        points: of `named` and, if wanted, `at_densities`.
-        baseline: a value of `name`.
+        points: from `with_names`, optionally through `at_densities`.
+        baseline: a value of the column `name`.
     """
     keys = [*_SHARED_BY_PAIRS, "round" if "round" in points else "density"]
     partners = points[(points["name"] == baseline) & points["test_accuracy"].notna()]
     partners = partners.drop_duplicates(keys)[[*keys, "test_accuracy"]]
-    beside = points[keys].merge(partners, on=keys, how="left", validate="many_to_one")
-    found = points["test_accuracy"] - beside["test_accuracy"].set_axis(points.index)
+    paired = points[keys].merge(partners, on=keys, how="left", validate="many_to_one")
+    found = points["test_accuracy"] - paired["test_accuracy"].set_axis(points.index)
     return found.where(points["name"] != baseline)
 
 
-def chosen(baseline: str, names: Iterable[str], methods: Iterable[str]) -> str:
-    """The one of `names` that `baseline` means: the name itself, or the method where only one name has it.
+def resolve_baseline(baseline: str, names: Iterable[str], methods: Iterable[str]) -> str:
+    """The one of `names` that `baseline` refers to: a name, or a method that only one name has.
 
-    >>> chosen("lottery-ticket", ["One Shot", "Lottery Ticket"], ["one-shot", "lottery-ticket"])
+    >>> resolve_baseline("lottery-ticket", ["One Shot", "Lottery Ticket"], ["one-shot", "lottery-ticket"])
     'Lottery Ticket'
     """
     pairs = dict(zip(names, methods, strict=True))
@@ -154,14 +151,14 @@ def compare(
 ) -> pd.DataFrame:
     """Mean and standard deviation of each method, round by round or at equal density, as fractions.
 
-    A row for each method (`name_of`), for each value of the settings that vary among the runs, and for each round
-    or density. Runs that differ only in the seed are its `n`; `sd` is over them (with n - 1), and NaN of a single
-    one. Where no run of a method has reached a density, `n` is 0 and `accuracy` NaN.
+    A row for each method (`name_of`), each combination of the settings that vary, and each round or density.
+    `n` runs differ only in their seed; `sd` is over them (with n - 1), NaN for one. If no run of a method has
+    reached a density, `n` is 0 and `accuracy` NaN.
 
     Args:
-        table: of `read` or `read_runs`.
+        table: from `read` or `read_runs`.
         at: densities above 0; every round by default.
-        baseline: what `chosen` understands. Then there are also `pairs`, how many runs have a partner (see
+        baseline: a name or method (`resolve_baseline`). It adds `pairs`, the number of runs with a partner (see
             `differences`); `difference`, the mean over pairs; `low` and `high`, its `interval`.
 
     >>> from dataclasses import asdict
@@ -179,20 +176,20 @@ def compare(
     """
     import pandas as pd
 
-    known = named(table).assign(test_accuracy=table["test_accuracy"].astype(float))
+    known = with_names(table).assign(test_accuracy=table["test_accuracy"].astype(float))
     point = "round" if at is None else "density"
     conditions = [n for n in _SETTINGS if n in _ALWAYS or known[n].nunique(dropna=False) > 1]
-    known = known.sort_values([*conditions, "method", *OF_METHOD], key=in_usual_order, kind="stable")
+    known = known.sort_values([*conditions, "method", *OF_METHOD], key=canonical_order, kind="stable")
     points = known if at is None else at_densities(known, list(dict.fromkeys(at)))
     if baseline is not None:
-        names = known.sort_values(["method", *OF_METHOD], key=in_usual_order).drop_duplicates("name")
-        baseline = chosen(baseline, names["name"], names["method"])
+        names = known.sort_values(["method", *OF_METHOD], key=canonical_order).drop_duplicates("name")
+        baseline = resolve_baseline(baseline, names["name"], names["method"])
         points = points.assign(difference=differences(points, baseline))
-    # What is to be compared stands together, and pruning goes on downwards: rounds rise, densities fall.
+    # Keep rows to compare together; further down means further pruned, so rounds rise and densities fall.
     points = points.assign(condition=points.groupby(conditions, sort=False, dropna=False).ngroup())
     keys = ["condition", point, "method", *OF_METHOD]
     rising = [key != "density" for key in keys]
-    points = points.sort_values(keys, ascending=rising, key=in_usual_order, kind="stable")
+    points = points.sort_values(keys, ascending=rising, key=canonical_order, kind="stable")
     rows = []
     for key, group in points.groupby([*conditions, point, "name"], sort=False, dropna=False):
         *values, where, name = key
@@ -210,7 +207,7 @@ def compare(
 
 
 def as_markdown(frame: pd.DataFrame) -> str:
-    """The frame of `compare` for eyes, in percent, with what it means below it."""
+    """The frame of `compare` as a Markdown table in percent, with notes below."""
     return markdown(*_cells(frame), left=_WORDS, notes=_notes(frame))
 
 
@@ -219,11 +216,11 @@ def as_latex(frame: pd.DataFrame) -> str:
     return latex(*_cells(frame), left=_WORDS, caption=_notes(frame))
 
 
-_WORDS = ("method", *_SETTINGS)  # columns that stand to the left
+_WORDS = ("method", *_SETTINGS)  # left-aligned columns
 
 
 def _cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
-    """Titles and texts; a setting that all share is said in the notes."""
+    """Titles and cells; settings that all rows share are left to the notes."""
     varied = _varied(frame)
     at_round = "round" in frame
     titles = [*varied, *(["round"] if at_round else []), "density %", "method", "n", "accuracy %"]
@@ -248,11 +245,11 @@ def _varied(frame: pd.DataFrame) -> list[str]:
 def _notes(frame: pd.DataFrame) -> str:
     shared = [f"{n} {setting(frame[n].iloc[0])}" for n in _ALWAYS if n not in _varied(frame)]
     notes = [f"{', '.join(shared)}."] if shared else []
-    notes.append("Accuracy is that on the test set, mean ± standard deviation over n runs of different seeds.")
+    notes.append("Test accuracy, mean ± standard deviation over n runs with different seeds.")
     if "round" not in frame:
         notes.append(
-            f"It is interpolated linearly in the logarithm of the density; empty where not reached, and in the "
-            f"midst of a cut that leaves less than 1/{WIDE} of the weights."
+            f"It is interpolated linearly in the logarithm of the density; empty if not reached, and within a cut "
+            f"that leaves less than 1/{WIDE} of the weights."
         )
     if "baseline" in frame:
         notes.append(
@@ -268,7 +265,7 @@ def _notes(frame: pd.DataFrame) -> str:
 
 
 def _kinds(pairs: pd.Series) -> list[str]:
-    """What the intervals of so many pairs are, in words."""
+    """Kinds of intervals for these numbers of pairs, in words."""
     few, many = pairs.between(2, ENOUGH - 1).any(), (pairs >= ENOUGH).any()
     bootstrap = f"a percentile bootstrap ({RESAMPLES:,} resamples, seed {SEED})"
     return ["Student's" + f" of fewer than {ENOUGH} pairs" * bool(many)] * bool(few) + [bootstrap] * bool(many)

@@ -1,4 +1,4 @@
-"""Curves over rounds or density: a line for each method, its mean over seeds, and a band of one deviation."""
+"""Curves over rounds or density: the mean of each method over seeds, with a band of one standard deviation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
-# Okabe and Ito's colours, told apart by everybody; line and marker tell them apart in black and white.
+# Okabe and Ito's colours, safe for colour-blind readers; line and marker differ too, for black and white.
 LINES: tuple[dict[str, Any], ...] = (
     {"color": "#0072B2", "linestyle": "-", "marker": "o"},
     {"color": "#D55E00", "linestyle": (0, (6, 2)), "marker": "s"},
@@ -47,9 +47,9 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Panel:
-    """One picture: what of a record goes right, what goes up, and what is written beside it.
+    """One panel: what of a record is plotted on x and y, its title and its scales.
 
-    `falling` turns the horizontal axis round, so that pruning always goes to the right.
+    `falling` inverts the x axis, so that pruning always proceeds to the right.
     """
 
     title: str
@@ -62,22 +62,22 @@ class Panel:
 
 
 def round_of(record: Record) -> float:
-    """Its number."""
+    """Number of the round."""
     return float(record["round"])
 
 
 def accuracy_of(record: Record) -> float:
-    """On the test set, in percent."""
+    """Test accuracy in percent."""
     return 100 * float(record["test"]["accuracy"])
 
 
 def density_of(record: Record) -> float:
-    """Of the retrained network, in percent."""
+    """Density of the retrained network in percent."""
     return 100 * float(record["retrained"]["density"])
 
 
 def index_of(record: Record) -> float | None:
-    """The PQ Index of the retrained network."""
+    """PQ Index of the retrained network."""
     index = record["retrained"]["pq_index"]
     return None if index is None else float(index)
 
@@ -91,7 +91,7 @@ PANELS = (
 
 
 def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
-    """One figure with all `PANELS`, two in a row, a common legend above them and a caption below."""
+    """Figure with all `PANELS`, two per row, a legend above and a caption below."""
     check_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
@@ -104,7 +104,7 @@ def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
         for axis, panel in zip(axes, PANELS, strict=True):
             for (name, many), line in zip(groups.items(), LINES * len(groups), strict=False):
                 _curve(axis, panel, many, line | {"label": name})
-            furnish(axis, panel)
+            style_axis(axis, panel)
         handles, names = axes[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside upper center", ncols=min(4, len(names)), handlelength=3.2)
         figure.supxlabel(caption, fontsize=10, color="#444444")
@@ -112,7 +112,7 @@ def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
 
 
 def check_matplotlib() -> None:
-    """Raise, with what to do, unless figures can be drawn."""
+    """Raise ImportError with the install command if matplotlib is missing."""
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:
@@ -120,7 +120,7 @@ def check_matplotlib() -> None:
 
 
 def as_file(figure: Figure, kind: Literal["png", "svg", "pdf"]) -> bytes:
-    """The figure as a file, the same bytes for the same figure."""
+    """The figure as file content; equal figures give equal bytes."""
     import matplotlib
 
     file = io.BytesIO()
@@ -129,56 +129,56 @@ def as_file(figure: Figure, kind: Literal["png", "svg", "pdf"]) -> bytes:
         "svg": {"Date": None, "Creator": None},
         "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
     }
-    # Type 42: letters in a PDF stay letters, which can be searched and edited.
+    # Type 42 embeds fonts, so that text in a PDF can be searched and edited.
     with matplotlib.rc_context({"svg.hashsalt": "palmette", "pdf.fonttype": 42}):
         figure.savefig(file, format=kind, metadata=silent[kind])
     return file.getvalue()
 
 
 def points(panel: Panel, many: Sequence[Sequence[Record]]) -> list[tuple[float, float, float]]:
-    """Place, mean and standard deviation, round by round, over the runs that reached the round."""
+    """x, mean and standard deviation, round by round, over the runs that reached the round."""
     found = []
     for at in by_round(many):
         x, y = Spread.of(map(panel.x, at)).mean, Spread.of(map(panel.y, at))
-        # A logarithmic axis has no place for 0, such as the density of a network without weights.
+        # A logarithmic axis cannot show 0, such as the density of a network without weights.
         if y.n and (x > 0 or not panel.log_x) and (y.mean > 0 or not panel.log_y):
             found.append((x, y.mean, y.sd if y.n > 1 else 0.0))
     return found
 
 
 def _curve(axis: Axes, panel: Panel, many: Sequence[Sequence[Record]], line: dict[str, Any]) -> None:
-    """Mean, and a band of one deviation on either side of it."""
+    """Plot the mean with a band of one standard deviation."""
     found = points(panel, many)
     if not found:
         return
     x, mean = [x for x, _, _ in found], [m for _, m, _ in found]
     every = max(1, len(x) // 8)
     axis.plot(x, mean, markevery=every, markeredgecolor="white", markeredgewidth=0.8, **line)
-    # A logarithmic axis has no place for a band that reaches 0.
+    # A logarithmic axis cannot show a band that reaches 0.
     low = [max(m - d, m / 10) if panel.log_y else m - d for _, m, d in found]
     high = [m + d for _, m, d in found]
     axis.fill_between(x, low, high, color=line["color"], alpha=0.18, linewidth=0)
 
 
-def furnish(axis: Axes, panel: Panel) -> None:
-    """Title, labels and scales."""
+def style_axis(axis: Axes, panel: Panel) -> None:
+    """Set title, labels and scales."""
     axis.set(title=panel.title, xlabel=panel.x_label)
     axis.margins(x=0.02)
     for log, which in ((panel.log_x, "x"), (panel.log_y, "y")):
         if log:
             getattr(axis, f"set_{which}scale")("log")
             _label(getattr(axis, f"{which}axis"))
-    if panel.falling and not axis.xaxis_inverted():  # one that is shared may be already
+    if panel.falling and not axis.xaxis_inverted():  # a shared axis may be inverted already
         axis.invert_xaxis()
     if not panel.log_x:
-        axis.locator_params(axis="x", integer=True, min_n_ticks=1)  # rounds are whole, also where there is one
+        axis.locator_params(axis="x", integer=True, min_n_ticks=1)  # rounds are whole numbers, even a single one
 
 
 def _label(axis: Axis) -> None:
-    """Plain numbers on a logarithmic axis: powers of ten, more where it spans little, even steps where less."""
+    """Plain tick labels on a logarithmic axis: powers of ten, with 2 and 5 or even steps on a short range."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
-    low, high = sorted(axis.get_view_interval())  # one that falls has its larger end first
+    low, high = sorted(axis.get_view_interval())  # an inverted axis has its larger end first
     powers = LogLocator(subs=(1.0, 2.0, 5.0) if high < 100 * low else (1.0,))
     axis.set_major_locator(MaxNLocator(5) if high < 5 * low else powers)
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

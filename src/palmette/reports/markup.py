@@ -1,4 +1,4 @@
-"""Tables of texts as Markdown and as LaTeX."""
+"""Tables as Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _LATEX = str.maketrans(_SIGNS | {sign: f"\\{sign}" for sign in "&%$#_{}"})
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: Container[str], notes: str) -> str:
-    """A table of texts as Markdown, with notes below; the columns `left` are words, the others numbers."""
+    """Markdown table with notes below; the columns in `left` are left-aligned, the others right-aligned."""
     lines = [titles, ["---" if title in left else "---:" for title in titles], *rows]
     body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
     return f"{body}\n\n{notes}\n"
 
 
 def latex(titles: Sequence[str], rows: Iterable[Sequence[str]], *, left: Container[str], caption: str) -> str:
-    r"""The same as a LaTeX table; it needs ``\usepackage{booktabs}``."""
+    r"""LaTeX table; it needs ``\usepackage{booktabs}``."""
     columns = "".join("l" if title in left else "r" for title in titles)
     head, *body = (" & ".join(map(_latex, line)) + r" \\" for line in [titles, *rows])
     return "\n".join(

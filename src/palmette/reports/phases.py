@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+from palmette.reports.statistics import Spread
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Record
@@ -14,24 +15,24 @@ PHASES: tuple[Phase, ...] = get_args(Phase)
 Each = TypeVar("Each")
 
 COLLAPSE = 0.05
-"""How far below the dense network's an accuracy must be, from some round to the end, to be a collapse."""
+"""Loss of accuracy, compared with the dense network, that is a collapse if it lasts to the end."""
 FOLLOWING = 2
-"""How many rounds must follow the lowest index before it counts as a turn."""
+"""Rounds that must follow the lowest index before it counts as a turn."""
 
 RULE = (
     f"Collapsed: from this round to the end, every accuracy is more than {100 * COLLAPSE:g} points below that of "
     "round 0. Rising: the rounds before a collapse that come after the one with the lowest PQ Index (p = 0.5, "
-    f"q = 1), if there are at least {FOLLOWING}; each is above it, if only by noise. Falling: all rounds before "
-    "those. Judged run by run on validation images where there are any, else on the test set; the rule describes "
-    "a curve that is known to its end, and is no way to choose a round."
+    f"q = 1), if there are at least {FOLLOWING}; each is above it, if only by noise. Falling: all earlier "
+    "rounds. Judged run by run on validation images if there are any, else on the test set; the rule describes a "
+    "finished curve and cannot be used to choose a round."
 )
 
 
 def phases(accuracy: Sequence[float], index: Sequence[float | None]) -> list[Phase]:
-    """The phase of each round, from accuracies (0 to 1) and PQ Indices of rounds 0, 1, 2, …
+    """Phase of each round, from accuracies (0 to 1) and PQ Indices of rounds 0, 1, 2, …
 
-    An accuracy that recovers is no collapse, and an index that falls below its lowest again had not turned up. An
-    index that does not exist (None) is passed over. Of several rounds with the lowest index the last one counts.
+    An accuracy that recovers is no collapse; an index that falls below its earlier minimum has not turned up. A
+    missing index (None) is skipped. If several rounds have the lowest index, the last one counts.
 
     >>> phases([0.9, 0.9, 0.9, 0.88, 0.3], [0.3, 0.1, 0.2, 0.3, 0.2])
     ['falling', 'falling', 'rising', 'rising', 'collapsed']
@@ -51,18 +52,18 @@ def phases(accuracy: Sequence[float], index: Sequence[float | None]) -> list[Pha
 
 
 def phases_of(records: Sequence[Record]) -> list[Phase]:
-    """The phase of each round of a run."""
+    """Phase of each round of a run."""
     return phases(judged(records), [record["retrained"]["pq_index"] for record in records])
 
 
 def phases_of_mean(many: Sequence[Sequence[Record]]) -> list[Phase]:
-    """The phases of the mean curve of several runs, over those that reached a round."""
-    accuracy = [statistics.fmean(at) for at in by_round(list(map(judged, many)))]
+    """Phases of the mean curve of several runs, over the runs that reached each round."""
+    accuracy = [Spread.of(at).mean for at in by_round(list(map(judged, many)))]
     return phases(accuracy, [mean([record["retrained"]["pq_index"] for record in at]) for at in by_round(many)])
 
 
 def turns(found: Sequence[Phase]) -> dict[str, int | None]:
-    """The round with the lowest index, if others rise from it, and the first of the collapse; None for none.
+    """Round of the lowest index if it turns up there, and first round of the collapse; None if there is none.
 
     >>> turns(["falling", "falling", "rising", "rising", "collapsed"])
     {'turned_up': 1, 'collapsed': 4}
@@ -74,23 +75,23 @@ def turns(found: Sequence[Phase]) -> dict[str, int | None]:
 
 
 def by_round(many: Sequence[Sequence[Each]]) -> list[list[Each]]:
-    """What there is of each round, such as records, of the runs that reached it."""
+    """Items of each round, such as records, from the runs that reached it."""
     last = max(map(len, many), default=0)
     return [[records[t] for records in many if len(records) > t] for t in range(last)]
 
 
 def judged(records: Sequence[Record]) -> list[float]:
-    """The accuracies that a run is judged by."""
+    """Accuracies that judge a run: validation if all rounds have it, else test."""
     part = "validation" if has_validation(records) else "test"
     return [record[part]["accuracy"] for record in records]
 
 
 def has_validation(records: Sequence[Record]) -> bool:
-    """Whether a run has validation accuracies; minus a loss, or percent, is none."""
+    """Whether every round has a validation accuracy (a negative loss or a percentage is none)."""
     return all(record["validation"] and record["validation"]["accuracy"] is not None for record in records)
 
 
 def mean(values: Sequence[Any]) -> float | None:
-    """The mean of those that exist; None where none does."""
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known else None
+    """Mean of the values that are not None; None without one."""
+    found = Spread.of(values)
+    return found.mean if found.n else None

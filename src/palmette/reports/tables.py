@@ -1,4 +1,4 @@
-"""What came out, method by method: mean and standard deviation over the runs that differ in their seed."""
+"""Summary table of runs: a row for each method, mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NOTES = (
 
 
 def label(experiment: AnyExperiment) -> str:
-    """The method, as people name it.
+    """Display name of the method.
 
     >>> from palmette import Experiment
     >>> label(Experiment(p=1, q=2)), label(Experiment(method="one-shot"))
@@ -43,14 +43,14 @@ def label(experiment: AnyExperiment) -> str:
     return experiment.label
 
 
-def in_usual_order(column: pd.Series) -> pd.Series:
-    """What sorts a column of settings: methods and scopes as they are always named, all else as it is."""
+def canonical_order(column: pd.Series) -> pd.Series:
+    """Sort key for a column of settings: methods and scopes in their canonical order, all else by value."""
     order = {"method": rank_of, "scope": SCOPES.index}.get(str(column.name))
     return column if order is None else column.map(order)
 
 
 def by_method(runs: Iterable[Run], names: Iterable[str] | None = None) -> dict[str, list[Sequence[Record]]]:
-    """The records of the runs of each method, or each name, in the order in which they first come."""
+    """Records of the runs of each method, or each name, in order of first appearance."""
     runs = list(runs)
     groups: dict[str, list[Sequence[Record]]] = {}
     for name, (_, records) in zip(names or [label(e) for e, _ in runs], runs, strict=True):
@@ -59,12 +59,7 @@ def by_method(runs: Iterable[Run], names: Iterable[str] | None = None) -> dict[s
 
 
 def summary(runs: Iterable[Run], names: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """A row for each method, as plain numbers: [mean, standard deviation], the latter None of a single run.
-
-    Args:
-        runs: what was run.
-        names: of each, if runs of one method are to be told apart.
-    """
+    """A row for each method, or for each of `names`: [mean, standard deviation], the latter None for one run."""
     rows = []
     for method, many in by_method(runs, names).items():
         moments: dict[str, list[int | None]] = {
@@ -86,13 +81,13 @@ def last_kept(records: Sequence[Record]) -> int:
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The rows of `summary`, to be printed."""
+    """The rows of `summary` as a table for the terminal."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))  # 80 columns are enough
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))  # fits 80 columns
     titles = ("method", "dense\naccuracy", "kept\ndensity", "\naccuracy", "index up\ndensity", "\naccuracy")
     for title in (*titles, "end\ndensity", "\naccuracy"):
-        name = title == "method"  # which is broken where it is too long, for no number is to be cut
+        name = title == "method"  # long names wrap, so that numbers do not
         table.add_column(title, justify="left" if name else "right", no_wrap=not name)
     for row in rows:
         pairs = [row["dense"]["accuracy"]]
@@ -106,7 +101,7 @@ def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def why_stopped(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The reasons for which runs ended, said once where all had the same."""
+    """Reasons why runs ended, once if all had the same."""
     if len({reason for row in rows for reason in row["stopped"]}) == 1:
         counts = sorted({row["runs"] for row in rows})
         each = f"{' or '.join(map(str, counts))} run{'s' if counts != [1] else ''} of each method"
@@ -119,7 +114,7 @@ def why_stopped(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def as_text(rows: Sequence[Mapping[str, Any]], runs: Iterable[Run]) -> str:
-    """The table as a file keeps it: with what it means and which runs are in it."""
+    """The table as a text file, with notes and the ids of its runs."""
     from rich.console import Console
 
     page = Console(file=io.StringIO(), width=120, color_system=None)

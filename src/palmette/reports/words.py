@@ -1,4 +1,4 @@
-"""Numbers and settings as people say them."""
+"""Numbers and settings formatted for readers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def counted(count: int, one: str) -> str:
-    """So many of what is called `one`.
+    """A count with its noun.
 
     >>> counted(1, "run"), counted(0, "run"), counted(1200, "layer")
     ('1 run', '0 runs', '1,200 layers')
@@ -15,13 +15,13 @@ def counted(count: int, one: str) -> str:
     return f"{count:,} {one}{'' if count == 1 else 's'}"
 
 
-def in_percent(fraction: float, beside: float) -> str:
-    """With as many digits as the fraction `beside` it: one, or two that count where next to nothing remains.
+def in_percent(fraction: float, reference: float) -> str:
+    """Percent with the digits of `reference`: one decimal, or two significant digits below 1 %.
 
     >>> in_percent(0.255, 0.255), in_percent(0.00126, 0.00126), in_percent(0.1, 0.00126)
     ('25.5', '0.13', '10.00')
     """
-    digits = 1 if beside >= 0.01 or beside <= 0 else 1 - math.floor(math.log10(100 * beside))
+    digits = 1 if reference >= 0.01 or reference <= 0 else 1 - math.floor(math.log10(100 * reference))
     return f"{100 * fraction:.{digits}f}"
 
 
@@ -46,7 +46,7 @@ def mean_and_sd(mean: float, sd: float, *, scale: float = 100, digits: int = 2) 
 
 
 def duration(seconds: float) -> str:
-    """As people say it.
+    """Duration in its two largest units.
 
     >>> duration(3.4), duration(83), duration(7260), duration(90 * 3600)
     ('3 s', '1 min 23 s', '2 h 1 min', '3 d 18 h')
@@ -59,7 +59,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: int) -> str:
-    """Bytes as people say them.
+    """Number of bytes with a unit.
 
     >>> size(999), size(298_140), size(3_600_000)
     ('999 bytes', '298 kB', '3.6 MB')
@@ -80,7 +80,7 @@ def measured(value: float | None) -> str:
 
 
 def setting(value: Any) -> str:
-    """The value of a setting; in a table of numbers, None is NaN.
+    """Value of a setting; None, which is NaN in a column of numbers, is "none".
 
     >>> setting(3.0), setting(None), setting("layer")
     ('3', 'none', 'layer')

@@ -17,9 +17,9 @@ from palmette.reports.figures import (
     accuracy_of,
     check_matplotlib,
     density_of,
-    furnish,
     index_of,
     round_of,
+    style_axis,
 )
 from palmette.reports.html.theme import PHASE_COLOURS
 from palmette.reports.paper.layout import INK, WIDTH, Curve, PanelRow, add_title_and_caption, draw_curve, draw_rows
@@ -174,7 +174,7 @@ def _hypothesis(source: FigureRuns, published: Published | None, title: str, cap
     for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
         marks = () if published is None else published.of(key, name_in_file(first))
         draw_curve(axis, RETRAINED[key], Curve(name, look, many, published=marks))
-        furnish(axis, RETRAINED[key])
+        style_axis(axis, RETRAINED[key])
     axes[0].set_xlabel("")
     bottom, top = axes[0].get_ylim()
     axes[0].set_ylim(bottom, top + 0.22 * (top - bottom))  # room for the names of the phases

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.figures import Panel, furnish, points
+from palmette.reports.figures import Panel, points, style_axis
 from palmette.reports.tables import Record
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def draw_rows(rows: Sequence[PanelRow], *, title: str, caption: str, open_marks:
         for axis, (panel, curves) in zip(axes, row.cells, strict=True):
             for number, curve in enumerate(curves):
                 draw_curve(axis, panel, curve, number)
-            furnish(axis, panel)
+            style_axis(axis, panel)
             if not axis.has_data():
                 axis.text(0.5, 0.5, "not run", ha="center", va="center", color=INK, transform=axis.transAxes)
         part.suptitle(row.heading, x=0.006, ha="left", fontsize=11.5, fontweight="bold")
