@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from results.figures import SETTINGS
 from results.make import FOUR, mean, percent, spread
-from results.records import BASES, DENSITIES, LT, METHODS, SAP, SAP2, SCOPES, study
+from results.records import BASES, DENSITIES, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES, study
 from scipy import stats
 
 from palmette import read_runs
@@ -334,6 +334,20 @@ def between_scopes(of):
     keys = [(n, s, d) for n in (SAP, SAP2) for s in SCOPES[:2] for d in DENSITIES]
     pairs = {key: (of.at_density(key[0], key[2], key[1]), of.at_density(key[0], key[2])) for key in keys}
     return beyond_noise({key: [a[s] - b[s] for s in a if s in b] for key, (a, b) in pairs.items()})
+
+
+def in_scopes(of):
+    """1 or -1 where SAP differs from Lottery Ticket in the same scope beyond the noise of all together."""
+    keys = [(n, s, d) for s in SCOPES for n in (SAP, SAP2) for d in DENSITIES]
+    pairs = {key: (of.at_density(key[0], key[2], key[1]), of.at_density(LT, key[2], key[1])) for key in keys}
+    return beyond_noise({key: [a[s] - b[s] for s in a if s in b] for key, (a, b) in pairs.items()})
+
+
+def to_one_shot(of, scope):
+    """The smallest and the largest difference of SAP (1, 2) from One Shot at a density of 5 % and below."""
+    found = [gap(of, SAP2, d, scope, base=ONE_SHOT) for d in DENSITIES if d <= 0.05]
+    known = [d.mean for d in found if d.pairs]
+    return f"{signed(min(known))} to {signed(max(known))}"
 
 
 def widest(values):
