@@ -176,7 +176,7 @@ class PaperSweep(Sweep):
         """Print and write tables alone, which need no runs."""
         from rich.console import Console
 
-        from palmette.reports.paper.tables import table
+        from palmette.reports.paper.model_tables import table
 
         console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
         for name in self.tables:
@@ -249,7 +249,7 @@ def _draw_existing(
 def _write_table(name: str, out: Path) -> Path:
     """Write one of the paper's tables; returns the Markdown file."""
     from palmette.files import write_whole
-    from palmette.reports.paper.tables import table
+    from palmette.reports.paper.model_tables import table
 
     for suffix, text in table(name).files().items():
         write_whole(out / f"{name}{suffix}", text.encode())

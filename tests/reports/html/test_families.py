@@ -6,9 +6,9 @@ from ablation_runs import ablations
 from report_runs import run_of
 
 from palmette.reports.html.controls import initial_looks
-from palmette.reports.html.data import studies
 from palmette.reports.html.families import families
 from palmette.reports.html.page import page
+from palmette.reports.html.series import studies
 from palmette.studies.experiment import Experiment
 
 

@@ -20,8 +20,8 @@ from palmette.cli import main
 from palmette.cli.report import report
 from palmette.errors import RunDamaged
 from palmette.reports.figures import LINES
-from palmette.reports.html.data import curves, settings, studies
 from palmette.reports.html.page import _library, page
+from palmette.reports.html.series import curves, settings, studies
 from palmette.reports.html.summary import judged_on, outcome, sentence, verdict
 from palmette.reports.html.theme import LOOKS
 from palmette.reports.phases import phases, phases_of_mean, turns

@@ -1,4 +1,4 @@
-"""Charts of the HTML report as Vega-Lite. A new one is an entry of `charts`; its number, one of `data.NUMBERS`."""
+"""Charts of the HTML report as Vega-Lite: one entry of `charts` each, drawn from `series.NUMBERS` or tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from palmette.reports.html import vega
-from palmette.reports.html.data import NUMBERS, Study
 from palmette.reports.html.method_charts import cut_chart, layers_chart, map_chart
+from palmette.reports.html.series import NUMBERS, Study
 from palmette.reports.html.theme import LOOKS, PHASE_COLOURS, log_axis
 from palmette.reports.phases import FOLLOWING, PHASES
 

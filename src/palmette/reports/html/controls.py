@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from palmette.reports.html.charts import X_AXES
-from palmette.reports.html.data import Study
 from palmette.reports.html.families import AT_ONCE, families
+from palmette.reports.html.series import Study
 from palmette.reports.html.theme import LOOKS
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from palmette.reports.html.data import IN_LABEL, Study, setting_text, settings, settings_of
+from palmette.reports.html.series import IN_LABEL, Study, setting_text, settings, settings_of
 from palmette.reports.html.summary import density
 from palmette.reports.html.theme import LOOKS
 from palmette.reports.tables import label

@@ -9,13 +9,12 @@ from functools import cache
 from html import escape
 from typing import Any
 
-from palmette.reports.html import data
 from palmette.reports.html.charts import Chart, charts
 from palmette.reports.html.controls import controls, initial_looks, symbols
-from palmette.reports.html.data import Series, Study, Table
 from palmette.reports.html.document import bundled, document, table
 from palmette.reports.html.families import AT_ONCE
 from palmette.reports.html.method_charts import GRID
+from palmette.reports.html.series import TABLES, Series, Study, Table, settings, studies
 from palmette.reports.html.summary import density, judged_on, number, outcome, percent, sentence, verdict
 from palmette.reports.html.theme import CONFIG, LOOKS
 from palmette.reports.phases import RULE
@@ -25,7 +24,6 @@ from palmette.reports.words import counted, setting
 _CARDS = 4
 """How many cards a study of many series has."""
 _NOSCRIPT = '<noscript><p class="notice">The charts need JavaScript; the text and tables do not.</p></noscript>\n'
-_TABLES = {"curves": data.curves, "rounds": data.rounds, "layers": data.layers, "maps": data.index_maps}
 
 
 def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -> str:
@@ -40,27 +38,27 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
     The element `data` has the numbers of the records as JSON.
     """
     library = _library()
-    studies = data.studies(runs)
-    if not studies:
+    found = studies(runs)
+    if not found:
         raise ValueError("a page needs at least one run with a finished round, got none")
-    tables = [{name: make(study) for name, make in _TABLES.items()} for study in studies]
-    drawn = [_charts(*pair) for pair in zip(studies, tables, strict=True)]
+    tables = [{name: make(study) for name, make in TABLES.items()} for study in found]
+    drawn = [_charts(*pair) for pair in zip(found, tables, strict=True)]
     content = {
         "config": CONFIG,
         "grid": GRID,
         "looks": AT_ONCE,
-        "studies": list(map(_as_data, studies, tables, drawn)),
+        "studies": list(map(_as_data, found, tables, drawn)),
     }
-    sections = map(_section, range(len(studies)), studies, drawn, initial_looks(studies))
-    warnings = [f'<p class="notice">{escape(text)}</p>\n' for text in [*notices, *_unfinished(studies)]]
-    count = sum(len(study.runs) for study in studies)
-    default = f"How far can {len(studies)} networks be pruned?"
-    if len(studies) == 1:
-        default = f"How far can it be pruned? {studies[0].title}"
+    sections = map(_section, range(len(found)), found, drawn, initial_looks(found))
+    warnings = [f'<p class="notice">{escape(text)}</p>\n' for text in [*notices, *_unfinished(found)]]
+    count = sum(len(study.runs) for study in found)
+    default = f"How far can {len(found)} networks be pruned?"
+    if len(found) == 1:
+        default = f"How far can it be pruned? {found[0].title}"
     return document(
         title=title or default,
         lead=f"{counted(count, 'run')} of training, pruning and retraining.",
-        body=_NOSCRIPT + symbols() + "".join(warnings) + _contents(studies) + "\n".join(sections),
+        body=_NOSCRIPT + symbols() + "".join(warnings) + _contents(found) + "\n".join(sections),
         policy="script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:",
         source=" from records on disk",
         scripts=f'<script type="application/json" id="data">{_json(content)}</script>\n'
@@ -205,7 +203,7 @@ def _some(rounds: Sequence[float], n: int) -> str:
 
 
 def _settings(study: Study) -> str:
-    common, own = data.settings(study)
+    common, own = settings(study)
     shared = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{_value(value)}</dd></div>" for name, value in common.items()
     )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
-from palmette.reports.html.data import Series, Study
+from palmette.reports.html.series import Series, Study
 from palmette.reports.phases import has_validation, phases_of, turns
 from palmette.reports.statistics import WITHIN, Difference, Spread
 from palmette.reports.tables import last_kept

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from palmette.reports.html.data import NUMBERS
+from palmette.reports.html.series import NUMBERS
 from palmette.reports.html.theme import log_axis
 
 HEIGHT = 230

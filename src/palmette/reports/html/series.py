@@ -1,4 +1,4 @@
-"""Tables of the HTML report: runs -> studies -> series -> mean and deviation per round."""
+"""Series of the HTML report: runs grouped by study and settings, and the tables that its charts draw."""
 
 from __future__ import annotations
 
@@ -138,6 +138,10 @@ def index_maps(study: Study) -> Table:
         index = [_short(mean(values)) for values in zip(*flat, strict=True)]
         rows.append({"series": series, "round": t, "n": len(records), "pq_index": index})
     return rows
+
+
+TABLES = {"curves": curves, "rounds": rounds, "layers": layers, "maps": index_maps}
+"""Tables that the page embeds for its charts."""
 
 
 def settings_of(experiment: AnyExperiment) -> dict[str, Any]:
