@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
@@ -56,6 +56,9 @@ class Observer:
 class Trainer(Protocol):
     """Trains and scores runs; the engine does the rest."""
 
+    timing: Mapping[str, float | None]
+    """Epochs and images per second of the last round."""
+
     def train(self, runs: Sequence[Any]) -> Iterator[None]:
         """Train a round, and yield after every epoch; not at all where epochs are not known."""
 
@@ -66,14 +69,11 @@ class Trainer(Protocol):
         """Scores on the test data."""
 
     def judge(self, run: Any) -> bool | None:
-        """Whether the network of the round is good; None where nobody judges."""
+        """Whether the network of the round is good; None where stop rules alone decide."""
+        return None
 
     def divergence(self, run: Any) -> NotFinite:
         """The error of a run whose loss or weights are not finite."""
-
-    @property
-    def timing(self) -> Mapping[str, float | None]:
-        """Epochs and images per second of the last round."""
 
 
 class RoundEngine:
@@ -126,7 +126,7 @@ class RoundEngine:
         for i, run in enumerate(sound):
             record = Record(
                 round=run.round,
-                train=asdict(run.train),
+                train=run.train_scores,
                 test=test[i],
                 validation=validation[i],
                 retrained=retrained[i],

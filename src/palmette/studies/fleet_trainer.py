@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from palmette.errors import NotFinite, RunDamaged
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, Subject
-from palmette.studies.engine import Scores
+from palmette.studies.engine import Scores, Trainer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.state import RunState, copied
@@ -40,7 +40,8 @@ class FleetRun(RunState):
     """
 
     from_seed = True
-    _followed: FleetRun | None = None  # the run whose network is trained in place of this one
+    followed: FleetRun | None = None
+    """The run whose network is trained in place of this one, which is the same so far; until `part`."""
 
     def __init__(self, experiment: Experiment, rundir: RunDir, images: Images, data: str) -> None:
         model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
@@ -52,24 +53,14 @@ class FleetRun(RunState):
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
 
     @property
-    def epochs(self) -> range:
-        """Epochs of the round that are still to be trained."""
-        return range(self.epoch, epochs_of(self.experiment, self.round).stop)
-
-    @property
     def trained(self) -> FleetRun:
         """The run whose network is trained: this one, or the one that it follows."""
-        return self._followed or self
+        return self.followed or self
 
     @property
     def network(self) -> nn.Module:
         """The model that is trained for this run."""
         return self.trained.model
-
-    @property
-    def is_finite(self) -> bool:
-        """Whether all prunable weights are finite."""
-        return super().is_finite if self._followed is None else self._followed.is_finite
 
     def saliency(self) -> Saliency:
         """The scores to cut by, as the method has them."""
@@ -81,30 +72,18 @@ class FleetRun(RunState):
         images = self._images.train_images[:CALIBRATION_IMAGES]
         return [Preparation(self._images, device=images.device)(images)]
 
-    def member(self) -> Member:
-        """The run as a member of a fleet."""
-        return Member(self.model, self.optimizer, self.experiment.seed, self.round, self.pruner.masks)
-
-    def learning_rate_at(self, epoch: int) -> float | None:
-        """The learning rate of an epoch; None for the recipe's."""
-        return self.rewind.learning_rate_at(self.recipe, epoch) if self.round else None
-
     def after_epoch(self, train: Score) -> None:
         """Count an epoch, and keep the weights if later rounds start from it."""
         self.epoch, self.train = self.epoch + 1, train
         if self.round == 0 and self.rewind.kind == "epoch" and self.epoch == self.rewind.to:
             self.start = self.snapshot()
 
-    def follow(self, other: FleetRun) -> None:
-        """Leave the training to another run, which is the same so far, until `part`."""
-        self._followed = other if other is not self else None
-
     def part(self) -> None:
         """Take over the network of the run that was followed."""
-        if self._followed is not None:
+        if self.followed is not None:
             self.load(self.snapshot())
-            self.optimizer.load_state_dict(copied(self._followed.optimizer.state_dict()))
-            self._followed = None
+            self.optimizer.load_state_dict(copied(self.followed.optimizer.state_dict()))
+            self.followed = None
 
     def begin_round(self) -> None:
         """Rewind, with a new optimizer."""
@@ -133,7 +112,7 @@ class FleetRun(RunState):
             self.optimizer.load_state_dict(state["optimizer"])
 
 
-class FleetTrainer:
+class FleetTrainer(Trainer):
     """Trains many networks of one architecture in step, epoch by epoch.
 
     Args:
@@ -155,7 +134,7 @@ class FleetTrainer:
     ) -> None:
         self.images, self.held_out, self.company, self.workers, self.say = images, held_out, company, workers, say
         self.prepare = Preparation(images, device=images.train_images.device)
-        self.timing: dict[str, float | None] = {}
+        self.timing = {}
         self._stack, self._checked, self._said = True, False, set[str]()
         self._fleet: Fleet | None = None
         self._runs: list[FleetRun] = []  # in the order of the fleet
@@ -163,15 +142,18 @@ class FleetTrainer:
     def train(self, runs: Sequence[FleetRun]) -> Iterator[None]:
         """Train a round, and yield after every epoch."""
         self.release()
-        began, first, epochs = time.monotonic(), runs[0], runs[0].epochs
+        began, first = time.monotonic(), runs[0]
+        epochs = range(first.epoch, epochs_of(first.experiment, first.round).stop)
         if first.round == 0:  # dense networks of one seed are the same, so that one of them is trained
             of_seed: dict[int, FleetRun] = {}
             for run in runs:
-                run.follow(of_seed.setdefault(run.experiment.seed, run))
+                first_of_seed = of_seed.setdefault(run.experiment.seed, run)
+                run.followed = None if first_of_seed is run else first_of_seed
         members = list(dict.fromkeys(run.trained for run in runs))
         fleet = self._made(members)
         for epoch in epochs:
-            scores = fleet.epoch(epoch, learning_rate=first.learning_rate_at(epoch))
+            rate = first.rewind.learning_rate_at(first.recipe, epoch) if first.round else None
+            scores = fleet.epoch(epoch, learning_rate=rate)
             self._say_notes(fleet)
             by_member = dict(zip(members, scores, strict=True))
             for run in runs:
@@ -195,10 +177,6 @@ class FleetTrainer:
         """Scores on the test images."""
         return self._scores(runs, self.images.test_images, self.images.test_labels)
 
-    def judge(self, run: FleetRun) -> bool | None:
-        """None: stop rules alone decide."""
-        return None
-
     def divergence(self, run: FleetRun) -> NotFinite:
         """The error of a run whose loss or weights are not finite."""
         weights = "" if run.is_finite else ", and not all weights are finite"
@@ -213,7 +191,7 @@ class FleetTrainer:
 
     def _made(self, runs: Sequence[FleetRun]) -> Fleet:
         fleet = Fleet(
-            [run.member() for run in runs],
+            [Member(r.model, r.optimizer, r.experiment.seed, r.round, r.pruner.masks) for r in runs],
             self.images,
             runs[0].recipe,
             stack=self._stack,

@@ -6,7 +6,6 @@ import io
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -23,31 +22,29 @@ from palmette.studies.randomness import random_state, set_random_state
 from palmette.studies.state import RunState
 
 
-@dataclass(frozen=True)
-class FunctionScore:
-    """What a function of the user gave; an accuracy where that is in [0, 1]."""
-
-    loss: float | None = None
-    accuracy: float | None = None
-    score: float | None = None
-
-    @staticmethod
-    def of(score: float | None) -> FunctionScore:
-        """A score of any scale."""
-        return FunctionScore(accuracy=score if score is not None and 0 <= score <= 1 else None, score=score)
+def as_scores(score: float | None) -> dict[str, float | None]:
+    """The score of a function as a record has it; an accuracy if it is in [0, 1]."""
+    return {"loss": None, "accuracy": score if score is not None and 0 <= score <= 1 else None, "score": score}
 
 
 class FunctionRun(RunState):
     """A model that a function of the user trains."""
 
     spec: OwnExperiment
-    train: FunctionScore = FunctionScore()
+    train_scores = as_scores(None)
     rates: dict[str, float] | None = None
     """Learning rates of the last step of round 0, for "fine-tune"."""
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds: the random numbers too, since the function draws them."""
-        return super().state() | {"rates": self.rates, "random": random_state()}
+        names = list(self.model.state_dict())
+        return super().state() | {"names": names, "rates": self.rates, "random": random_state()}
+
+    @staticmethod
+    def weights_in(state: Mapping[str, Any]) -> dict[str, Any]:
+        """The `state_dict` of the model in what `save` wrote."""
+        names = state.get("names", ())
+        return {name: state["model"][name] for name in names} if names else state["state_dict"]
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Return to what `save` wrote."""
@@ -60,17 +57,13 @@ class FunctionRun(RunState):
         set_random_state(state["random"])
 
 
-def tolerated(tolerance: float | None) -> float:
-    """How much a score may fall below that of the dense network."""
-    return 0.01 if tolerance is None else tolerance
-
-
 class FunctionTrainer:
     """Calls the user's functions, and keeps the last model that is good.
 
     Args:
         run: the only one.
-        train, evaluate, test, trained, tolerance: as for `prune_and_retrain`.
+        train, evaluate, test: as for `prune_and_retrain`.
+        drops: when a score is no longer good; None without `evaluate`.
     """
 
     timing: Mapping[str, float | None] = {"epochs": 0, "images_per_second": None}
@@ -81,13 +74,10 @@ class FunctionTrainer:
         train: Callable[[Any], object],
         evaluate: Callable[[Any], float] | None,
         test: Callable[[Any], float] | None,
-        *,
-        trained: bool,
-        tolerance: float | None,
+        drops: ScoreDrops | None,
     ) -> None:
         self.run, self.model, self.functions = run, run.pruner.model, {"evaluate": evaluate, "test": test}
-        self.function, self.trained, self.tolerance = train, trained, tolerance
-        self._drops = ScoreDrops(tolerated(tolerance))
+        self.function, self.drops, self.trained = train, drops, run.spec.trained
         self.met = Met(run.pruner)
         self.modes = {module: module.training for module in self.model.modules()}
         self._whole: dict[str, Any] = {}  # of the round, before its cut
@@ -121,17 +111,17 @@ class FunctionTrainer:
             "buffers": {name: value for name, value in values.items() if name not in names},
             "pruner": self.run.pruner.state_dict(),
         }
-        return [None if score is None else asdict(FunctionScore.of(score))]
+        return [None if score is None else as_scores(score)]
 
     def test(self, runs: Sequence[FunctionRun]) -> list[Scores]:
         """The score that `test` gives."""
-        return [asdict(FunctionScore.of(self._score("test")))]
+        return [as_scores(self._score("test"))]
 
     def judge(self, run: FunctionRun) -> bool:
         """Whether the network is good, by its score or by the index; a good one is kept."""
         history = run.history
-        if history[-1].validation is not None:
-            good = self._drops(history) is None
+        if self.drops is not None:
+            good = self.drops(history) is None
         else:
             patience = next(filter(None, (getattr(rule, "patience", None) for rule in run.rules)), None)
             turns_up = IndexTurnsUp(patience or IndexTurnsUp.patience)
@@ -199,7 +189,7 @@ class FunctionTrainer:
         return [float(sums) for v in values for sums in (v.sum(), v.square().sum())]
 
     def _check_scale(self, score: float | None) -> None:
-        if score is not None and self.tolerance is None and not 0 <= score <= 1:
+        if score is not None and self.run.spec.tolerance is None and not 0 <= score <= 1:
             raise ValueError(
                 f"evaluate gave {score:g}, which is no accuracy in [0, 1]: say how much it may fall below that of "
                 "the dense network, such as tolerance=1.0 for accuracy in percent. Larger must be better, so "

@@ -28,9 +28,8 @@ from palmette.pruning.weights import uncompiled
 from palmette.studies.engine import Observer, RoundEngine
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
-from palmette.studies.function_trainer import FunctionRun, FunctionTrainer, read_good, tolerated
+from palmette.studies.function_trainer import FunctionRun, FunctionTrainer, read_good
 from palmette.studies.record import Record, experiment_of, run_of_version_1
-from palmette.training.rewinding import Rewind
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -55,37 +54,35 @@ def prune_and_retrain(
     folder: str | Path | None = None,
     say: Callable[[str], None] | None = print,
 ) -> Model:
-    """Train, cut, train again, …: `model` as it was in the last round that was still good.
+    """Train, cut and repeat; return `model` as it was in the last good round.
 
-    `train` is called once in each round. Pruned weights are exactly zero after every step of whatever optimizer it
-    makes. It makes the optimizer and its schedule itself, anew in each call, and changes the model in place.
+    `train` is called once per round, and changes the model in place. It makes a new optimizer and schedule in each
+    call; pruned weights are exactly zero after every step of that optimizer.
 
     Args:
-        model: any module; it is used in place, and given back.
-        train: trains the model that it is given.
+        model: any module; used in place, and returned.
+        train: trains the model.
         evaluate: how good the model is, larger is better, such as accuracy in [0, 1] or minus a loss; **on data
-            that were held out of training, and that are not the test data**: it decides how far is too far.
+            held out of training that are not the test data**: it decides how far to prune.
         budget: how many weights go in a round; `Sap()` by default.
-        scope: as for `Pruner`, but "global" by default: weights compete in the whole network.
-        saliency, include, exclude, masks: as for `Pruner`; `masks` are of weights that are pruned already.
-        rewind: where a round after the first starts. "learning-rate": where the last one ended, `train` as it is,
-            its schedule from the beginning (Renda et al. 2020). "init": from the weights and buffers that `model`
-            came with (Frankle and Carbin 2019). "fine-tune": where the last one ended, every step at the learning
-            rates of the last step of round 0 (Han et al. 2015).
+        scope, saliency, include, exclude, masks: as for `Pruner`.
+        rewind: where a round after the first starts. "learning-rate": at the weights of the last round, with the
+            schedule from its beginning (Renda et al. 2020). "init": at the weights and buffers that `model` came
+            with (Frankle and Carbin 2019). "fine-tune": at the weights of the last round, with every step at the
+            learning rates of the last step of round 0 (Han et al. 2015).
         stop: rules that end it. By default a cut of under 1 %, and without `evaluate` the PQ Index turning up. A
             round that is not good by `evaluate`, and a step that cuts nothing, always end it.
-        rounds: how often to cut at most; with this, and with `AtDensity`, the last network is a trained one.
-        tolerance: a round is good if it is at most so much below round 0, the dense network, in what `evaluate`
-            gives; 0.01 by default, if that is in [0, 1]. Without `evaluate` a round is good if the PQ Index did
-            not rise in it, and none is after the index rose as often in a row as `IndexTurnsUp` allows.
-        trained: `model` is trained already, and round 0 only measures and cuts it.
-        test: recorded beside `evaluate`, such as the accuracy on test data; nothing is decided by it.
-        folder: where every round is recorded, for `read_runs` and `palmette show`; where the budget is `Sap` or
-            `FixedRatio` and `test` is given, for `palmette table` and `report` too. `good.pt` is the model that is
-            given back. Calling again, also after a kill, goes on with the round that was under way and with its
-            random numbers, so that on a CPU it ends bit for bit like a run that was not interrupted. What `train`
-            itself remembers from call to call is not known here.
-        say: is told a line per round; None for silence.
+        rounds: maximum number of cuts; a training follows the last.
+        tolerance: a round is good if its score is at most this far below that of the dense network; 0.01 by
+            default, for scores in [0, 1]. Without `evaluate` a round is good if the PQ Index did not rise in it,
+            and has not risen before as often in a row as `IndexTurnsUp` allows.
+        trained: whether `model` is trained already, so that round 0 only measures and cuts it.
+        test: scored and recorded, such as accuracy on test data; decides nothing. `palmette table` and `palmette
+            report` need it.
+        folder: for the records of all rounds and `good.pt`, the model that is returned. Calling again resumes,
+            with the same random numbers: on a CPU the result is bit for bit that of an uninterrupted run. What
+            `train` itself remembers from call to call is not saved.
+        say: receives a line per round; None for silence.
 
     >>> import torch
     >>> from palmette import FixedRatio
@@ -102,7 +99,7 @@ def prune_and_retrain(
     >>> int((model.weight == 0).sum())
     4
 
-    Diao et al. 2023, Algorithm 1, around a training loop of one's own.
+    Diao et al. 2023, Algorithm 1.
     """
     for name, function in (("train", train), ("evaluate", evaluate), ("test", test), ("say", say)):
         if not (callable(function) or (function is None and name != "train")):
@@ -112,7 +109,7 @@ def prune_and_retrain(
         raise ValueError(f"rounds must be a whole number of at least 0, got rounds={rounds!r}")
     if tolerance is not None and not (is_number(tolerance) and 0 <= tolerance < math.inf):
         raise ValueError(f"tolerance must be a number of at least 0, got tolerance={tolerance!r}")
-    rewinding = _checked(rewind, trained)
+    _check_rewind(rewind, trained)
     if stop is None:
         stop = DEFAULT_RULES if evaluate is None else [SmallCut()]
     pruner = Pruner(
@@ -127,29 +124,21 @@ def prune_and_retrain(
     )
     most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
     tolerance = None if tolerance is None else float(tolerance)
-    spec = _spec(
-        pruner,
-        tolerance,
-        evaluate is not None,
-        test=test is not None,
-        trained=bool(trained),
-        rewind=str(rewinding),
-        rounds=most,
-    )
-    rules: list[StopRule] = [*pruner.rules]
-    if evaluate is not None:
-        rules.insert(0, ScoreDrops(tolerated(tolerance)))
+    drops = None if evaluate is None else ScoreDrops(0.01 if tolerance is None else tolerance)
+    more = {"tolerance": tolerance, "trained": bool(trained), "test": test is not None}
+    spec = _spec(pruner, drops, rewind=rewind, rounds=most, **more)
+    rules: list[StopRule] = [*filter(None, [drops]), *pruner.rules]
     outcomes: list[str | Exception] = []
     lines = _Lines(say)
     with nullcontext() if folder is None else RunDir(folder).lock() as rundir:
         run = FunctionRun(spec, pruner, rules=rules, rundir=rundir, storage=torch.device("cpu"))
-        trainer = FunctionTrainer(run, train, evaluate, test, trained=bool(trained), tolerance=tolerance)
+        trainer = FunctionTrainer(run, train, evaluate, test, drops)
         if not (rundir is not None and _resumed(run, rundir)):
             trainer.try_out()
         RoundEngine(trainer, observer=lines, end=lambda *ended: outcomes.append(ended[-1])).run([run])
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
-        lines.ends(run, trainer.put_back())
+        lines.end(run, trainer.put_back())
         trainer.set_modes()
     return model
 
@@ -171,7 +160,7 @@ class _Lines(Observer):
             f"the cut takes {share:.1%} of them"
         )
 
-    def ends(self, run: FunctionRun, good: Mapping[str, Any]) -> None:
+    def end(self, run: FunctionRun, good: Mapping[str, Any]) -> None:
         """Say why the run ended, and which model is returned."""
         assert run.record is not None
         of_good = "" if good["score"] is None else f", score {good['score']:.4f}"
@@ -186,8 +175,12 @@ def _resumed(run: FunctionRun, rundir: RunDir) -> bool:
     _claim(rundir, run)
     rundir.failure.unlink(missing_ok=True)
     if (found := rundir.load_checkpoint()) is not None:
-        _check_fits(run, rundir, found[1].get("model") or found[1]["state_dict"], found[1]["pruner"])
-        run.restore(found[1])
+        state = found[1]
+        weights = (
+            {name: state["model"][name] for name in state["names"]} if "names" in state else state["state_dict"]
+        )
+        _check_fits(run, rundir, weights, state["pruner"])
+        run.restore(state)
         return True
     records = rundir.records()
     if records and records[-1].get("stopped") is None:
@@ -199,7 +192,7 @@ def _resumed(run: FunctionRun, rundir: RunDir) -> bool:
     return bool(records)
 
 
-def _checked(rewind: str, trained: bool) -> Rewind:
+def _check_rewind(rewind: str, trained: bool) -> None:
     rule = f"rewind must be 'init', 'learning-rate' or 'fine-tune', got {rewind!r}"
     if not isinstance(rewind, str):
         raise TypeError(rule)
@@ -208,27 +201,25 @@ def _checked(rewind: str, trained: bool) -> Rewind:
             f"{rule}: train is called whole, and its epochs are its own. Put the weights of that epoch into the "
             "model first, and say 'init'"
         )
-    if rewind not in ("init", "learning-rate", "fine-tune"):
+    why_not_trained = {
+        "init": "a model that is trained already has no initial weights to go back to",
+        "fine-tune": "round 0 does not train, so that there is no last learning rate; train may set its own",
+    }
+    if rewind not in (*why_not_trained, "learning-rate"):
         raise ValueError(rule)
-    parsed = Rewind.parse(rewind)
-    if trained and parsed.kind != "learning-rate":
-        why = {
-            "init": "a model that is trained already has no initial weights to go back to",
-            "fine-tune": "round 0 does not train, so that there is no last learning rate; train may set its own",
-        }
-        raise ValueError(f"trained=True needs rewind='learning-rate', got {rewind!r}: {why[parsed.kind]}")
-    return parsed
+    if trained and rewind in why_not_trained:
+        raise ValueError(f"trained=True needs rewind='learning-rate', got {rewind!r}: {why_not_trained[rewind]}")
 
 
-def _spec(pruner: Pruner, tolerance: float | None, evaluate: bool, **more: Any) -> OwnExperiment:
+def _spec(pruner: Pruner, drops: ScoreDrops | None, **more: Any) -> OwnExperiment:
     """What is run, as a folder says it."""
     budget = pruner.budget
     name = next((n for n, method in METHODS.items() if type(method.budget) is type(budget)), None)
     parameters = {f.name: getattr(budget, f.name) for f in budget.parameters()} if name else {}
     texts = [(rule, rule_text(rule)) for rule in pruner.rules]
     stop = [text for _, text in texts if text is not None]
-    if evaluate and tolerated(tolerance) <= 1:
-        stop.append(f"accuracy-drops:{tolerated(tolerance)}")
+    if drops is not None and drops.by <= 1:
+        stop.append(f"accuracy-drops:{drops.by}")
     return OwnExperiment(
         model=f"own:{type(uncompiled(pruner.model)).__name__}",
         method=name or f"own:{_short(budget)}",
@@ -236,8 +227,7 @@ def _spec(pruner: Pruner, tolerance: float | None, evaluate: bool, **more: Any) 
         scope=pruner.scope,
         stop=",".join(stop),
         own_rules=", ".join(_short(rule) for rule, text in texts if text is None),
-        evaluate=evaluate,
-        tolerance=tolerance,
+        evaluate=drops is not None,
         **parameters,
         **more,
     )
@@ -302,8 +292,6 @@ def _check_fits(run: FunctionRun, rundir: RunDir, saved: Mapping[str, Any], prun
     where = repr(str(rundir.path))
     now = {name: value for name, value in run.model.state_dict().items() if isinstance(value, Tensor)}
     then = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
-    buffers = dict(run.model.named_buffers())
-    then = {name: value for name, value in then.items() if name in now or name not in buffers}
     try:
         check_match(then, {name: value.shape for name, value in now.items()}, f"the weights in {where}")
     except MaskMismatch as error:

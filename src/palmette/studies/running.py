@@ -27,7 +27,7 @@ from palmette.training.loop import check_device
 
 _TENSORS = ("train_images", "train_labels", "test_images", "test_labels")
 Outcomes: TypeAlias = dict[Path, str | Exception]
-"""Why each run is over, or what went wrong with it, by folder."""
+"""Why each run is over, or the error that ended it, by folder."""
 
 
 def run(
@@ -39,19 +39,19 @@ def run(
     save_every: int | None = None,
     observer: Observer | None = None,
 ) -> RunDir:
-    """Run `experiment` in `folder`, or go on where it was left, until its rounds are done or a rule stops it.
+    """Run `experiment` in `folder`, or resume it there, until its rounds are done or a rule stops it.
 
-    A record is on disk before the next round starts, and a state at each round and every half minute. On a CPU, an
-    interrupted run that is started again ends with the same records, byte for byte, as one that was not; on a GPU
+    A record is on disk before the next round starts; checkpoints are written at each round and every half minute.
+    On a CPU, an interrupted and resumed run has the same records, byte for byte, as an uninterrupted one; on a GPU
     too, where torch has deterministic algorithms for the model.
 
     Args:
-        experiment: what to do; a folder belongs to one experiment.
-        folder: where records, masks and states go.
-        data_folder: where the data set is looked for first.
+        experiment: the settings; a folder belongs to one experiment.
+        folder: for records, masks and checkpoints.
+        data_folder: first place to look for the data set.
         device: where to train.
-        save_every: epochs between two states within a round, in place of the half minute.
-        observer: is told what happens.
+        save_every: epochs between two checkpoints within a round, instead of the half minute.
+        observer: receives what happens.
 
     >>> from tempfile import TemporaryDirectory
     >>> experiment = Experiment(method="lottery-ticket", model="linear", rounds=2, epochs=1)
@@ -78,7 +78,7 @@ def run(
 
 
 def fleets(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
-    """Those that can be trained together: they share data, model and recipe, and are always in the same epoch."""
+    """Groups that can be trained together: they share data, model and recipe, and are always in the same epoch."""
     groups: dict[object, list[Experiment]] = {}
     for e in experiments:
         held_out = e.validation_images(2**60)
@@ -100,19 +100,19 @@ def run_together(
     observer: Observer | None = None,
     workers: WorkerGroup | None = None,
 ) -> Outcomes:
-    """Run all of one of the `fleets`, each in its folder, as `run` does one; what fails does not stop the others.
+    """Run the experiments of one of the `fleets`, each in its folder; a failure does not stop the others.
 
     Args:
         experiments: by folder.
-        images: their data set, if it has been loaded already.
-        size: how many are trained at once; as many as the memory holds by default.
-        save_seconds: between two states within a round, where `save_every` does not say it.
-        company: whether the last one left is trained as among others; by default where it was among others.
+        images: their data set, if it is loaded already.
+        size: how many are trained at once; by default as many as fit into memory.
+        save_seconds: seconds between two checkpoints within a round, without `save_every`.
+        company: whether the last one left is trained as among others; by default if it was among others.
         workers: processes that train each network together.
         data_folder, device, save_every, observer: as for `run`.
 
     Returns:
-        Why each is over, or what went wrong with it, by folder.
+        Why each is over, or the error that ended it, by folder.
     """
     watch, outcomes = observer or Observer(), Outcomes()
 
@@ -121,7 +121,7 @@ def run_together(
         watch.ended(experiment, outcome)
 
     for experiment, folders in Counter(experiments.values()).items():
-        if folders > 1:  # states of a fleet are told apart by what is run
+        if folders > 1:  # checkpoints of a fleet name each other by id
             raise ValueError(f"{experiment.id} is to be run in {folders} folders; at one time it has one")
     everyone = list(experiments.items())
     allow_open_files(len(everyone) + 256)
@@ -145,7 +145,7 @@ def run_together(
         trainer = FleetTrainer(there, held_out, company=company, workers=workers, say=watch.say)
         engine = RoundEngine(trainer, observer=watch, end=end, save_every=save_every, save_seconds=save_seconds)
         data = _hash(images)
-        # Whether some are done already makes no difference to who is trained with whom.
+        # Finished runs keep their place, so that the same networks are trained together as before.
         for start in range(0, len(everyone), size):
             part = [pending[folder] for folder, _ in everyone[start : start + size] if folder in pending]
             _run_in_step(part, trainer, engine, data)
@@ -158,10 +158,13 @@ def _taken(
     locks: ExitStack,
     end: Callable[[Experiment, RunDir, str | Exception], None],
 ) -> RunDir | None:
-    """Own the folder of a run; None if someone else does, or if it is damaged or done."""
+    """Lock and claim the folder of a run; None if it is in use, damaged or finished."""
     try:
         locks.enter_context(rundir.lock())
-        _claim(rundir, experiment)
+        if rundir.experiment.exists():
+            experiment_of(rundir, experiment)
+        else:
+            rundir.write_text(rundir.experiment.name, experiment.to_toml())
         records = records_of(rundir)
     except (RunBusy, RunDamaged) as error:
         end(experiment, rundir, error)
@@ -173,16 +176,8 @@ def _taken(
     return rundir
 
 
-def _claim(rundir: RunDir, experiment: Experiment) -> None:
-    """Write down what is run here, or check that it is the same."""
-    if rundir.experiment.exists():
-        experiment_of(rundir, experiment)
-    else:
-        rundir.write_text(rundir.experiment.name, experiment.to_toml())
-
-
 def _hash(images: Images) -> str:
-    """Of all images and labels."""
+    """SHA-256 of all images and labels."""
     found = hashlib.sha256()
     for name in _TENSORS:
         array: Any = getattr(images, name).contiguous().numpy()

@@ -6,7 +6,7 @@ import copy
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from palmette.errors import RunDamaged, first_line
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.stopping import RoundSummary, StopRule, why_stop
-from palmette.pruning.weights import Weight, uncompiled
+from palmette.pruning.weights import Weight, parameters_by_name, uncompiled
 from palmette.studies.folder import RunDir
 from palmette.studies.record import AnyExperiment, Record, records_of, value_of
 from palmette.studies.status import all_done, number_of
@@ -36,8 +36,8 @@ class RunState:
 
     from_seed = False
     """Whether the initial weights follow from the spec, so that a checkpoint need not hold them."""
-    train: Any = Score(math.nan, math.nan)
-    """Score of the last epoch."""
+    train = Score(math.nan, math.nan)
+    """Score of the last epoch, where epochs are known."""
     of_dense = False
     """Whether weights are ranked by the trained dense network in every round (One Shot)."""
 
@@ -66,6 +66,11 @@ class RunState:
         return None if self.record is None else self.record.stopped
 
     @property
+    def train_scores(self) -> Mapping[str, float | None]:
+        """Scores of the last epoch, as a record has them."""
+        return asdict(self.train)
+
+    @property
     def network(self) -> nn.Module:
         """The model that is trained for this run."""
         return self.model
@@ -78,7 +83,8 @@ class RunState:
     @property
     def is_finite(self) -> bool:
         """Whether all prunable weights are finite."""
-        return all(bool(weight.tensor.isfinite().all()) for weight in self.weights.values())
+        parameters = parameters_by_name(self.network)
+        return all(bool(parameters[name].isfinite().all()) for name in self.pruner.masks)
 
     def cut(self) -> dict[str, Any]:
         """Write the masks, cut, and count what went; then show the pruned dense network where it ranks weights."""
@@ -101,7 +107,7 @@ class RunState:
         return self.pruner.saliency
 
     def add_record(self, record: Record) -> None:
-        """Take the record of a round into the history, with its differences and the reason to stop."""
+        """Complete the record of a round by its differences, and add it to the history."""
         if self.dense is not None:
             self.model.load_state_dict(self._trained)
             del self._trained
