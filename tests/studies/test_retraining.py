@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import palmette as pm
-from palmette.pruning.optimizers import Met
+from palmette.pruning.optimizers import AutoHold
 from palmette.studies.folder import RunDir
 
 # Masks
@@ -211,7 +211,7 @@ def test_fine_tune_takes_the_last_learning_rate_of_round_0_at_every_step():
 
 def test_a_learning_rate_that_is_a_tensor_and_changes_in_place_is_noted_as_it_was():
     model = network()
-    met = Met(pm.Pruner(model))
+    met = AutoHold(pm.Pruner(model))
     rate = torch.tensor(0.4)
     optimizer = torch.optim.SGD(model.parameters(), lr=rate)
     with met.round(note=True):

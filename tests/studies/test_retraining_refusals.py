@@ -15,7 +15,7 @@ from torch import nn
 
 import palmette as pm
 from palmette.errors import MaskMismatch, NotFinite, NothingToPrune, ParameterGone
-from palmette.pruning.optimizers import Met
+from palmette.pruning.optimizers import AutoHold
 from palmette.studies.folder import RunDir
 
 
@@ -218,7 +218,7 @@ def test_an_optimizer_that_is_not_held_is_told_of_when_pruned_weights_came_back(
 def test_met_leaves_what_is_not_pruned_to_its_optimizer():
     model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 2))
     pruner = pm.Pruner(model)
-    met = Met(pruner)
+    met = AutoHold(pruner)
     with met.round(note=True):
         of_embedding = torch.optim.SGD(model[0].parameters(), lr=0.3)
         model(torch.tensor([1])).sum().backward()

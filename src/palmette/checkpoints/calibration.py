@@ -1,4 +1,4 @@
-"""Wanda's score: how much a weight moves its layer's output, by the inputs that real sentences bring.
+"""Cut a language model by Wanda's score: how much a weight moves its layer's output on real sentences.
 
 :math:`|W_{ij}| \\cdot \\|X_j\\|_2`, of Sun et al. 2024, A Simple and Effective Pruning Approach for Large Language
 Models.
@@ -46,7 +46,7 @@ def prune_calibrated(
 ) -> CheckpointCut:
     """Cut a folder of Transformers once, ranking weights by Wanda's score on the sentences of `text`.
 
-    Arguments are those of `prune_checkpoint`; the model is loaded, in memory, with the tokenizer beside it.
+    Arguments are those of `prune_checkpoint`; the model is loaded, in memory, with its tokenizer.
 
     >>> import palmette, tempfile, transformers
     >>> config = transformers.GPT2Config(vocab_size=384, n_embd=8, n_layer=1, n_head=1)
@@ -70,7 +70,7 @@ def prune_calibrated(
         raise ValueError(f"{str(text)!r} has no sentence to calibrate with; one on each line is needed")
     budget = Sap() if budget is None else budget
     with output_file(source, out, folder=not pack) as file:  # told before the model is loaded, if it will not do
-        earlier = _masks_beside(source)
+        earlier = _earlier_masks(source)
         model, tokenizer = _loaded(source)
         weights = prunable(model, include=include, exclude=exclude)
         try:
@@ -117,7 +117,7 @@ def prune_calibrated(
     )
 
 
-def _masks_beside(source: Path) -> dict[str, Tensor]:
+def _earlier_masks(source: Path) -> dict[str, Tensor]:
     """What earlier cuts have kept of the weights, by name; nothing where there was none."""
     file = source / "model.safetensors"
     with readable(file):

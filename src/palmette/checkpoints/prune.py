@@ -1,4 +1,4 @@
-"""Cutting a checkpoint once, without the model's code: read in parts, written in parts, whole or not at all."""
+"""Cut a checkpoint once, without the model's code: read and written in parts, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 
 @dataclass(frozen=True)
 class LayerCut:
-    """What a cut left of one weight, or of all: entries, how many counted before, and how many do now.
+    """Result of a cut for one weight, or for all: entries, and how many were kept before and after.
 
-    Of those that went, `zeros` were zero already: pruned before, where no mask says so.
+    `zeros` counts the entries cut that were zero before, pruned earlier without a mask.
     """
 
     name: str
@@ -53,13 +53,13 @@ class LayerCut:
 
 @dataclass(frozen=True)
 class CheckpointCut:
-    """What `prune_checkpoint` did.
+    """Result of `prune_checkpoint`.
 
     Args:
         layers: weight by weight.
         index_before, index_after: PQ Index of the kept weights, at the budget's p and q; NaN where there is none.
-        weights_file, masks: what was written.
-        bytes_before: what all tensors took where they came from.
+        weights_file, masks: the files written.
+        bytes_before: size of all tensors in the source.
         coding: the integer formats that weights were unpacked from, such as "Q4_1"; empty where there was none.
     """
 
@@ -97,8 +97,8 @@ def prune_checkpoint(
     Args:
         source: a file or folder that `palmette.how_compressible` reads, but not ONNX, which has a graph that
             cannot be written, nor plain numbers (.npy, .npz, .csv).
-        out: a .safetensors file; its masks are written beside it as ``….masks.safetensors``. For a folder a new
-            folder, with all that `source` has besides weights.
+        out: a .safetensors file; its masks are written next to it as ``….masks.safetensors``. For a folder a new
+            folder, with all files of `source` but the weights.
         scope, budget: as for `Pruner`.
         saliency: as for `Pruner`; scores are computed from the weights in the file, one weight at a time.
         include, exclude: patterns of names.
@@ -125,19 +125,19 @@ def prune_checkpoint(
             f"{str(source)!r} has a graph, and a file of tensors cannot hold one; prune in PyTorch, then export"
         )
     _check_writable(checkpoint)
-    record = _Record(budget)
+    tally = _Tally(budget)
     folder = source.is_dir() and not pack
     with output_file(source, out, folder=folder) as file, readable(source):
         cut = decide(checkpoint.weights, scope=scope, budget=budget, saliency=saliency)
         if pack:
-            state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, record.add)}
+            state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, tally.add)}
             save(file, state | {alias: state[name] for alias, name in checkpoint.aliases.items()})
         else:
-            _write(file, checkpoint, cut, record)
+            _write(file, checkpoint, cut, tally)
     written = out / "model.safetensors" if folder else out
     everything = sum(t.nbytes for t in checkpoint.tensors)
     coding = ", ".join(sorted({w.coding for w in checkpoint.weights} - {""}))
-    return record.outcome(written, None if pack else masks_file(written), everything, coding)
+    return tally.outcome(written, None if pack else masks_file(written), everything, coding)
 
 
 def _check_writable(checkpoint: Checkpoint) -> None:
@@ -152,7 +152,7 @@ def _check_writable(checkpoint: Checkpoint) -> None:
             )
 
 
-def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, record: _Record) -> None:
+def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, tally: _Tally) -> None:
     """Dense weights and bit-packed masks, part by part."""
     chosen = {w.name for w in checkpoint.weights}
     shapes = {t.name: list(t.shape) for t in checkpoint.tensors if t.name in chosen}
@@ -166,7 +166,7 @@ def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, record: _Record) ->
     ):
 
         def note(part: FilePart, mask: Tensor) -> None:
-            record.add(part, mask)
+            tally.add(part, mask)
             add_mask(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
 
         for _, parts in _written(checkpoint, cut, note):
@@ -177,7 +177,7 @@ def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, record: _Record) ->
 def _written(
     checkpoint: Checkpoint, cut: FileCut, note: Callable[[FilePart, Tensor], None]
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
-    """Every tensor of the new checkpoint by name; `note` is told of each part of a weight and its mask."""
+    """Every tensor of the new checkpoint by name; `note` receives each part of a weight and its mask."""
     weights = {w.name: w for w in checkpoint.weights}
     for stored in checkpoint.tensors:
         if stored.name in weights:
@@ -204,8 +204,8 @@ def _pruned(cut: FileCut, stored: StoredWeight, note: Callable[[FilePart, Tensor
         yield raw
 
 
-class _Record:
-    """What a cut did, gathered part by part."""
+class _Tally:
+    """Counts and power sums of a cut, gathered part by part."""
 
     def __init__(self, budget: Budget) -> None:
         self.p, self.q = float(budget.p), float(budget.q)

@@ -1,7 +1,7 @@
-"""Power sums of 16-bit rows on a CPU, nearly as fast as they are counted.
+"""Power sums of 16-bit rows on a CPU, nearly as fast as counting the values.
 
-In float64, widening and roots take longer than all the rest together. In float32 they take a quarter of that, and
-are off by no more than a known share; whoever needs to know more looks again at the few rows where that matters.
+In float64, widening and roots take longer than everything else together. In float32 they take a quarter of that
+time, with a bounded relative error; callers sum the few rows again where the error matters.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from torch import Tensor
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import cut_into_tiles
 
-_TERMS = 16  # that are added in float32, in whatever order; beyond that, in float64
+_TERMS = 16  # terms added in float32, in any order; their sums are added in float64
 SHARE = 2 * _TERMS * 2.0**-24
-"""By what share one of the sums may be off beside the other: so many roundings in each, of half a last digit."""
+"""Largest relative error of one sum compared with the other: half a last digit for each rounding."""
 
 
 def narrow_power_sums(matrix: Tensor, *, p: float, q: float) -> PowerSums:
     r"""The power sums of each row of bfloat16 or float16, good to `SHARE`.
 
-    A sum of numbers that float32 has no room for is infinite.
+    A sum beyond the range of float32 is infinite.
 
     Args:
         matrix: finite numbers.
@@ -45,7 +45,7 @@ def narrow_power_sums(matrix: Tensor, *, p: float, q: float) -> PowerSums:
 
 
 def _summed(tile: Tensor, x: Tensor, power: float) -> Tensor:
-    """The sum of each row to this power; `x` are its magnitudes in float32, written over if need be."""
+    """Sum of each row to this power; `x` are its magnitudes in float32, possibly written over."""
     if power in (0.5, 1):
         x = x.sqrt_() if power == 0.5 else x
         together = x.view(len(x), math.gcd(x.shape[1], _TERMS), -1).sum(1)

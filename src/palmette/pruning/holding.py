@@ -1,10 +1,9 @@
 """Holding masks: after any optimizer step a pruned weight is exactly zero.
 
-Two hooks do it, and the forward pass has none. When a gradient has been accumulated, its pruned entries are
-set to zero, so that they count neither in clipping nor in an optimizer's statistics. When an optimizer has
-stepped, the pruned weights are set to zero, whatever momentum or decay did to them. Values are multiplied by
-the mask as integers, bit pattern times 0 or 1: a NaN or an infinity at a pruned place goes away too, and on a
-CPU it takes a twentieth of the time of `masked_fill_`.
+Two hooks do this; the forward pass has none. After a gradient is accumulated, its pruned entries are set to zero,
+so that they count neither in clipping nor in an optimizer's statistics. After an optimizer steps, the pruned
+weights are set to zero, whatever momentum or decay did to them. Bit patterns are multiplied by the mask as
+integers: this also removes a NaN or an infinity, and on a CPU takes a twentieth of the time of `masked_fill_`.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from palmette.pruning.sources.sharding import local
 
 
 class Holder:
-    """Keeps the pruned entries of some parameters at zero, for as long as a held optimizer lives."""
+    """Keeps the pruned entries of parameters at zero, as long as a held optimizer lives."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = dict(parameters)
@@ -33,9 +32,9 @@ class Holder:
 
     @torch.no_grad()
     def set_masks_(self, masks: Mapping[str, Tensor]) -> None:
-        """Hold these from now on: weights, gradients and optimizer state at pruned places become zero.
+        """Hold these masks from now on: pruned weights, gradients and optimizer state become zero.
 
-        All that can fail is done before anything is changed.
+        Everything that can fail runs before anything changes.
         """
         kept = {n: local(m) for n, m in masks.items() if not bool(local(m).all())}
         pairs = [pair for name, mask in kept.items() for pair in self._places_of(name, mask)]
@@ -44,11 +43,11 @@ class Holder:
         for values, mask in pairs:
             values.mul_(mask)
         for optimizer in forgetful:
-            # It remembers steps of all parameters in one vector, the pruned among them: it starts afresh.
+            # LBFGS stores steps of all parameters, the pruned ones too, in one vector: clear them.
             optimizer.state.clear()
 
     def _places_of(self, name: str, mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-        """The weight, its gradient and what optimizers know of it, as integers, each with the mask beside it."""
+        """The weight, its gradient and its optimizer state as integers, each with the mask on its device."""
         parameter = self._parameters[name]
         if not _is_plain(local(parameter)):
             raise TypeError(f"the weight {name!r} must be a plain tensor with a place for each entry to be pruned")
@@ -57,15 +56,15 @@ class Holder:
         known = [v for o in self._optimizers for v in o.state.get(parameter, {}).values()]
         for held in (parameter.grad, *known):
             values = local(held) if isinstance(held, Tensor) else None
-            # What an optimizer has packed in a way of its own is left to it.
+            # Optimizer state in another layout is left alone.
             if _is_plain(values) and values.shape == weight.shape:
                 yield _integers(values), mask.to(values.device)
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
-        """Zero the pruned weights after each step of `optimizer`; a second call does nothing more."""
+        """Zero the pruned weights after each step of `optimizer`; a second call has no effect."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
-        while not hasattr(optimizer, "_optimizer_step_post_hooks"):  # Accelerate's wraps one that has them
+        while not hasattr(optimizer, "_optimizer_step_post_hooks"):  # Accelerate wraps the optimizer that has them
             optimizer = optimizer.optimizer  # type: ignore[attr-defined]
         if not (names := self._updated_by(optimizer)):
             raise ParameterGone(
@@ -76,8 +75,8 @@ class Holder:
         self._zero_weights(names)
         if optimizer not in self._optimizers:
             self._optimizers.add(optimizer)
-            # The optimizer keeps this object alive: masks hold even if whoever made them lets go. It may get more
-            # parameters later, or copies of greater precision in their place.
+            # The hook keeps this object alive, so masks hold after the Pruner is gone. The optimizer may get more
+            # parameters later, or copies of higher precision.
             optimizer.register_step_post_hook(lambda o, *_: self._zero_weights(names | self._updated_by(o)))
 
     def _updated_by(self, optimizer: torch.optim.Optimizer) -> set[str]:
@@ -86,10 +85,10 @@ class Holder:
 
     @torch.no_grad()
     def _zero_weights(self, names: set[str]) -> None:
-        # No others: a backward pass may still need them as they are, as that of a generator when its critic steps.
+        # Only these: a pending backward pass may need the others unchanged (a generator while its critic steps).
         if kept := [name for name in names if name in self._kept]:
             weights = [_integers(local(self._parameters[name])) for name in kept]
-            torch._foreach_mul_(weights, [self._beside(n, w) for n, w in zip(kept, weights, strict=True)])
+            torch._foreach_mul_(weights, [self._mask_near(n, w) for n, w in zip(kept, weights, strict=True)])
 
     @torch.no_grad()
     def _zero_gradient(self, name: str) -> None:
@@ -97,9 +96,9 @@ class Holder:
         if name in self._kept and gradient is not None:
             part = local(gradient)
             if _is_plain(part) and part.shape == self._kept[name].shape:
-                _integers(part).mul_(self._beside(name, part))
+                _integers(part).mul_(self._mask_near(name, part))
 
-    def _beside(self, name: str, values: Tensor) -> Tensor:
+    def _mask_near(self, name: str, values: Tensor) -> Tensor:
         if self._kept[name].device != values.device:  # the model has moved
             self._kept[name] = self._kept[name].to(values.device)
         return self._kept[name]
@@ -110,7 +109,7 @@ def _integers(values: Tensor) -> Tensor:
 
 
 def _is_plain(values: object) -> TypeGuard[Tensor]:
-    """Whether it is a dense float tensor, none of whose entries share a place."""
+    """Whether `values` is a dense float tensor whose entries do not share memory."""
     if not isinstance(values, Tensor) or type(values) not in (Tensor, nn.Parameter):
         return False
     if values.layout != torch.strided or not values.is_floating_point():
@@ -119,13 +118,13 @@ def _is_plain(values: object) -> TypeGuard[Tensor]:
 
 
 def _after_accumulation(parameter: Tensor, zero: weakref.WeakMethod[Callable[[str], None]], name: str) -> None:
-    """Call `zero` with `name` whenever a gradient was accumulated; weakly, or the two keep each other alive."""
+    """Call `zero` with `name` after each gradient accumulation; a weak reference, to avoid a cycle."""
 
     def hook(_: Tensor) -> None:
         if (call := zero()) is not None:
             call(name)
 
     trained = parameter.requires_grad
-    parameter.requires_grad_(True)  # a frozen one, that may be trained later, takes no hook
+    parameter.requires_grad_(True)  # a frozen parameter takes no hook, and may be trained later
     parameter.register_post_accumulate_grad_hook(hook)
     parameter.requires_grad_(trained)

@@ -15,19 +15,19 @@ from torch import Tensor
 
 from palmette.errors import MaskMismatch
 from palmette.files import write_safetensors
-from palmette.pruning.sources.sharding import added, beside, is_sharded, local
+from palmette.pruning.sources.sharding import added, is_sharded, local, placed_like
 from palmette.pruning.weights import Weight, tensors_of
 
 MASKS_FORMAT = "palmette-masks-1"
-"""What a file of masks calls itself."""
+"""Value of the metadata key "format" in a file of masks."""
 _SHARDED = "palmette-masks-sharded-1"
 
 
 class Masks(Mapping[str, Tensor]):
     """Boolean tensors by parameter name, True where a weight is kept.
 
-    Masks are values: they are not changed, only narrowed to new ones by `&`, so a pruned weight never
-    comes back. The tensors in them are for reading.
+    Masks are immutable values: `&` returns new, narrower masks, so a pruned weight never comes back. Do not write
+    to their tensors.
 
     >>> masks = Masks({"w": torch.tensor([True, True, True, False])})
     >>> masks.density
@@ -63,17 +63,17 @@ class Masks(Mapping[str, Tensor]):
         return len(self._masks)
 
     def __and__(self, other: Mapping[str, Tensor]) -> Masks:
-        """What both keep."""
+        """Masks of the weights that both keep."""
         other = Masks(other)
         check_match(other, {n: m.shape for n, m in self.items()}, "the masks to narrow with")
-        return Masks({n: m & beside(other[n], m, n) for n, m in self.items()})
+        return Masks({n: m & placed_like(other[n], m, n) for n, m in self.items()})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Masks):
             return NotImplemented
         if self.keys() != other.keys() or any(m.shape != other[n].shape for n, m in self.items()):
             return False
-        return not _total({n: m ^ beside(other[n], m, n) for n, m in self.items()})
+        return not _total({n: m ^ placed_like(other[n], m, n) for n, m in self.items()})
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -82,17 +82,17 @@ class Masks(Mapping[str, Tensor]):
 
     @functools.cached_property
     def kept(self) -> int:
-        """How many weights are kept."""
+        """Number of kept weights."""
         return _total(self._masks)
 
     @property
     def total(self) -> int:
-        """How many weights there are, the pruned included."""
+        """Number of weights, including pruned ones."""
         return sum(m.numel() for m in self.values())
 
     @property
     def density(self) -> float:
-        """The fraction that remains."""
+        """Fraction of weights that remain."""
         return self.kept / self.total if self.total else 1.0
 
     def to(self, device: torch.device | str) -> Masks:
@@ -101,9 +101,9 @@ class Masks(Mapping[str, Tensor]):
 
     @torch.no_grad()
     def apply_(self, weights: Mapping[str, Tensor | Weight]) -> None:
-        """Set every pruned entry of `weights` to zero, in place; other tensors among them are left alone.
+        """Set every pruned entry of `weights` to zero, in place; tensors without a mask are left alone.
 
-        For a copy that no Pruner knows of, such as an average of the weights:
+        For copies that no Pruner holds, such as averaged weights:
         ``masks.apply_(dict(averaged.module.named_parameters()))``.
         """
         tensors = {n: w for n, w in tensors_of(weights).items() if n in self}
@@ -111,14 +111,14 @@ class Masks(Mapping[str, Tensor]):
         for name, mask in self.items():
             weight = tensors[name]
             spread = is_sharded(weight) or is_sharded(mask)
-            kept = local(beside(mask, weight, name)) if spread else mask.to(weight.device)
+            kept = local(placed_like(mask, weight, name)) if spread else mask.to(weight.device)
             local(weight).masked_fill_(~kept, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """One bit per weight, in tensors and plain values that `torch.save` and `torch.load` take.
+        """One bit per weight, in tensors and plain values for `torch.save` and `torch.load`.
 
-        Masks that are spread over processes are given as they are, one byte per weight, for
-        `torch.distributed.checkpoint`, which reads them back into any other spread.
+        Sharded masks are returned as they are, one byte per weight, for `torch.distributed.checkpoint`, which can
+        load them into any other sharding.
         """
         if any(map(is_sharded, self.values())):
             return {"format": _SHARDED, "kept": {n: m.clone() for n, m in self.items()}}
@@ -130,7 +130,7 @@ class Masks(Mapping[str, Tensor]):
 
     @staticmethod
     def from_state_dict(state: Mapping[str, Any]) -> Masks:
-        """What `state_dict` gave, on the CPU."""
+        """Masks from a `state_dict`, on the CPU."""
         if not isinstance(state, Mapping):
             raise TypeError(f"from_state_dict takes what state_dict gave, got {type(state).__name__}")
         if state.get("format") == _SHARDED:
@@ -144,7 +144,7 @@ class Masks(Mapping[str, Tensor]):
         return Masks({n: _unpacked(bits[n], tuple(shapes[n]), n) for n in shapes})
 
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file with one bit per weight, whole or not at all."""
+        """Write a safetensors file with one bit per weight, atomically."""
         if any(map(is_sharded, self.values())):
             raise TypeError(
                 "these masks are spread over processes; save the Pruner with torch.distributed.checkpoint, beside "
@@ -156,7 +156,7 @@ class Masks(Mapping[str, Tensor]):
 
     @staticmethod
     def load(path: str | Path, like: Mapping[str, Tensor | Weight] | None = None) -> Masks:
-        """Read what `save` wrote.
+        """Read masks that `save` wrote.
 
         Args:
             path: the file.
@@ -167,7 +167,7 @@ class Masks(Mapping[str, Tensor]):
         try:
             with safe_open(path, "pt") as file:
                 metadata = file.metadata() or {}
-                ours = metadata.get("format") == MASKS_FORMAT  # and if not, it may be a large model
+                ours = metadata.get("format") == MASKS_FORMAT  # otherwise it may be a large model
                 bits = {name: file.get_tensor(name) for name in file.keys() if ours}  # noqa: SIM118
             shapes = json.loads(metadata.get("shapes", "{}"))
             masks = Masks.from_state_dict(metadata | {"shapes": shapes, "bits": bits})
@@ -194,7 +194,7 @@ def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], w
 
 
 def _total(marked: Mapping[str, Tensor]) -> int:
-    """How many entries are marked, on all processes together."""
+    """Number of marked entries on all processes together."""
     return sum(added({n: local(m).sum() for n, m in marked.items()}, marked).values())
 
 

@@ -1,4 +1,4 @@
-"""Optimizers that nobody told of: what steps inside a function of the user's is met there, and held."""
+"""Optimizers made inside a user's training function: found when they step, and held."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from palmette.pruning.pruner import Pruner
 from palmette.pruning.weights import parameters_by_name
 
 
-class Met:
-    """Holds the masks of a `Pruner` under every optimizer that steps while a round is on.
+class AutoHold:
+    """Holds the masks of a `Pruner` under every optimizer that steps during a round.
 
-    A gradient's pruned entries are zero before the optimizer sees it, so that nothing is missed before its first
-    step; from that on it is held like any other. Optimizers of other models are left alone.
+    Gradient hooks zero pruned entries before the first step of an optimizer; from its first step on, the optimizer
+    is held. Optimizers of other models are left alone.
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 2)
     >>> pruner = Pruner(model)
     >>> _ = pruner.step()
-    >>> with Met(pruner).round():
+    >>> with AutoHold(pruner).round():
     ...     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, weight_decay=0.5)
     ...     model(torch.ones(1, 4)).sum().backward()
     ...     optimizer.step()
@@ -40,16 +40,16 @@ class Met:
 
     @property
     def rates(self) -> dict[str, float]:
-        """Learning rates of the last step that was noted, each by the name of its group's first parameter."""
+        """Learning rates of the last recorded step, by the name of the first parameter of each group."""
         return {name: float(rate) for name, rate in self._last.items()}
 
     @contextmanager
     def round(self, rates: Mapping[str, float] | None = None, *, note: bool = False) -> Iterator[None]:
-        """Hold what steps inside.
+        """Hold every optimizer that steps inside.
 
         Args:
-            rates: learning rates to take in place of the optimizers' own, as `rates` has them after a round.
-            note: whether to note the learning rates of each step.
+            rates: learning rates that replace the optimizers' own, in the form of the property `rates`.
+            note: whether to record the learning rates of each step.
         """
         parameters = parameters_by_name(self._pruner.model)
         names = {id(p): name for name, p in parameters.items()}
@@ -75,11 +75,12 @@ class Met:
                         set_aside.append((group, rate))
                         group["lr"] = _like(rate, rates[name])
                     if note:
-                        # A copy: a schedule may change it in place. No number yet: nobody waits for a GPU here.
+                        # A copy: a schedule may change it in place. Kept as a tensor: float() would wait for the
+                        # GPU.
                         self._last[name] = rate.detach().clone() if isinstance(rate, Tensor) else rate
 
         def after(optimizer: Optimizer, *_: Any) -> None:
-            while set_aside:  # a schedule may compute the next from it
+            while set_aside:  # a schedule may compute the next rate from the old one
                 group, rate = set_aside.pop()
                 group["lr"] = rate
             if optimizer in ours and optimizer not in self._earlier:

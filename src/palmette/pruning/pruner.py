@@ -19,7 +19,7 @@ from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.scopes import groups_of
-from palmette.pruning.sources.sharding import Spread, added, beside, check_finite, is_sharded, local
+from palmette.pruning.sources.sharding import Spread, added, check_finite, is_sharded, local, placed_like
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, why_stop
 from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
@@ -75,7 +75,7 @@ def prune(
         check_match(masks, {n: w.shape for n, w in tensors.items()}, "the masks")
         # A mask that keeps everything need not be read, unless other processes must agree.
         kept = {
-            n: beside(masks[n], w, n) if sharded else masks[n].to(w.device)
+            n: placed_like(masks[n], w, n) if sharded else masks[n].to(w.device)
             for n, w in tensors.items()
             if sharded or not bool(masks[n].all())
         }
@@ -276,7 +276,7 @@ class Pruner:
     def _fitted(self, masks: Masks, what: str) -> Masks:
         """The masks beside the weights that they are for, or an error that says how they differ."""
         check_match(masks, {n: w.shape for n, w in self._tensors().items()}, what)
-        return Masks({n: beside(masks[n], w, n) for n, w in self._tensors().items()})
+        return Masks({n: placed_like(masks[n], w, n) for n, w in self._tensors().items()})
 
     def _set(self, masks: Masks) -> None:
         if any(map(is_sharded, masks.values())):

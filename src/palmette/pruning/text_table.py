@@ -1,4 +1,4 @@
-"""Tables as text, as reports print them."""
+"""Tables as text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line for each row: the first column begins at the left, the others end at the right.
+    """A line for each row: the first column is left-aligned, the others are right-aligned.
 
     >>> aligned([("", "before", "after"), ("fc.weight", "100", "10")])
     ['           before  after', 'fc.weight     100     10']

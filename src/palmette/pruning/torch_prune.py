@@ -1,4 +1,4 @@
-"""Models that `torch.nn.utils.prune` has pruned: their weights made plain again, their masks kept."""
+"""Convert models that `torch.nn.utils.prune` has pruned to plain weights and masks."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from palmette.pruning.weights import uncompiled
 
 @torch.no_grad()
 def from_torch_prune(model: nn.Module) -> Masks:
-    """Undo the form that `torch.nn.utils.prune` gives a model, in place, and return the masks it had.
+    """Undo the reparametrization of `torch.nn.utils.prune`, in place, and return its masks.
 
-    That form keeps an unpruned `weight_orig` and a `weight_mask`, and multiplies them in every forward pass. After
-    this there is one parameter `weight`, with zeros: the same object as `weight_orig`, so that optimizers made
-    before or after go on with it, and `state_dict` has the names of the unpruned model. The masks have the
-    names of what was pruned, biases too, and are empty where nothing was. `Pruner(model)` does all this by itself.
+    `torch.nn.utils.prune` keeps an unpruned `weight_orig` and a `weight_mask`, and multiplies them in every
+    forward pass. Afterwards there is one parameter `weight`, with zeros: the same object as `weight_orig`, so that
+    existing optimizers keep working, and `state_dict` has the names of the unpruned model. The masks are by name,
+    of biases too, and empty if nothing was pruned. `Pruner(model)` calls this function.
 
     >>> layer = prune.l1_unstructured(nn.Linear(4, 2), "weight", amount=0.5)
     >>> list(layer.state_dict())
@@ -35,7 +35,7 @@ def from_torch_prune(model: nn.Module) -> Masks:
         for name in sorted({hook._tensor_name for hook in hooks}):
             kept = getattr(module, f"{name}_mask").bool()
             prune.remove(module, name)
-            # It multiplies by the mask, which leaves -0.0, and NaN where there was one.
+            # prune.remove multiplies by the mask, which leaves -0.0 and NaN.
             getattr(module, name).masked_fill_(~kept, 0)
             masks[f"{path}.{name}".lstrip(".")] = kept
     return Masks(masks)

@@ -237,7 +237,7 @@ def _own(module: nn.Module, name: str) -> Any:
 
 
 def is_torch_pruned(name: str, names: Container[str]) -> bool:
-    """Whether `name`, one of the `names` in a `state_dict`, is of an unpruned tensor with a mask beside it.
+    """Whether `name`, one of the `names` in a `state_dict`, is an unpruned tensor that has a mask.
 
     >>> is_torch_pruned("fc.weight_orig", ["fc.weight_orig", "fc.weight_mask"])
     True

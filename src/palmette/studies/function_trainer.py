@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import NotFinite, ParameterGone, RunDamaged
-from palmette.pruning.optimizers import Met
+from palmette.pruning.optimizers import AutoHold
 from palmette.pruning.stopping import IndexTurnsUp, ScoreDrops
 from palmette.pruning.weights import evaluating, tensors_of, uncompiled
 from palmette.studies.engine import Scores
@@ -78,7 +78,7 @@ class FunctionTrainer:
     ) -> None:
         self.run, self.model, self.functions = run, run.pruner.model, {"evaluate": evaluate, "test": test}
         self.function, self.drops, self.trained = train, drops, run.spec.trained
-        self.met = Met(run.pruner)
+        self.met = AutoHold(run.pruner)
         self.modes = {module: module.training for module in self.model.modules()}
         self._whole: dict[str, Any] = {}  # of the round, before its cut
         self._good: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Selection on a CUDA device in one read of the weights, with Triton; elsewhere plain torch does the same."""
+"""Acceleration of `Memory` on a CUDA device: selection in one read of the weights, with Triton."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ def usable(row: Rows) -> bool:
 
 
 def split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], int, Tensor]:
-    """Count the keys at most `low - 1`, `low` and `high`, and collect those strictly between, in one read.
+    """Count the keys at most `low - 1`, `low` and `high`, and collect the keys strictly between, in one read.
 
     Args:
-        row: of which `usable` is true.
+        row: one for which `usable` is true.
         low, high: keys, low < high.
-        room: how many between are expected; where there are more, the row is read again.
+        room: how many keys are expected between; if there are more, the row is read again.
 
     Returns:
-        The counts by key, how many are between, and these, in any order among entries that are above any key.
+        The counts by key, how many keys lie between, and these keys, in any order among entries above any key.
     """
     from palmette.pruning.sources import selection_kernels as kernels
 
@@ -72,9 +72,9 @@ def split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], in
 
 
 def write_remaining(row: Rows, key: int, ties: int, equal: int, remaining: list[Tensor]) -> None:
-    """Mark what is kept and above `key`, and all but the first `ties` of the `equal` many that are equal to it.
+    """Mark kept entries above `key`, and all but the first `ties` of the `equal` entries whose key is `key`.
 
-    One read of the row, or two where some that are equal go and others stay. `remaining` are contiguous.
+    One read of the row, or two where some equal entries go and others stay. `remaining` are contiguous.
     """
     from palmette.pruning.sources import selection_kernels as kernels
 
@@ -87,7 +87,7 @@ def write_remaining(row: Rows, key: int, ties: int, equal: int, remaining: list[
             bits = segment.view(INTEGER[segment.element_size()])
             marks = segment if kept is None else kept.contiguous().view(torch.uint8)
             settings = {"MASKED": kept is not None, "MOST": torch.iinfo(bits.dtype).max, "BLOCK": _WRITE_BLOCK}
-            last = size  # the index of the last equal one that goes: all, or none, or up to the last tie
+            last = size  # index of the last equal entry that goes
             if ties == 0:
                 last = -1
             elif ties < equal:
@@ -102,7 +102,7 @@ def write_remaining(row: Rows, key: int, ties: int, equal: int, remaining: list[
 
 
 def _place_of_tie(bits: Tensor, kept: Tensor | None, key: int, ties: int, running: Tensor) -> int:
-    """The index of the `ties`-th kept key that is `key`, from how many there are up to each block."""
+    """Index of the `ties`-th kept entry with this key, from the running counts of such entries per block."""
     block = int(torch.searchsorted(running, ties))
     before = int(running[block - 1]) if block else 0
     part = slice(block * _WRITE_BLOCK, (block + 1) * _WRITE_BLOCK)

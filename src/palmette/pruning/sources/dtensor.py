@@ -273,8 +273,8 @@ def _sum(one: Tensor, other: Tensor) -> Tensor:
     return carried(padded(one, many) + padded(other, many))
 
 
-def _column(values: Tensor, units: Tensor, beside: Tensor) -> Tensor:
-    return values[units].to(beside.device)[:, None]
+def _column(values: Tensor, units: Tensor, keys: Tensor) -> Tensor:
+    return values[units].to(keys.device)[:, None]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Weights in memory, on any device: exactly the smallest go, ties by index, with little memory besides."""
+"""Weights in memory, on any device: exactly the smallest go, ties by index, in bounded memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SORTED_WIDTH = 1 << 16
 SAMPLE = 1 << 17  # of 10^8 this puts 1 % into the bracket
 CUDA_SAMPLE = 1 << 19
 SORTED_KEYS = 1 << 19
-_COUNTED_ROWS = 1 << 10  # rows whose tails are counted at a time: 256 counts and masses for each
+_COUNTED_ROWS = 1 << 8  # rows whose tails are counted at a time: their 256 counts and masses stay in the cache
 
 
 class Memory(Rows):

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 
 def is_sharded(values: object) -> bool:
-    """Whether it is a DTensor; the module of these is not imported for that."""
+    """Whether `values` is a DTensor; does not import the module of DTensor."""
     module = sys.modules.get("torch.distributed.tensor")
     return module is not None and isinstance(values, module.DTensor)
 
 
 def check_whole(tensors: Mapping[str, Tensor], what: str) -> None:
-    """Raise, naming it, if one of the tensors is spread over processes."""
+    """Raise, naming the tensor, if one of them is sharded over processes."""
     if spread := [name for name, tensor in tensors.items() if is_sharded(tensor)]:
         raise TypeError(
             f"{what} takes a model that this process has as a whole, but {spread[0]!r} is spread over several; a "
@@ -43,8 +43,8 @@ def local(values: Tensor) -> Tensor:
     return part
 
 
-def beside(mask: Tensor, weight: Tensor, name: str) -> Tensor:
-    """A copy of the mask where the weight is, and spread as it is; a whole mask is cut into parts here."""
+def placed_like(mask: Tensor, weight: Tensor, name: str) -> Tensor:
+    """A copy of the mask on the weight's device, sharded as the weight is; a whole mask is sharded here."""
     if not is_sharded(weight):
         if is_sharded(mask):
             raise MaskMismatch(f"the mask of {name!r} is spread over processes, the weight is not")
@@ -66,14 +66,14 @@ def beside(mask: Tensor, weight: Tensor, name: str) -> Tensor:
 
 
 def mask_of(weight: Tensor) -> Tensor:
-    """A mask that is where the weight is, and spread as it is, still to be written."""
-    # Not by DTensor.from_local, which takes what is offloaded to the CPU to the GPU.
+    """An empty mask on the weight's device, sharded as the weight is."""
+    # Not by DTensor.from_local, which moves tensors that are offloaded to the CPU to the GPU.
     return torch.empty_like(weight.detach(), dtype=torch.bool)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """Over which processes a tensor is spread; for one that each has as a whole, over none.
+    """The processes that a tensor is sharded over; none for a tensor that each process has as a whole.
 
     Args:
         mesh: the processes.
@@ -85,24 +85,24 @@ class Spread:
 
     @staticmethod
     def of(values: Any) -> Spread:
-        """Of a tensor."""
+        """Spread of a tensor."""
         return Spread(values.device_mesh, tuple(values.placements)) if is_sharded(values) else Spread()
 
     def dimensions(self) -> list[int]:
-        """Those of the mesh along which processes have different parts."""
+        """Dimensions of the mesh along which processes have different parts."""
         return [i for i, placement in enumerate(self.placements) if not placement.is_replicate()]
 
     def add(self, counts: Tensor) -> Tensor:
-        """The sum of whole numbers over the processes, for all of them."""
+        """Sum of whole numbers over the processes, known to all."""
         return self._reduced(counts, torch.distributed.ReduceOp.SUM, self.dimensions())
 
     def add_digits(self, digits: Tensor) -> Tensor:
-        """The sum over the processes of whole numbers that are written as digits, see `digits_of`."""
+        """Sum over the processes of whole numbers in digits, see `digits_of`."""
         many = int(self.largest(torch.tensor(len(digits))))
         return carried(self.add(padded(digits, many)))
 
     def largest(self, values: Tensor) -> Tensor:
-        """The largest of numbers over the processes, replicas included, for all of them."""
+        """Largest numbers over the processes, replicas included, known to all."""
         return self._reduced(values, torch.distributed.ReduceOp.MAX, range(len(self.placements)))
 
     def _reduced(self, values: Tensor, how: Any, dimensions: Sequence[int]) -> Tensor:
@@ -115,7 +115,7 @@ class Spread:
 
 
 def added(counts: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """For each tensor the sum of what each process has counted in its part of it."""
+    """For each tensor the sum over processes of the counts that each has found in its part."""
     spreads: dict[Spread, list[str]] = {}
     for name, tensor in tensors.items():
         spreads.setdefault(Spread.of(tensor), []).append(name)
@@ -142,7 +142,7 @@ def indices_of(values: Any) -> list[Tensor]:
                 f"a weight of shape {tuple(values.shape)} is cut twice along one dimension, into parts of "
                 f"different sizes ({placement}); its parts cannot be told"
             )
-        # Tensor parallelism has cut this dimension into blocks before: of each, the part that is here.
+        # Tensor parallelism has split this dimension into blocks before; take the local part of each block.
         indices[dimension] = torch.cat([_chunk(block, many, here) for block in own.chunk(blocks)])
     found, there = tuple(len(index) for index in indices), tuple(local(values).shape)
     if found != there:
@@ -151,7 +151,7 @@ def indices_of(values: Any) -> list[Tensor]:
 
 
 def _chunk(values: Tensor, many: int, which: int) -> Tensor:
-    """One of the equal chunks into which torch cuts; the last ones may be smaller, or empty."""
+    """One of the equal chunks that torch splits into; the last ones may be smaller, or empty."""
     size = -(-len(values) // many)
     return values[which * size : (which + 1) * size]
 

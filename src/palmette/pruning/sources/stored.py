@@ -1,4 +1,4 @@
-"""Weights that are read when they are needed, piece by piece: of a file larger than memory, or of a model."""
+"""Weights that are read part by part when needed: from a file larger than memory, or from a model."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from palmette.pruning.weights import Weight
 CHUNK = 1 << 23  # entries that are read at a time: 32 MB of float32
 MEMORY = 10**9
 """Bytes of memory to measure in, by default."""
-_BASE = 4 * 10**8  # what Python, torch and the counts of magnitudes take
-_THREAD = 10**8  # room for a thread
+_BASE = 4 * 10**8  # Python, torch and the counts of magnitudes
+_THREAD = 10**8  # each thread
 
 
 @contextmanager
 def within(memory: int) -> Iterator[int]:
-    """How many entries to read at a time, and no more threads, so that the process stays below `memory` bytes.
+    """Entries to read at a time, with as many threads as keep the process below `memory` bytes.
 
-    Of each entry that is read there are up to 16 bytes, in the hands of each thread, of the one that reads, and
-    once more so that none has to wait. To count, a thread takes about 50 MB besides.
+    Each entry takes up to 16 bytes in each worker thread, in the reading thread and in one part that waits.
+    Counting takes about 50 MB more per thread.
 
     >>> with within(10**12) as chunk:
     ...     chunk == CHUNK
@@ -52,10 +52,10 @@ class StoredWeight:
         name: of the parameter.
         shape: of the whole.
         dtype: of the values as they are read.
-        read: (first, last) -> this part of the first axis, as ``values[first:last]`` gives it.
-        nbytes: what it takes where it is stored.
-        transposed, groups: where its neurons are, see `Weight`.
-        kept: like `read`, which entries were not pruned yet; None where all of them count.
+        read: (first, last) -> ``values[first:last]``, along the first axis.
+        nbytes: size where it is stored.
+        transposed, groups: layout of its neurons, see `Weight`.
+        kept: like `read`, True where an entry is not pruned yet; None if all entries count.
         coding: the integer format that the values were unpacked from, such as "Q4_1"; empty for floats.
     """
 
@@ -71,36 +71,36 @@ class StoredWeight:
 
     @property
     def entries(self) -> int:
-        """How many values it has."""
+        """Number of values."""
         return math.prod(self.shape)
 
     @property
     def neurons(self) -> int:
-        """How many rows `rows_of` gives for the whole; 1 for a vector, which is one unit."""
+        """Number of neurons; 1 for a vector, which is one unit."""
         if len(self.shape) < 2:
             return 1
         return self.shape[1] * self.groups if self.transposed else self.shape[0]
 
     def parts(self, chunk: int = CHUNK) -> Iterator[FilePart]:
-        """All of it, in order, in parts of about `chunk` finite entries that are whole rows of the first axis.
+        """The whole weight, in order, in parts of about `chunk` finite entries: whole rows of the first axis.
 
-        A transposed convolution in groups is one part, as its neurons are found in the whole only.
+        A grouped transposed convolution is one part: its neurons can be found in the whole weight only.
         """
         for first, last in self._slices(self.entries if self.groups > 1 else chunk):
             raw = self.read(first, last)
-            # Bytes are no floats to torch, few of whose functions take them; bfloat16 has all of their numbers.
+            # Few functions of torch take 8-bit floats; bfloat16 holds all of their values.
             values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
             _check_finite(self, values)
             yield FilePart(self, raw, values, None if self.kept is None else self.kept(first, last))
 
     def raw_parts(self, chunk: int = CHUNK) -> Iterator[Tensor]:
-        """All of it as it is stored, whatever it may be."""
+        """The whole tensor as it is stored, unchecked."""
         for first, last in self._slices(chunk):
             yield self.read(first, last)
 
     def _slices(self, chunk: int) -> Iterator[tuple[int, int]]:
         length, width = self.shape[0] if self.shape else 1, math.prod(self.shape[1:])
-        # Multiples of 8 entries: the bits of a mask that is packed part by part then follow one another.
+        # Multiples of 8 entries: a mask packed part by part then has no padding between parts.
         step = 8 // math.gcd(8, width)
         rows = length if chunk >= self.entries else max(step, chunk // max(1, width) // step * step)
         for first in range(0, max(1, length), max(1, rows)):
@@ -109,7 +109,7 @@ class StoredWeight:
 
 @dataclass(frozen=True)
 class FilePart:
-    """Some rows of the first axis of a stored weight: as they are stored, as numbers, and which still count."""
+    """Some rows of the first axis of a stored weight: as stored, as numbers, and which are kept."""
 
     of: StoredWeight
     raw: Tensor
@@ -118,7 +118,7 @@ class FilePart:
 
     @property
     def weight(self) -> Weight:
-        """The values as a weight, which knows its neurons; a vector is a single one."""
+        """The values as a weight that knows its neurons; a vector is one neuron."""
         if len(self.of.shape) < 2:
             return Weight(self.values.reshape(1, -1))
         return Weight(self.values, self.of.transposed, self.of.groups)
@@ -135,7 +135,7 @@ class FilePart:
 
 
 def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None = None) -> list[StoredWeight]:
-    """The weights of a model, as `prunable` gives them, to be read like those of a file."""
+    """Weights of a model, as `prunable` returns them, to be read like weights of a file."""
     return [
         replace(
             in_memory(name, weight.tensor.detach()),
@@ -148,7 +148,7 @@ def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | 
 
 
 def in_memory(name: str, tensor: Tensor) -> StoredWeight:
-    """A tensor that is at hand, or mapped into memory."""
+    """A tensor in memory, or mapped into it."""
     return StoredWeight(
         name,
         tuple(tensor.shape),
@@ -159,7 +159,7 @@ def in_memory(name: str, tensor: Tensor) -> StoredWeight:
 
 
 def unreadable(name: str, shape: tuple[int, ...], nbytes: int, why: str) -> StoredWeight:
-    """A tensor whose values are out of reach; it counts as none of floats, so that it is left out."""
+    """A tensor whose values cannot be read; its dtype is not a float one, so it is left out."""
 
     def read(first: int, last: int) -> Tensor:
         raise ValueError(f"{name!r} {why}")
