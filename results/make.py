@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from palmette.files import write_whole
-from palmette.reports.statistics import Difference, Spread, beyond_noise
+from palmette.reports.statistics import Difference, MeanSd, beyond_noise
 from palmette.reports.words import in_percent, mean_and_sd, signed
 from results import figures
 from results.records import BASES, DENSITIES, HERE, LT, METHODS, SCOPES, BySeed, Study, studies, study
@@ -30,12 +30,12 @@ def percent(value: float) -> str:
 
 def mean(values: BySeed) -> float:
     """Mean over seeds."""
-    return Spread.of(values.values()).mean
+    return MeanSd.of(values.values()).mean
 
 
 def spread(values: BySeed, *, scale: float = 100, digits: int = 2) -> str:
     """Mean ± standard deviation over seeds; empty without a value."""
-    found = Spread.of(values.values())
+    found = MeanSd.of(values.values())
     return mean_and_sd(found.mean, found.sd, scale=scale, digits=digits)
 
 

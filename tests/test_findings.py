@@ -71,7 +71,7 @@ from results.make import FRONT, difference, mean, percent, spread
 from results.records import DENSITIES, HERE, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES
 from scipy import stats
 
-from palmette.reports.statistics import Difference, Spread, beyond_noise
+from palmette.reports.statistics import Difference, MeanSd, beyond_noise
 from palmette.reports.words import signed
 
 NAMES = re.compile(
@@ -170,7 +170,7 @@ FINDINGS = {
     "scope-cnn": lambda: [
         text for name, d in ((SAP, 0.1), (SAP2, 0.01)) for text in (
             *(signed(gap(CNN_ABLATION, name, d, "neuron", base=name, base_scope=s).mean) for s in SCOPES[1:]),
-            percent(d), f"{100 * Spread.of(CNN.at_density(name, d).values()).sd:.2f}")],
+            percent(d), f"{100 * MeanSd.of(CNN.at_density(name, d).values()).sd:.2f}")],
     "scope-beats": lambda: [
         *(signed(gap(CNN_ABLATION, SAP2, 0.01, s).mean) for s in SCOPES[:2]), "1 %",
         difference(gap(ABLATION, SAP2, 0.005, "layer")), "0.5 %", "0.2 %",

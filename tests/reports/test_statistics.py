@@ -9,7 +9,7 @@ import pytest
 
 from palmette.reports.statistics import (
     Difference,
-    Spread,
+    MeanSd,
     accuracy_at,
     beyond_noise,
     holm,
@@ -140,13 +140,13 @@ def test_a_difference_must_hold_among_all_that_are_tested():
     assert beyond_noise({"down": [-1.0, -1.1, -0.9], "two": [1.0, 1.0]}) == {"down": -1, "two": 0}
 
 
-# Spread, and within a point
+# Mean and standard deviation, and within a point
 
 
 def test_spread_skips_missing_values():
-    assert Spread.of([0.5, None, 1.0, math.nan]) == Spread(0.75, pytest.approx(0.125**0.5), 2)
-    assert math.isnan(Spread.of([0.5]).sd)
-    assert Spread.of([]).n == 0
+    assert MeanSd.of([0.5, None, 1.0, math.nan]) == MeanSd(0.75, pytest.approx(0.125**0.5), 2)
+    assert math.isnan(MeanSd.of([0.5]).sd)
+    assert MeanSd.of([]).n == 0
 
 
 def test_the_first_loss_of_more_than_a_point_counts():

@@ -16,7 +16,7 @@ from scipy import stats
 from palmette import read_runs
 from palmette.reports.paper.published import published
 from palmette.reports.phases import phases, turns
-from palmette.reports.statistics import LEVEL, Difference, Spread, beyond_noise, holm, last_within
+from palmette.reports.statistics import LEVEL, Difference, MeanSd, beyond_noise, holm, last_within
 from palmette.reports.words import signed
 from palmette.studies.paper import FIGURES
 
@@ -182,7 +182,7 @@ def largest_drop(of, name):
 
 def ratio(of, name, t):
     """The share of the remaining weights that a round cuts."""
-    return Spread.of(
+    return MeanSd.of(
         c / k for c, k in zip(of.at(name, t, "cut_weights").values(), of.at(name, t, "kept").values(), strict=True)
     ).mean
 
@@ -230,7 +230,7 @@ def tukey(of):
     """Densities at which the range of p and q is beyond the noise: Tukey's test, Holm's correction."""
     base, tests = study(BASES[of.name]), {}
     for d in (0.1, 0.05, 0.02, 0.01):
-        spreads = [Spread.of(base.at_density(name, d).values()) for name in (SAP, SAP2, LT)]
+        spreads = [MeanSd.of(base.at_density(name, d).values()) for name in (SAP, SAP2, LT)]
         noise = [s.sd**2 for s in spreads if s.n > 1]
         means = p_and_q(of, d)
         width = (max(means) - min(means)) / 100 / math.sqrt(sum(noise) / len(noise) / of.seeds)

@@ -18,7 +18,7 @@ from palmette.reports.statistics import (
     SEED,
     WIDE,
     Difference,
-    Spread,
+    MeanSd,
     accuracy_at,
 )
 from palmette.reports.tables import canonical_order, label
@@ -196,7 +196,7 @@ def compare(
         row = dict(zip(conditions, values, strict=True)) | {"method": name, point: where}
         if point == "round":
             row |= {"density": group["density"].mean()}
-        accuracy = Spread.of(group["test_accuracy"])
+        accuracy = MeanSd.of(group["test_accuracy"])
         row |= {"n": accuracy.n, "accuracy": accuracy.mean, "sd": accuracy.sd}
         if baseline is not None:
             found = Difference.of(group["difference"].dropna().tolist())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from palmette.reports.phases import by_round
-from palmette.reports.statistics import Spread
+from palmette.reports.statistics import MeanSd
 from palmette.reports.tables import Record, Run, by_method
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def points(panel: Panel, many: Sequence[Sequence[Record]]) -> list[tuple[float, 
     """x, mean and standard deviation, round by round, over the runs that reached the round."""
     found = []
     for at in by_round(many):
-        x, y = Spread.of(map(panel.x, at)).mean, Spread.of(map(panel.y, at))
+        x, y = MeanSd.of(map(panel.x, at)).mean, MeanSd.of(map(panel.y, at))
         # A logarithmic axis cannot show 0, such as the density of a network without weights.
         if y.n and (x > 0 or not panel.log_x) and (y.mean > 0 or not panel.log_y):
             found.append((x, y.mean, y.sd if y.n > 1 else 0.0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
-from palmette.reports.statistics import Spread
+from palmette.reports.statistics import MeanSd
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Record
@@ -58,7 +58,7 @@ def phases_of(records: Sequence[Record]) -> list[Phase]:
 
 def phases_of_mean(many: Sequence[Sequence[Record]]) -> list[Phase]:
     """Phases of the mean curve of several runs, over the runs that reached each round."""
-    accuracy = [Spread.of(at).mean for at in by_round(list(map(judged, many)))]
+    accuracy = [MeanSd.of(at).mean for at in by_round(list(map(judged, many)))]
     return phases(accuracy, [mean([record["retrained"]["pq_index"] for record in at]) for at in by_round(many)])
 
 
@@ -93,5 +93,5 @@ def has_validation(records: Sequence[Record]) -> bool:
 
 def mean(values: Sequence[Any]) -> float | None:
     """Mean of the values that are not None; None without one."""
-    found = Spread.of(values)
+    found = MeanSd.of(values)
     return found.mean if found.n else None

@@ -26,7 +26,7 @@ WIDE, CLOSE = 4, 1.05
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeanSd:
     """Mean, standard deviation (with n - 1) and number of values; NaN where undefined."""
 
     mean: float
@@ -34,15 +34,15 @@ class Spread:
     n: int
 
     @staticmethod
-    def of(values: Iterable[float | None]) -> Spread:
-        """Spread of the values that exist: None and NaN are skipped.
+    def of(values: Iterable[float | None]) -> MeanSd:
+        """Mean and standard deviation of the values that exist: None and NaN are skipped.
 
-        >>> Spread.of([1.0, 3.0, None]), Spread.of([2.0])
-        (Spread(mean=2.0, sd=1.4142135623730951, n=2), Spread(mean=2.0, sd=nan, n=1))
+        >>> MeanSd.of([1.0, 3.0, None]), MeanSd.of([2.0])
+        (MeanSd(mean=2.0, sd=1.4142135623730951, n=2), MeanSd(mean=2.0, sd=nan, n=1))
         """
         known = [float(v) for v in values if v is not None and not math.isnan(v)]
         sd = statistics.stdev(known) if len(known) > 1 else math.nan
-        return Spread(statistics.fmean(known) if known else math.nan, sd, len(known))
+        return MeanSd(statistics.fmean(known) if known else math.nan, sd, len(known))
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Difference:
         >>> Difference.of([1.0, 1.0])
         Difference(mean=1.0, low=1.0, high=1.0, pairs=2)
         """
-        return Difference(Spread.of(values).mean, *interval(values), len(values))
+        return Difference(MeanSd.of(values).mean, *interval(values), len(values))
 
     @staticmethod
     def between(one: Mapping[Key, float], other: Mapping[Key, float]) -> Difference:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from palmette.pruning.methods import SCOPES, rank_of
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
-from palmette.reports.statistics import WITHIN, Spread, last_within
+from palmette.reports.statistics import WITHIN, MeanSd, last_within
 from palmette.reports.words import counted, in_percent
 from palmette.studies.record import AnyExperiment
 
@@ -140,5 +140,5 @@ def _at(moments: Sequence[tuple[Sequence[Record], int]]) -> dict[str, Any]:
 
 
 def _spread(values: Sequence[float]) -> list[float | None] | None:
-    found = Spread.of(values)
+    found = MeanSd.of(values)
     return [found.mean, None if math.isnan(found.sd) else found.sd] if found.n else None

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from palmette.pruning.methods import rank_of
 from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, turns
-from palmette.reports.statistics import Spread
+from palmette.reports.statistics import MeanSd
 from palmette.reports.tables import Record, Run, label
 from palmette.reports.words import setting
 from palmette.studies.experiment import Experiment
@@ -99,7 +99,7 @@ def curves(study: Study) -> Table:
     for name, t, records in _rounds(study):
         row: dict[str, Any] = {"series": name, "round": t, "n": len(records)}
         for column, number in NUMBERS.items():
-            spread = Spread.of(map(number.read, records))
+            spread = MeanSd.of(map(number.read, records))
             row[column] = spread.mean if spread.n else None
             row[f"{column}_sd"] = spread.sd if spread.n > 1 else None
         rows.append(row | {"phase": phases[name][t], "mark": marks[name].get(t)})

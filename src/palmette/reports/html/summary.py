@@ -8,7 +8,7 @@ from typing import Any
 
 from palmette.reports.html.series import Series, Study
 from palmette.reports.phases import has_validation, phases_of, turns
-from palmette.reports.statistics import WITHIN, Difference, Spread
+from palmette.reports.statistics import WITHIN, Difference, MeanSd
 from palmette.reports.tables import last_kept
 from palmette.reports.words import counted, in_percent
 
@@ -81,7 +81,7 @@ def percent(values: Sequence[float]) -> str:
     >>> percent([0.25, 0.26]), percent([0.0012]), percent([0.000012])
     ('25.5 ± 0.7 %', '0.12 %', '0.0012 %')
     """
-    spread = Spread.of(values)
+    spread = MeanSd.of(values)
     deviation = f" ± {in_percent(spread.sd, spread.mean)}" if spread.n > 1 else ""
     return f"{in_percent(spread.mean, spread.mean)}{deviation} %"
 
@@ -92,7 +92,7 @@ def number(values: Sequence[float]) -> str:
     >>> number([3, 4]), number([7])
     ('3.5 ± 0.7', '7')
     """
-    spread = Spread.of(values)
+    spread = MeanSd.of(values)
     return f"{spread.mean:.1f} ± {spread.sd:.1f}" if spread.n > 1 else f"{spread.mean:g}"
 
 
@@ -149,7 +149,7 @@ def _compared(rows: Sequence[Outcome], among: str = "") -> str:
 
 
 def _mean(row: Mapping[str, Any]) -> float:
-    return Spread.of(row["density"]).mean
+    return MeanSd.of(row["density"]).mean
 
 
 def _difference(row: Outcome, other: Outcome) -> Difference:
