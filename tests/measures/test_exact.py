@@ -11,7 +11,7 @@ from palmette.pruning.sources.memory import Memory
 
 
 @pytest.mark.parametrize("spread", [0, 20, 200])
-def test_sums_are_those_of_python_and_do_not_depend_on_the_order(spread):
+def test_sums_equal_fsum_in_any_order(spread):
     torch.manual_seed(0)
     terms = torch.rand(3, 1000, dtype=torch.float64) * torch.exp2(
         spread * torch.randn(3, 1000, dtype=torch.float64)
@@ -40,7 +40,7 @@ def test_power_sums_without_rounding_are_near_those_with(dtype, p, q):
     assert torch.allclose(exact.q_sum, plain.q_sum, rtol=1e-14)
 
 
-def test_a_power_is_the_same_wherever_a_value_stands():
+def test_powers_do_not_depend_on_position():
     x = torch.rand(1003, dtype=torch.float64)
     alone = torch.stack([powers(v.clone().reshape(1), 0.3)[0] for v in x])
     assert torch.equal(powers(x.clone(), 0.3), alone)
@@ -60,7 +60,7 @@ def orders_that_change_a_count():
     return changed
 
 
-def test_a_count_does_not_depend_on_the_order_in_which_weights_are_added(monkeypatch):
+def test_counts_do_not_depend_on_the_order_of_weights(monkeypatch):
     assert orders_that_change_a_count() == 0
     monkeypatch.setattr(Memory, "rounding", -8.0)  # nothing is in doubt, and sums round as they do
     assert orders_that_change_a_count() > 0

@@ -52,7 +52,7 @@ def test_few_entries_are_measured_exactly(name):
 
 
 @pytest.mark.parametrize("name", [name for name in VECTORS if name != "subnormal"])
-def test_buckets_say_nearly_the_same_and_count_exactly(name, monkeypatch):
+def test_buckets_count_exactly_and_measure_closely(name, monkeypatch):
     w = VECTORS[name]
     monkeypatch.setattr(module, "EXACT", 2)
     spectrum = spectrum_of(w, pieces=3)
@@ -72,7 +72,7 @@ def test_buckets_say_nearly_the_same_and_count_exactly(name, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sixteen_bits_are_exact_however_many_they_are(dtype, monkeypatch):
+def test_any_number_of_16_bit_values_is_exact(dtype, monkeypatch):
     w = torch.cat([gaussian(5000, dtype), gaussian(5000, dtype, seed=1) * 1e-6])
     exact = spectrum_of(w)
     monkeypatch.setattr(module, "EXACT", 0)

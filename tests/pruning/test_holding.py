@@ -217,7 +217,7 @@ def test_accumulated_gradients_are_those_of_kept_weights():
     assert_pruned_are_zero(pruner)
 
 
-def test_gradients_that_were_there_before_the_cut_lose_their_pruned_entries():
+def test_existing_gradients_lose_their_pruned_entries():
     model = network()
     pruner = halved(model)
     nn.functional.cross_entropy(model(X), Y).backward()
@@ -226,7 +226,7 @@ def test_gradients_that_were_there_before_the_cut_lose_their_pruned_entries():
 
 
 @pytest.mark.parametrize("name", ["SGD momentum decay", "Adam amsgrad", "Adadelta", "Muon", "RMSprop"])
-def test_what_an_optimizer_remembers_of_pruned_weights_is_forgotten(name):
+def test_optimizer_state_of_pruned_weights_is_zeroed(name):
     model = network()
     pruner, optimizer = halved(model), OPTIMIZERS[name](model)
     pruner.hold(optimizer)
@@ -255,7 +255,7 @@ def test_pruned_weights_stay_zero_while_lbfgs_searches(name):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_pruned_weight_that_broke_is_mended(bad):
+def test_nan_and_infinity_at_pruned_places_become_zero(bad):
     model = network()
     pruner, optimizer = halved(model), OPTIMIZERS["SGD"](model)
     pruner.hold(optimizer)
@@ -364,7 +364,7 @@ def test_weights_that_join_an_optimizer_later_are_held():
     train(model, pruner, optimizer)
 
 
-def test_weights_stay_held_where_the_optimizer_goes_on_with_copies_of_them():
+def test_weights_stay_held_when_the_optimizer_switches_to_copies():
     class Copies(optim.SGD):
         def step(self, closure=None):
             super().step(closure)
@@ -380,7 +380,7 @@ def test_weights_stay_held_where_the_optimizer_goes_on_with_copies_of_them():
     assert_pruned_are_zero(pruner)
 
 
-def test_the_step_of_one_optimizer_leaves_the_weights_of_another_to_a_backward_pass():
+def test_a_step_leaves_the_weights_of_another_optimizer_unchanged():
     model = nn.ModuleDict({"maker": nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), "critic": nn.Linear(4, 1)})
     makes, judges = (torch.optim.Adam(model[name].parameters(), weight_decay=0.1) for name in ("maker", "critic"))
     pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
@@ -555,7 +555,7 @@ def run(model, pruner, optimizer, steps):
 
 
 @pytest.mark.parametrize("name", ["SGD momentum decay", "AdamW", "Adafactor", "Rprop", "LBFGS"])
-def test_a_run_taken_up_from_a_checkpoint_is_the_same_bit_for_bit(name):
+def test_a_resumed_run_is_bitwise_identical(name):
     def fresh(seed):
         model = network(seed)
         pruner, optimizer = halved(model, budget=pm.Sap(), scope="global"), OPTIMIZERS[name](model)

@@ -191,7 +191,7 @@ def test_a_damaged_file_is_refused(tmp_path, bits, metadata):
         pm.Masks.load(tmp_path / "masks")
 
 
-def test_the_example_of_a_damaged_file_would_be_right_if_it_were_whole(tmp_path):
+def test_the_undamaged_example_file_loads(tmp_path):
     metadata = {"format": "palmette-masks-1", "shapes": json.dumps({"w": [3]})}
     safetensors.torch.save_file({"w": BITS}, tmp_path / "masks", metadata)
     assert pm.Masks.load(tmp_path / "masks")["w"].tolist() == [True, False, True]
@@ -203,7 +203,7 @@ def test_a_state_that_is_not_one_of_masks_is_refused(state):
         pm.Masks.from_state_dict(state)
 
 
-def test_masks_are_for_weights_by_name_and_a_model_is_not_that():
+def test_a_model_in_place_of_weights_is_refused():
     with pytest.raises(TypeError, match=r"as prunable\(model\) gives them, got Linear"):
         some_masks().apply_(torch.nn.Linear(2, 2))
 
@@ -239,14 +239,14 @@ def test_a_folder_without_permission_is_named(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_what_another_process_is_writing_is_left_to_it(tmp_path):
+def test_a_partial_file_of_another_process_is_left_alone(tmp_path):
     (tmp_path / "masks.partial").write_text("half of it")
     (tmp_path / "masks.1.partial").write_text("half of it")
     some_masks().save(tmp_path / "masks")
     assert sorted(os.listdir(tmp_path)) == ["masks", "masks.1.partial", "masks.partial"]
 
 
-def test_a_disk_that_fails_half_way_leaves_the_old_file_whole(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file_intact(tmp_path, monkeypatch):
     some_masks(1).save(tmp_path / "masks")
 
     def fail(tensors, path, metadata):
@@ -260,7 +260,7 @@ def test_a_disk_that_fails_half_way_leaves_the_old_file_whole(tmp_path, monkeypa
     assert os.listdir(tmp_path) == ["masks"]
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_a_file_is_synced_before_it_is_renamed(tmp_path, monkeypatch):
     path, synced = tmp_path / "masks", []
 
     def sync(descriptor):

@@ -46,7 +46,7 @@ def test_weights_in_index_order_are_not_copied(scope):
 
 
 @pytest.mark.parametrize("scope", ["Neuron", "filter", "", None, 3, ["neuron"]])
-def test_a_scope_that_does_not_exist_is_refused_with_the_three_that_do(scope):
+def test_an_unknown_scope_is_refused(scope):
     model = nn.Linear(2, 2)
     for call in (
         lambda: pm.prune({"w": torch.ones(2, 2)}, scope=scope, budget=pm.Sap()),
@@ -101,7 +101,7 @@ def test_half_of_two_layers_by_scope(scope, of_a, of_b):
     assert decision.cut == 14
 
 
-def test_between_equal_weights_the_earlier_layer_loses_first():
+def test_ties_go_in_the_order_of_layers():
     weights = {"late": torch.ones(1, 4), "early": torch.ones(1, 4)}
     masks, _ = pm.prune(weights, scope="global", budget=pm.FixedRatio(0.75))
     assert masks["late"].tolist() == [[False] * 4]

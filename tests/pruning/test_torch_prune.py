@@ -47,7 +47,7 @@ def test_a_model_that_was_never_pruned_has_no_masks():
         pm.from_torch_prune({})
 
 
-def test_a_pruner_takes_such_a_model_up_where_it_is_and_holds_its_zeros():
+def test_pruner_converts_a_torch_pruned_model_and_holds_its_zeros():
     model = torch_pruned()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)  # made before: it has weight_orig
     pruner = pm.Pruner(model, budget=pm.FixedRatio(0.25), scope="layer")
@@ -61,7 +61,7 @@ def test_a_pruner_takes_such_a_model_up_where_it_is_and_holds_its_zeros():
     assert {n: int(m.sum()) for n, m in pruner.masks.items()} == {"0.weight": 9, "2.weight": 5, "4.weight": 36}
 
 
-def test_such_a_model_is_measured_as_it_is():
+def test_torch_pruned_model_is_measured_with_its_masks():
     model = torch_pruned()
     before = list(model.state_dict())
     assert list(pm.prunable(model)) == ["0.weight", "2.weight", "4.weight"]
@@ -87,7 +87,7 @@ def test_attention_that_torch_has_pruned_is_found():
     assert [(m.name, m.d) for m in found] == [("in_proj_weight", 24), ("out_proj.weight", 16)]
 
 
-def test_masks_that_are_given_narrow_those_that_were_there():
+def test_given_masks_narrow_existing_masks():
     model = torch_pruned()
     keep = {f"{i}.weight": torch.ones_like(model[i].weight, dtype=torch.bool) for i in (0, 2, 4)}
     keep["4.weight"][0] = False
@@ -96,7 +96,7 @@ def test_masks_that_are_given_narrow_those_that_were_there():
         pm.Pruner(torch_pruned(), masks={"0.weight": keep["0.weight"]})
 
 
-def test_what_is_pruned_but_not_held_is_told_of():
+def test_pruned_weights_that_are_not_held_are_reported():
     model = torch_pruned()
     prune.random_unstructured(model[4], "bias", amount=1)
     with pytest.warns(UserWarning, match=r"had pruned 4\.bias too; their zeros are not held"):
@@ -122,13 +122,13 @@ def test_save_and_compact_say_what_to_do_first(tmp_path):
     assert small[0].weight.shape == (20, 50)
 
 
-def test_a_weight_with_a_spectral_norm_is_not_taken_for_a_pruned_one(tmp_path):
+def test_spectral_norm_is_not_mistaken_for_pruning(tmp_path):
     model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(5, 4)))  # it has a weight_orig, and no weight_mask
     pm.save(tmp_path / "m.safetensors", model)
     assert pm.compact(model, torch.randn(2, 5))[1].layers == {}
 
 
-def test_names_that_may_be_chosen_are_told_as_they_are_chosen():
+def test_error_lists_names_as_patterns_match_them():
     model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
     prune.l1_unstructured(model[0], "weight", amount=0.5)
     with pytest.raises(NothingToPrune, match=r"the names are 0\.weight, 1\.weight$"):

@@ -36,7 +36,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_without_one_row_exactly_one_output_channel_is_silent(layer):
+def test_zeroing_one_row_silences_one_output_channel(layer):
     make, shape, channel_axis = LAYERS[layer]
     torch.manual_seed(0)
     module = make()
@@ -56,7 +56,7 @@ def test_without_one_row_exactly_one_output_channel_is_silent(layer):
 
 
 @pytest.mark.parametrize("layer", LAYERS)
-def test_rows_can_be_put_together_again_and_go_in_index_order(layer):
+def test_from_rows_inverts_rows_in_index_order(layer):
     module = LAYERS[layer][0]()
     (weight,) = pm.prunable(module).values()
     places = torch.arange(weight.tensor.numel()).reshape(weight.tensor.shape)
@@ -232,7 +232,7 @@ def test_a_pattern_that_matches_nothing_is_refused(patterns, says):
         pm.Pruner(NETWORK, **patterns)
 
 
-def test_of_many_names_the_nearest_to_a_pattern_are_told():
+def test_error_names_the_nearest_of_many_names():
     with pytest.raises(
         NothingToPrune, match=r"'\*\.1\.mlp\.fc\.weight'.*nearest names are transformer\.h\.1\.mlp\.c_fc"
     ):
@@ -240,7 +240,7 @@ def test_of_many_names_the_nearest_to_a_pattern_are_told():
 
 
 @pytest.mark.parametrize("pattern", ["*.bias", "1.*", "*.running_mean"])
-def test_what_is_never_pruned_may_be_left_out(pattern):
+def test_exclude_may_match_parameters_that_are_never_pruned(pattern):
     assert list(pm.prunable(NETWORK, exclude=[pattern])) == ["0.weight", "2.0.weight", "3.weight"]
 
 
@@ -257,7 +257,7 @@ def test_a_single_string_is_not_a_list_of_patterns(patterns):
 
 
 @pytest.mark.parametrize("options", [{}, {"include": ["*"]}], ids=str)
-def test_a_layer_without_a_shape_yet_is_not_passed_over(options):
+def test_a_lazy_layer_is_refused(options):
     with pytest.raises(ValueError, match=r"'1.weight' has no shape yet"):
         pm.prunable(nn.Sequential(nn.Linear(2, 2), nn.LazyLinear(3)), **options)
 

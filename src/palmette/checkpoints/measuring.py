@@ -1,4 +1,4 @@
-"""How compressible are these weights? One pass over each, what it found, and the report that follows from it."""
+"""Measure how compressible weights are: one pass over each, and the report that follows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def measure(
     title: str = "",
     chunk: int = CHUNK,
 ) -> Compressibility:
-    """Read the weights, twice if there are several of more than 16 bits, and say how compressible they are.
+    """Report on the weights; several weights of more than 16 bits are read twice, others once.
 
     Memory is bounded by `chunk` entries and the largest row, whatever the size of the weights.
     """
@@ -39,15 +39,15 @@ def measure(
 
 @dataclass(frozen=True)
 class Layer:
-    """What one pass over a weight says, before the threshold of the whole is known.
+    """Result of one pass over a weight, before the threshold of the whole network is known.
 
     Args:
-        name, shape, dtype, coding, neurons, bytes: as `Measurement` has them.
+        name, shape, dtype, coding, neurons, bytes: as in `Measurement`.
         sums: power sums of the weight as one row.
-        measures: what its magnitudes say, by the names of `Measurement`.
-        cuts: scope -> how many SAP would cut, of "neuron" and "layer".
-        dead: neurons that have no weight but zeros.
-        counts: its magnitudes if all of them are 16-bit floats, so that the weight need not be read again.
+        measures: of its magnitudes, by the names of `Measurement`.
+        cuts: how many weights SAP would cut in scope "neuron" and in scope "layer".
+        dead: neurons whose weights are all zero.
+        counts: its magnitudes if all are 16-bit floats; the weight is then not read again.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Layer:
 
     @staticmethod
     def of(one: Survey, budget: Sap) -> Layer:
-        """What is to be remembered of a survey."""
+        """The layer that a survey describes."""
         stored = one.stored
         return Layer(
             name=stored.name,
@@ -81,7 +81,7 @@ class Layer:
         )
 
     def measurement(self, cut: int) -> Measurement:
-        """All of it, with what it loses in scope "global"."""
+        """The complete measurement, given how many weights the layer loses in scope "global"."""
         cuts, entries = {**self.cuts, "global": cut}, math.prod(self.shape)
         left = {scope: self.measures["d"] - max(c, self.measures["zeros"]) for scope, c in cuts.items()}
         return Measurement(
@@ -101,11 +101,11 @@ class Layer:
 
 @dataclass(frozen=True)
 class Findings:
-    """What one pass over some weights of a checkpoint found; what several found adds up.
+    """Result of one pass over some weights of a checkpoint; results of several passes add up.
 
     Args:
-        layers: weight by weight.
-        wide: the magnitudes of those of more than 16 bits, together.
+        layers: one for each weight.
+        wide: magnitudes of all weights of more than 16 bits, together.
     """
 
     layers: tuple[Layer, ...]
@@ -131,11 +131,11 @@ def conclude(
     title: str = "",
     chunk: int = CHUNK,
 ) -> Compressibility:
-    """The report on all weights, from what was found in part after part.
+    """Report on all weights from the findings of several passes.
 
     Args:
-        parts: what `look` gave, in the order of the weights.
-        weights: all of them; those of more than 16 bits are read once more, for the threshold of scope "global".
+        parts: results of `look`, in the order of the weights.
+        weights: all of them; weights of more than 16 bits are read again, for the threshold of scope "global".
         budget, left_out, title, chunk: as for `measure`.
     """
     found = [layer for part in parts for layer in part.layers]
@@ -157,7 +157,7 @@ def conclude(
 
 
 def _measures(spectrum: Spectrum, budget: Sap, sums: PowerSums) -> dict[str, Any]:
-    """What the magnitudes of a row say, by the names of `Measurement`."""
+    """Measures of the magnitudes of a row, by the names of `Measurement`."""
     plan = budget.plan_of_sums(sums)
     index, retained, d = float(plan.index), float(plan.retained), int(sums.d)
     known = math.isfinite(index)
@@ -198,7 +198,7 @@ def _together(
 
 
 def packed_bytes(now: int, entries: int, kept: int) -> int:
-    """What a weight takes with one bit for each entry and the values of those that are `kept`, if that is less.
+    """Size of a weight with one bit per entry and the values of the `kept` entries, or `now` if that is less.
 
     >>> packed_bytes(4000, 1000, 100)
     525

@@ -12,14 +12,14 @@ import importlib.util
 import torch
 from torch import Tensor
 
-_PROGRAMS = 132 * 16  # enough to fill any device of today
-_MANY = 1 << 20  # of so many 16-bit values sums round at 1e-11 or so, and take half the time
+_PROGRAMS = 132 * 16  # enough to fill any current device
+_MANY = 1 << 20  # from here on 16-bit sums round at about 1e-11, in half the time
 _P_KINDS = {0.5: "sqrt", 1.0: "same"}
 _Q_KINDS = {1.0: "same", 2.0: "square"}
 
 
 def usable(matrix: Tensor) -> bool:
-    """Whether `matrix` is one that the kernel reads: on CUDA, of at most 32 bits, rows without gaps."""
+    """Whether the kernel can read `matrix`: on CUDA, at most 32 bits, rows without gaps."""
     return (
         matrix.is_cuda
         and matrix.dtype in (torch.float32, torch.bfloat16, torch.float16)
@@ -40,7 +40,7 @@ def power_sums(matrix: Tensor, kept: Tensor | None, p: float, q: float) -> Tenso
     from palmette.measures import sum_kernels as kernels
 
     n, width = matrix.shape
-    # What is fastest on an H200; `benchmarks/` has the figures.
+    # Fastest on an H200; `benchmarks/` has the figures.
     block, blocks, warps = 1024, 4, 8
     if width < block * blocks:
         block, blocks, warps = max(64, min(1024, 1 << (width - 1).bit_length())), 1, 4

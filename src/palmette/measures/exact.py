@@ -1,7 +1,7 @@
 """Sums without rounding: the same in any order, in any number of parts, on any number of processes.
 
-A float64 is a whole number times a power of two. Written as digits of 31 bits below a common power of two, terms
-add up as integers, and integers do not round.
+A float64 is a whole number times a power of two. As digits of 31 bits below a common power of two, terms add up as
+integers, which do not round.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FIRST = 16  # bits of the first digit: room for 2^47 terms
 
 
 def powers(x: Tensor, exponent: float) -> Tensor:
-    """`x` ** `exponent` of float64 magnitudes, in place; the same for a value wherever in `x` it stands."""
+    """`x` ** `exponent` of float64 magnitudes, in place; independent of the position of a value in `x`."""
     if exponent == 1:
         return x
     if exponent == 2:
@@ -28,30 +28,30 @@ def powers(x: Tensor, exponent: float) -> Tensor:
     if exponent == 0.5:
         return x.sqrt_()
     if x.device.type == "cpu":
-        # torch takes other arithmetic for the last few entries of a tensor.
+        # torch uses other arithmetic for the last few entries of a tensor.
         return x.copy_(torch.from_numpy(np.power(x.contiguous().numpy(), exponent)))
     return x.pow_(exponent)
 
 
 def bits_above(largest: Tensor) -> Tensor:
-    """The powers of two, int64, above which no term is, from the largest term of each row."""
+    """Exponents of two, int64, that bound all terms of a row, from its largest term."""
     return torch.frexp(largest.cpu()).exponent.to(torch.int64).clamp(-1000, 1023)
 
 
 def digit_unit(top: Tensor) -> Tensor:
-    """The float64 factors that bring terms below ``2 ** top`` to where `digits_of` cuts off their first digit."""
+    """Float64 factors that scale terms below ``2 ** top`` for `digits_of`."""
     return torch.from_numpy(np.ldexp(1.0, (_FIRST - top).clamp_max(1023).numpy()))
 
 
 def digits_of(terms: Tensor, unit: Tensor) -> Iterator[Tensor]:
-    """The digits of float64 `terms`, the most significant first, int64; as many as it takes for all of them.
+    """Digits of float64 `terms`, most significant first, int64, until all terms are exact.
 
     Args:
         terms: written over.
         unit: `digit_unit` of each term's row, in a shape that broadcasts to the terms.
     """
     terms *= unit.clamp_min(1.0)
-    unit = unit.clamp_max(1.0)  # multiplied by less than 1, a small term would underflow: only its digits are
+    unit = unit.clamp_max(1.0)  # scaled down, a small term would underflow; scale its digits instead
     while True:
         plain = bool((unit == 1.0).all())
         whole = terms.floor() if plain else (terms * unit).floor()
@@ -91,7 +91,7 @@ class ExactSums:
         self.digits[:, chosen] = carried(part)
 
     def value(self) -> Tensor:
-        """The sums as float64, to the last digit or so; equal for equal sums."""
+        """The sums as float64, off by at most a rounding or two; equal for equal sums."""
         total = torch.zeros(len(self.top), dtype=torch.float64)
         for digit in self.digits.flip(0):
             total = total * 2.0**-_DIGIT + digit
@@ -99,7 +99,7 @@ class ExactSums:
 
 
 def padded(digits: Tensor, many: int) -> Tensor:
-    """The same number with at least so many digits."""
+    """The same number with at least `many` digits."""
     if many <= len(digits):
         return digits
     return torch.cat([digits, digits.new_zeros(many - len(digits), *digits.shape[1:])])
@@ -114,7 +114,7 @@ def carried(digits: Tensor) -> Tensor:
 
 
 def whole(digits: Tensor) -> int:
-    """The digits of one number as that number, in units of the last digit.
+    """The number that the digits stand for, in units of the last digit.
 
     >>> whole(torch.tensor([1, 0, 5])) == 2**62 + 5
     True
@@ -126,7 +126,7 @@ def whole(digits: Tensor) -> int:
 
 
 def exact_power_sums(rows: Summable, *, p: float, q: float) -> PowerSums:
-    """`power_sums` that are the same in any order; it takes several times as long.
+    """`power_sums` that do not depend on the order of the entries; takes several times as long.
 
     >>> from palmette.measures.rows import Rows
     >>> exact_power_sums(Rows.of(torch.tensor([[4.0, 9.0]])), p=0.5, q=1).p_sum

@@ -1,4 +1,4 @@
-"""Slices as one matrix of float64 magnitudes: for measures that need not be frugal with memory."""
+"""Slices as one matrix of float64 magnitudes, for measures that may copy all entries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from palmette.measures.rows import as_rows
 
 
 def measured(w: Any, dim: int | None, kept: Any, core: Callable[[Tensor, Tensor], Tensor]) -> Any:
-    """What `core` says of each slice, given its float64 magnitudes (0 if not kept) and which are kept."""
+    """Result of `core` for each slice, from its float64 magnitudes (0 if not kept) and which entries are kept."""
     rows, give_back = as_rows(w, dim=dim, kept=kept)
     matrix, mask = rows.segments[0], rows.kept[0]
     if mask is None:
@@ -27,5 +27,5 @@ def measured(w: Any, dim: int | None, kept: Any, core: Callable[[Tensor, Tensor]
 
 
 def scaled(c: Tensor) -> Tensor:
-    """Each row over its largest magnitude, so that no power overflows; a row of zeros becomes NaN."""
+    """Each row divided by its largest magnitude, so that no power overflows; a row of zeros becomes NaN."""
     return c / c.amax(1, keepdim=True)

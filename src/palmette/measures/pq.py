@@ -60,7 +60,7 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
 
 @dataclass(frozen=True)
 class PowerSums:
-    r"""All that the index needs to know of each row, and it adds up.
+    r"""Counts and power sums of each row: all that the index needs, and they add up.
 
     Sums of two parts of a row (chunks, tensors, shards, ranks, files) add to the sums of the whole.
 
@@ -108,7 +108,7 @@ class PowerSums:
         )
 
     def _needed_scale(self) -> Tensor:
-        """A part without a non-zero entry needs none: its scale would push a small one out of range."""
+        """The scale, or the smallest one for a row of zeros, which would push small magnitudes out of range."""
         return torch.where(self.p_sum > 0, self.scale, _TINY)
 
     def index(self) -> Tensor:
@@ -125,13 +125,13 @@ def power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
     scaled = q > 2 or any(s.dtype == torch.float64 for s in rows.segments)
     if scaled:
         largest = rows.largest()
-        # The largest becomes 1, the one number that every power leaves in range.
+        # Every power of 1 stays in range.
         scale = torch.where(largest.isfinite() & (largest > 0), largest, scale)
     p_sum, q_sum = torch.zeros_like(scale), torch.zeros_like(scale)
     slow = Rows((), ())
     for segment, kept in zip(rows.segments, rows.kept, strict=True):
         fast = None if scaled or not fused.usable(segment) else fused.power_sums(segment, kept, p, q).cpu()
-        # The kernel's root is wrong below 1e-37, which counts for nothing unless all of a row is small.
+        # The kernel's root is wrong below 1e-37, which matters only if the whole row is small.
         if fast is None or bool(((fast[0] < 1e-6 * segment.shape[1]) & (fast[1] > 0)).any()):
             slow = Rows((*slow.segments, segment), (*slow.kept, kept))
         else:
@@ -151,13 +151,13 @@ def index_of_rows(rows: Rows, *, p: float, q: float) -> Tensor:
 
 
 def index_from_sums(rows: Rows, sums: PowerSums) -> Tensor:
-    """The same, from sums that are already there; rows of nearly equal magnitudes are looked at again."""
+    """PQ Index from power sums; rows of nearly equal magnitudes are read again."""
     index = sums.index()
     small = index < _NEAR_ZERO
     if bool(small.any()):
         middle = sums.scale * (sums.q_sum / sums.d) ** (1 / sums.q)
         near = _index_near_zero(rows.take(small), middle[small], p=sums.p, q=sums.q)
-        # It overflows to 1 where a large q would have it take the exponential of a large number.
+        # `near` overflows to 1 where a large q takes the exponential of a large number.
         index[small] = torch.where(near <= 2 * _NEAR_ZERO, near, index[small])
     return index
 
@@ -175,7 +175,7 @@ def _index_near_zero(rows: Rows, middle: Tensor, *, p: float, q: float) -> Tenso
     """
     d = rows.counts()
     reference = rows.largest()
-    # Equal entries are exactly at their largest; one that towers above the others is no reference for them.
+    # Equal entries equal the largest exactly; a largest far above the others is no reference for them.
     reference = torch.where(reference < 2 * middle, reference, middle)
     nonzero, near_count, centre = (torch.zeros_like(reference) for _ in range(3))
     p_excess, q_excess = torch.zeros_like(reference), torch.zeros_like(reference)

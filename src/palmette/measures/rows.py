@@ -1,9 +1,8 @@
-"""Lists, arrays and tensors as rows: the one shape that every measure works on.
+"""Lists, arrays and tensors as rows: the shape that every measure works on.
 
-A row is a set of entries that is measured as one: a vector, a slice, a neuron, a layer, a network. Rows of
-equal kind are measured together as the first dimension of a matrix, and a row that spans several tensors is
-a sequence of matrices with the same number of rows. Nothing is concatenated or widened as a whole: the
-measures walk over tiles of a bounded size.
+A row is a set of entries measured together: a vector, a slice, a neuron, a layer, a network. Rows of one kind are
+the rows of a matrix, and a row that spans several tensors is a sequence of matrices with the same number of rows.
+Nothing is concatenated or widened as a whole: measures read tiles of bounded size.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Summable(Protocol):
         """Largest magnitude of each row, float64; 0 for an empty one."""
 
     def totals(self, of: Callable[[Tiles], list[Tensor]]) -> list[Tensor]:
-        """What `of` finds in tiles, added up over all of them: whole numbers, in digits along the first axis."""
+        """Whole numbers that `of` finds in tiles, in digits along the first axis, added up over all tiles."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +80,12 @@ class Rows:
 
     @property
     def width(self) -> int:
-        """Entries of a row, those that do not count included."""
+        """Entries of a row, including entries that do not count."""
         return sum(segment.shape[1] for segment in self.segments)
 
     @property
     def device(self) -> torch.device:
-        """Where the first segment is."""
+        """Device of the first segment."""
         return self.segments[0].device
 
     @property
@@ -123,9 +122,9 @@ class Rows:
         )
 
     def tiles(self) -> Iterator[tuple[slice, Tensor]]:
-        """Walk over all entries: (which rows, their magnitudes in float64, 0 where an entry does not count).
+        """All entries: (which rows, their magnitudes in float64, 0 where an entry does not count).
 
-        A tile is scratch memory: it is valid until the next one is asked for, and may be written to.
+        A tile is scratch memory: valid until the next tile, and may be written over.
         """
         for segment, kept in zip(self.segments, self.kept, strict=True):
             scratch = torch.empty(0, dtype=torch.float64, device=segment.device)
@@ -165,13 +164,13 @@ def cut_into_tiles(matrix: Tensor) -> Iterator[tuple[slice, slice]]:
 def as_rows(
     w: Any, *, dim: int | None = None, kept: Any = None, name: str = "w"
 ) -> tuple[Rows, Callable[[Tensor], Any]]:
-    """Rows of `w`, and the function that gives a result in the kind that came in.
+    """Rows of `w`, and a function that converts a result to the type of `w`.
 
     Args:
         w: numbers as a Python list, numpy array or torch tensor of any float or integer dtype.
         dim: the dimension along which a row lies; None takes all entries as one row.
         kept: boolean mask of the shape of `w`: which entries count.
-        name: what the caller calls `w`, for the error message.
+        name: name of `w` in error messages.
     """
     values = as_tensor(w, name)
     shape = values.shape
@@ -189,11 +188,11 @@ def as_rows(
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """`values` as a dense tensor of real numbers without a gradient, not copied where that can be avoided.
+    """`values` as a dense tensor of real numbers without a gradient, without a copy where possible.
 
     Args:
         values: a number, Python list, numpy array or torch tensor.
-        name: what the caller calls them, for the error message.
+        name: name of the values in error messages.
     """
     tensor = _any_tensor(values, name)
     narrow = tensor.dtype in (torch.bool, torch.float4_e2m1fn_x2)
@@ -203,7 +202,7 @@ def as_tensor(values: Any, name: str) -> Tensor:
 
 
 def in_the_kind_of(w: Any, result: Tensor) -> Any:
-    """`result` as a tensor for a tensor, numpy for numpy, and floats in lists for all else."""
+    """`result` as a tensor for a tensor, numpy for numpy, and floats in lists for anything else."""
     if isinstance(w, Tensor):
         return result if w.device.type == "mps" else result.to(w.device)
     array = result.cpu().numpy()

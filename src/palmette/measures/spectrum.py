@@ -1,10 +1,9 @@
-"""How many entries have which magnitude: a summary of a row that adds up over chunks, tensors and files.
+"""Histogram of the magnitudes of a row, which adds up over chunks, tensors and files.
 
-Every measure of a row, and every threshold, is a function of its sorted magnitudes. A `Spectrum` knows them. A
-16-bit float is one of 2^15 magnitudes, and how often each of them occurs is all there is to know. Wider ones are
-kept as they are while they are few; beyond that, it is known how many fall into each of 2^20 buckets and what they
-add up to. A bucket is a piece of the integers that floats without their sign are (of float32, 8 bits of exponent
-and 12 of mantissa), so that float32 entries of one bucket differ by at most 2^-12 of themselves, unless they are
+Every measure of a row, and every threshold, is a function of its sorted magnitudes. A 16-bit float has one of 2^15
+magnitudes, so their counts are exact. Wider values are stored while they are few; beyond that, a `Spectrum` stores
+the count and the sum of each of 2^20 buckets. A bucket is a range of the keys of magnitudes (of float32, 8 bits of
+exponent and 12 of mantissa): float32 entries of one bucket differ by at most 2^-12 of themselves, unless they are
 below 1e-38.
 """
 
@@ -18,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-EXACT = 1 << 18  # up to so many wide entries are kept as they are: sorting them takes 10 ms
+EXACT = 1 << 18  # wide entries that are stored as they are: sorting them takes 10 ms
 NARROW = (torch.bfloat16, torch.float16)
 _BUCKET_BITS = 20
 _BLOCK = 1 << 20
@@ -27,17 +26,17 @@ _REALS: dict[int, np.dtype[Any]] = {31: np.dtype(np.float32), 63: np.dtype(np.fl
 
 _Array = np.ndarray[Any, Any]
 Points = tuple[_Array, _Array]
-"""Magnitudes in ascending order, none twice, and how many entries have each."""
+"""Distinct magnitudes in ascending order, and how many entries have each."""
 Counts = Mapping[torch.dtype, Points]
 """Of 16-bit floats, by dtype: their bits without the sign, uint16, and how many entries have each."""
 
 
 class Spectrum:
-    r"""The magnitudes of a row: counts of 16-bit ones, a list of few wide ones, counts in narrow buckets of many.
+    r"""Magnitudes of a row: counts of 16-bit values, a list of few wide values, counts in narrow buckets of many.
 
-    It is exact for up to `EXACT` wide entries, and for any number of 16-bit ones. Beyond, counts are still exact,
-    and what else is computed is off by as much as entries within a bucket differ: less than 1e-7 for the Gini
-    Index of weights. Parts give the same in any order. `d` counts all entries, `zeros` those that are 0.
+    Exact for up to `EXACT` wide entries and any number of 16-bit ones. Beyond that, counts are still exact, and
+    measures are off by as much as entries within a bucket differ: less than 1e-7 for the Gini Index of weights.
+    The order of parts does not matter. `d` counts all entries, `zeros` the entries that are 0.
 
     >>> spectrum = Spectrum()
     >>> spectrum.add(torch.tensor([1.0, -2.0]))
@@ -52,13 +51,13 @@ class Spectrum:
         self._narrow: dict[torch.dtype, _Array] = {}  # how many entries have each of the 2^15 magnitudes
         self._few: list[_Array] = []
         self._wide = 0  # entries that are not narrow
-        # By the width of the keys: counts, and per bucket what its keys add up to beyond its lowest one.
+        # By the width of the keys: the count of each bucket, and the sum of its keys beyond its lowest key.
         self._buckets: dict[int, tuple[_Array, _Array]] = {}
         self._points: Points | None = None
 
     @property
     def exact(self) -> bool:
-        """Whether every magnitude is known as it is."""
+        """Whether every magnitude is stored as it is."""
         return not self._buckets
 
     @property
@@ -67,7 +66,7 @@ class Spectrum:
         return self._wide == 0
 
     def add(self, values: Tensor, kept: Tensor | None = None) -> None:
-        """Count finite `values`, of any shape and float or integer dtype; if `kept` is given, those it marks."""
+        """Count finite `values` of any shape and float or integer dtype; only the `kept` ones if given."""
         chosen = values.detach() if kept is None else values.detach()[kept]
         if chosen.numel() == 0:
             return
@@ -93,7 +92,7 @@ class Spectrum:
             self._count(flat[start : start + _BLOCK].numpy())
 
     def merge(self, other: Spectrum) -> None:
-        """Add what another spectrum has counted."""
+        """Add the entries of another spectrum."""
         self._points = None
         self.d += other.d
         self.zeros += other.zeros
@@ -108,7 +107,7 @@ class Spectrum:
                 mine += more
 
     def counts(self) -> Counts:
-        """Of the 16-bit entries, by dtype: which magnitudes occur, and how often."""
+        """Magnitudes of the 16-bit entries, by dtype, and how often each occurs."""
         found = {}
         for dtype, counts in self._narrow.items():
             used = np.flatnonzero(counts)
@@ -124,7 +123,7 @@ class Spectrum:
             self.zeros += int(times[used == 0].sum())
 
     def wide(self) -> tuple[list[_Array], dict[int, tuple[_Array, ...]]]:
-        """What is known of wider entries, for `of_wide`.
+        """State of the wider entries, for `of_wide`.
 
         Few of them as they are, an array for each dtype; many by the width of their keys: which buckets are in
         use, how many entries each has, and what these add up to beyond its lowest key.
@@ -136,7 +135,7 @@ class Spectrum:
 
     @staticmethod
     def of_wide(few: Sequence[_Array], buckets: Mapping[int, tuple[_Array, ...]], *, zeros: int) -> Spectrum:
-        """What `wide` told, as it was."""
+        """The spectrum that `wide` described."""
         found = Spectrum()
         found.zeros = zeros
         found._few = list(few)
@@ -147,16 +146,16 @@ class Spectrum:
         return found
 
     def points(self) -> Points:
-        """Magnitudes in ascending order, none twice (a bucket has its mean), and how many entries have each."""
+        """Distinct magnitudes (of a bucket its mean) in ascending order, and how many entries have each."""
         if self._points is None:
             few = [(x.astype(np.float64), np.ones(len(x), np.int64)) for x in self._few]
             self._points = joined([*points_of(self.counts()), *few, *map(self._means, self._buckets)])
         return self._points
 
     def bracket(self, rank: int) -> tuple[float, float, int]:
-        """Between which two magnitudes the `rank`-th smallest lies (from 1), and how many are below both.
+        """Two magnitudes between which the `rank`-th smallest lies (from 1), and how many are below both.
 
-        They are equal where it is known exactly.
+        The two are equal where the magnitude is known exactly.
         """
         if self.exact:
             values, counts = self.points()
@@ -197,7 +196,8 @@ class Spectrum:
         return max(0.0, float(root - np.sum(x * counts) / math.sqrt(np.sum(x * x * counts))) / (root - 1))
 
     def tail_share(self, cut: int, *, p: float) -> float:
-        r"""What the `cut` smallest weigh as a share of the others: :math:`\eta_r` with :math:`r = d - cut`.
+        r"""Mass of the `cut` smallest as a share of the mass of the others: :math:`\eta_r` with :math:`r = d -
+        cut`.
 
         As `palmette.eta_of_cut`; infinite when all that is not zero goes, NaN for zeros alone.
         """
@@ -210,7 +210,7 @@ class Spectrum:
         return float(np.sum(mass * gone)) / head if head else math.inf
 
     def distinct(self) -> int:
-        """How many different magnitudes there are; in buckets, at least so many."""
+        """Number of distinct magnitudes; with buckets, a lower bound."""
         return len(self.points()[0])
 
     def _counts_of(self, dtype: torch.dtype) -> _Array:
@@ -227,7 +227,7 @@ class Spectrum:
             self._count(values)
 
     def _in_buckets(self, bits: int) -> _Array:
-        """How many entries are in each bucket of one kind: narrower ones are each inside of a wider one."""
+        """Entries in each bucket of one width, including those of narrower keys."""
         found = Spectrum()
         found._buckets_of(bits)[0][:] = self._buckets[bits][0]
         others = [self._means(b) for b in self._buckets if b != bits]
@@ -241,7 +241,7 @@ class Spectrum:
         keys = values.view(_INTEGERS[bits]) & np.iinfo(_INTEGERS[bits]).max
         shift = bits - _BUCKET_BITS
         where = keys >> shift
-        # Few of the buckets are in use: counting only among these is several times faster.
+        # Few buckets are in use: counting only within their range is several times faster.
         first = int(where.min())
         where -= first
         found = np.bincount(where, weights=times)
@@ -263,7 +263,7 @@ class Spectrum:
 
 
 def points_of(counts: Counts) -> list[Points]:
-    """What was counted, by dtype, with the magnitudes as numbers."""
+    """Counts by dtype as points."""
     return [
         (torch.from_numpy(used.astype(np.int16)).view(dtype).to(torch.float64).numpy(), times)
         for dtype, (used, times) in counts.items()
@@ -283,7 +283,7 @@ def joined(parts: list[Points]) -> Points:
 
 
 def bucket_of(rank: int, counts: _Array) -> tuple[int, int]:
-    """Where the `rank`-th smallest is, and how many come before that place."""
+    """Index of the bucket that holds the `rank`-th smallest, and how many entries come before that bucket."""
     upto = np.cumsum(counts)
     at = int(np.searchsorted(upto, rank))
     return at, int(upto[at] - counts[at])

@@ -1,4 +1,4 @@
-"""Which parameters of a model are prunable, and which of their axes counts the neurons."""
+"""Prunable parameters of a model, and the axis that counts their neurons."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from palmette.errors import NotFinite, NothingToPrune
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
-"""Modules that have their outputs along the first axis of a weight, and may have a bias."""
+"""Modules with outputs along the first axis of their weight, and an optional bias."""
 _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
@@ -25,7 +25,7 @@ _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight
 
 @dataclass(frozen=True)
 class Weight:
-    """A weight, and how its entries are shared out among neurons.
+    """A weight and the layout of its neurons.
 
     Args:
         tensor: the weight itself.
@@ -40,7 +40,7 @@ class Weight:
 
     @property
     def shape(self) -> torch.Size:
-        """Of the tensor."""
+        """Shape of the tensor."""
         return self.tensor.shape
 
     def rows(self, values: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class Weight:
         return block.reshape(self.groups * values.shape[1], -1)
 
     def from_rows(self, matrix: Tensor) -> Tensor:
-        """What `rows` took apart, put together again."""
+        """Inverse of `rows`."""
         shape = self.tensor.shape
         if not self.transposed:
             return matrix.reshape(shape)
@@ -122,7 +122,7 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def as_patterns(include: Iterable[str] | None, exclude: Iterable[str]) -> tuple[list[str] | None, list[str]]:
-    """Both as lists; raise, naming the argument, unless they are patterns of names."""
+    """`include` and `exclude` as lists; raise, naming the argument, unless they are patterns of names."""
     return None if include is None else _as_list("include", include), _as_list("exclude", exclude)
 
 
@@ -141,7 +141,7 @@ def matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
 def check_patterns(
     include: list[str] | None, exclude: list[str], *, weights: Sequence[str], names: Sequence[str], what: str
 ) -> None:
-    """Raise, with the nearest names, at a pattern that matches nothing, such as one with a slip of the pen.
+    """Raise, with the nearest names, at a pattern that matches nothing, such as one with a typo.
 
     Args:
         include: patterns, each of one or more of `weights`.
@@ -165,7 +165,7 @@ def check_patterns(
 
 
 def tensors_of(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:
-    """The tensors by name, of tensors or of what `prunable` gives."""
+    """Tensors by name, from tensors or from the result of `prunable`."""
     if not isinstance(weights, Mapping):
         raise TypeError(
             f"weights must be tensors by name, as prunable(model) gives them, got {type(weights).__name__}"
@@ -174,16 +174,16 @@ def tensors_of(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module inside of `torch.compile` and `DistributedDataParallel`, or `model` itself.
+    """The module inside `torch.compile` and `DistributedDataParallel`, or `model` itself.
 
-    Its names are those of its own `state_dict`, whatever it is wrapped in.
+    Parameter names are those of its own `state_dict`.
     """
     return list(wrappers(model))[-1]
 
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """`model` in evaluation mode; afterwards each of its modules is in the mode it was in."""
+    """Evaluation mode; each module of `model` returns to its own mode afterwards."""
     modes = [(module, module.training) for module in model.modules()]
     try:
         model.eval()
@@ -194,7 +194,7 @@ def evaluating(model: nn.Module) -> Iterator[None]:
 
 
 def wrappers(model: nn.Module) -> Iterator[nn.Module]:
-    """The model, and the module that it wraps, down to the user's own."""
+    """The model and the modules that it wraps, outermost first."""
     inner: object = model
     while isinstance(inner, nn.Module):
         yield inner
@@ -202,7 +202,7 @@ def wrappers(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
-    """All parameters by name, each once; those that `fully_shard` has gathered for a pass are spread again."""
+    """All parameters by name, each once; parameters that `fully_shard` has gathered are sharded again."""
     for module in model.modules():
         if callable(reshard := getattr(module, "reshard", None)) and hasattr(module, "unshard"):
             reshard()
@@ -210,7 +210,7 @@ def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 def _layouts(model: nn.Module) -> Mapping[Tensor, tuple[bool, int]]:
-    """Prunable by default: parameter -> (transposed, groups)."""
+    """Layout (transposed, groups) of each parameter that is prunable by default."""
     found: dict[Tensor, tuple[bool, int]] = {}
     embedded: set[Tensor] = set()
     for module in model.modules():
@@ -231,7 +231,7 @@ def _layouts(model: nn.Module) -> Mapping[Tensor, tuple[bool, int]]:
 
 
 def _own(module: nn.Module, name: str) -> Any:
-    """What a module calls `name`; where `torch.nn.utils.prune` computes that in every pass, what it is made of."""
+    """Attribute `name` of a module, or the parameter that `torch.nn.utils.prune` computes it from."""
     pruned = is_torch_pruned(f"{name}_orig", module._buffers)
     return getattr(module, f"{name}_orig" if pruned else name, None)
 
@@ -248,7 +248,7 @@ def is_torch_pruned(name: str, names: Container[str]) -> bool:
 
 
 def is_transformers_conv1d(module: nn.Module) -> bool:
-    """Whether it is the layer of GPT-2: a Linear one with its inputs first. Transformers need not be installed."""
+    """Whether it is the Conv1D of GPT-2, a Linear layer with inputs first; works without Transformers."""
     return any(
         c.__name__ == "Conv1D" and c.__module__ == "transformers.pytorch_utils" for c in type(module).__mro__
     )
@@ -268,15 +268,15 @@ def _nothing(model: nn.Module, include: list[str] | None, exclude: list[str]) ->
 
 
 def check_values(name: str, values: Tensor, what: str = "weight") -> None:
-    """Raise, naming the parameter, unless `values` are floats, one or more, none of them NaN or infinite."""
+    """Raise, naming the parameter, unless `values` are one or more finite floats."""
     check_kind(name, values, what)
-    low, high = torch.aminmax(values.detach())  # one pass, no copy; NaN comes through
+    low, high = torch.aminmax(values.detach())  # one pass, no copy; NaN propagates
     if not bool(torch.isfinite(low) & torch.isfinite(high)):
         raise not_finite(name, values, what, int((~torch.isfinite(values.detach())).sum()))
 
 
 def check_kind(name: str, values: Tensor, what: str) -> None:
-    """Raise, naming the parameter, unless `values` are floats, one or more, whatever they are."""
+    """Raise, naming the parameter, unless `values` are one or more floats."""
     if not (isinstance(values, Tensor) and values.dtype in _DTYPES and values.dim() and values.numel()):
         got = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
         raise TypeError(
@@ -290,7 +290,7 @@ def check_kind(name: str, values: Tensor, what: str) -> None:
 
 
 def not_finite(name: str, values: Tensor, what: str, count: int) -> NotFinite:
-    """The error that says how many of `values` are NaN or infinite."""
+    """Error with the number of `values` that are NaN or infinite."""
     return NotFinite(
         f"every {what} must be finite to be ranked, got {count} NaN or infinite in {name!r} "
         f"of shape {tuple(values.shape)}"

@@ -69,7 +69,7 @@ def test_on_four_processes_and_on_two(ranks, name, on_four_then_two):
 
 
 @pytest.mark.slow
-def test_the_script_on_the_page_runs_and_goes_on_with_another_number_of_processes(tmp_path):
+def test_docs_script_resumes_with_another_number_of_processes(tmp_path):
     page = Path(__file__).parents[3] / "docs" / "distributed.md"
     script = re.search(r"^```py\n# (\S+)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     (tmp_path / script[1]).write_text(script[2])
@@ -135,7 +135,7 @@ CUDA = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reaso
 
 @pytest.mark.slow
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=CUDA)])
-def test_on_one_device_what_is_added_up_is_where_the_processes_of_the_mesh_want_it(device):
+def test_sums_are_reduced_on_the_device_of_the_mesh(device):
     command = [sys.executable, "-c", ON_ONE_DEVICE, device]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-4000:]

@@ -44,7 +44,7 @@ def network(draw):
 @pytest.mark.parametrize("scope", SCOPES)
 # Entries that are kept as they are, before they are counted.
 @pytest.mark.parametrize("few", [0, pytest.param(50, marks=pytest.mark.slow), 10**6])
-def test_any_network_in_parts_of_any_size_loses_what_it_loses_at_once(monkeypatch, few, scope):
+def test_cut_in_parts_equals_cut_in_memory(monkeypatch, few, scope):
     monkeypatch.setattr(spectrum, "EXACT", few)
     torch.manual_seed(few)
     draw = random.Random(few)
@@ -66,7 +66,7 @@ def check_cut(weights, masks, *, chunk, **settings):
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("budget", OF_TAILS, ids=str)
-def test_tail_mass_of_a_file_is_that_of_memory(budget, scope):
+def test_tail_mass_of_a_file_equals_tail_mass_in_memory(budget, scope):
     torch.manual_seed(0)
     draw = random.Random(0)
     for chunk in (1, 20, 10**6):
@@ -92,7 +92,7 @@ def test_a_saliency_ranks_the_weights_of_a_file(scope):
 
 @pytest.mark.parametrize("budget", BUDGETS, ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
-def test_neurons_of_narrow_weights_lose_what_they_lose_in_float64(budget, dtype):
+def test_narrow_neurons_are_cut_as_in_float64(budget, dtype):
     torch.manual_seed(0)
     w = (torch.randn(600, 500) * torch.rand(600, 1)).to(dtype).float()
     w[1], w[2] = 0.0, 0.25  # no index; an index of exactly 0
@@ -105,7 +105,7 @@ def test_neurons_of_narrow_weights_lose_what_they_lose_in_float64(budget, dtype)
 
 
 @pytest.mark.parametrize("width", [1, 16, 33])
-def test_narrow_rows_are_cut_alike_where_float32_has_no_room_for_their_sum(width):
+def test_narrow_rows_are_cut_exactly_where_float32_sums_overflow(width):
     torch.manual_seed(0)
     w = (torch.rand(50, width) * torch.tensor([3e38, 1e-40]).repeat(25)[:, None]).to(torch.bfloat16)
     (found,) = survey(_stored(w), budget=pm.Sap())
@@ -121,7 +121,7 @@ def _narrow(read, dtype, first, last):
     return read(first, last).to(dtype)
 
 
-def test_threads_and_parts_change_nothing():
+def test_report_does_not_depend_on_threads_or_parts():
     torch.manual_seed(0)
     weights = {f"w{i}": Weight(torch.randn(64, 100).to(dtype)) for i, dtype in enumerate(DTYPES * 3)}
     one, *others = (_report(weights, threads, chunk) for threads, chunk in ((1, 10**6), (4, 10**6), (4, 800)))

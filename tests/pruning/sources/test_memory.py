@@ -77,7 +77,7 @@ MASKS = {
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("data", DATA)
-def test_exactly_the_smallest_go_and_of_equals_the_first(path, data, mask, dtype):
+def test_exactly_the_smallest_go_and_ties_in_index_order(path, data, mask, dtype):
     torch.manual_seed(0)
     for n, width in ((1, 1), (3, 2), (4, 33), (1, 200)):
         rows = Memory.of(DATA[data](n, width).to(dtype), MASKS[mask](n, width))
@@ -103,7 +103,7 @@ def test_segments_of_any_dtype_are_compared_by_value(path, dtypes):
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_the_smallest_numbers_of_a_dtype_are_told_apart(path, dtype):
+def test_subnormal_magnitudes_are_compared(path, dtype):
     tiny = torch.finfo(dtype).smallest_normal
     row = torch.tensor([[4, 3, 2, 1, 0]], dtype=torch.float64) * tiny / 8
     row = torch.cat([row, -row, torch.full((1, 2), torch.finfo(dtype).max, dtype=torch.float64)], 1).to(dtype)
@@ -111,7 +111,7 @@ def test_the_smallest_numbers_of_a_dtype_are_told_apart(path, dtype):
         assert agree(Memory.of(row), torch.tensor([cut]))
 
 
-def test_half_precision_neighbours_across_segments_are_told_apart(path):
+def test_neighbouring_values_of_different_dtypes_are_compared(path):
     one = torch.tensor([[1.0]])
     above = torch.nextafter(one, torch.tensor(2.0))
     rows = Memory((above, one.half(), one.bfloat16()), (None, None, None))
@@ -145,7 +145,7 @@ def test_any_sample_gives_the_right_answer(monkeypatch):
 
 
 @pytest.mark.parametrize("left", [1, 2, 5])
-def test_a_sample_that_sees_none_of_the_few_that_are_left_does_no_harm(monkeypatch, left):
+def test_a_sample_without_kept_entries_gives_the_right_answer(monkeypatch, left):
     monkeypatch.setattr(memory, "SORTED_WIDTH", 0)
     monkeypatch.setattr(memory, "SAMPLE", 4)
     torch.manual_seed(0)
@@ -186,12 +186,12 @@ def test_layers_of_a_large_network_are_cut_as_one():
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
-def test_the_threshold_is_the_largest_that_goes(path, dtype):
+def test_threshold_is_the_largest_magnitude_cut(path, dtype):
     row = Memory.of(torch.tensor([[3.0, -1.0, 2.0, -5.0]]).to(dtype), torch.tensor([[True, True, False, True]]))
     assert [row.threshold(cut) for cut in (1, 2, 3)] == [1.0, 3.0, 5.0]
 
 
-def test_nothing_given_is_changed(path):
+def test_select_does_not_change_its_inputs(path):
     torch.manual_seed(0)
     row, kept = torch.randn(2, 50), torch.rand(2, 50) < 0.5
     before = row.clone(), kept.clone()
@@ -204,7 +204,7 @@ def test_nothing_given_is_changed(path):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("data", DATA)
-def test_a_cuda_device_settles_ties_in_the_same_order(path, data, dtype):
+def test_cuda_breaks_ties_in_the_same_order(path, data, dtype):
     torch.manual_seed(0)
     for (n, width), mask in itertools.product(((3, 33), (1, 5000)), MASKS.values()):
         rows = Memory.of(DATA[data](n, width).to(dtype), mask(n, width))

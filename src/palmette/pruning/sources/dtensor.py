@@ -70,7 +70,7 @@ class ShardPart:
 
     @property
     def units(self) -> int:
-        """How many units there are in the whole weight."""
+        """Number of units of the whole weight."""
         shape = self.weight.shape
         if not self.per_neuron:
             return 1
@@ -78,18 +78,18 @@ class ShardPart:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every unit that has entries here has all of them here."""
+        """Whether each unit has all of its entries on one process."""
         cut = {
             placement.dim for placement in Spread.of(self.weight.tensor).placements if not placement.is_replicate()
         }
         if not self.per_neuron:
             return not cut
-        if self.weight.groups > 1:  # which come as a piece for each
+        if self.weight.groups > 1:  # one piece for each group
             return False
         return cut <= {1 if self.weight.transposed else 0}
 
     def pieces(self, values: Tensor, kept: Tensor) -> list[ShardRows]:
-        """`values` and which of them count, both spread as the weight is, as pieces."""
+        """Pieces of `values` and of their mask, which are sharded as the weight is."""
         part, mask, spread = local(values.detach()), local(kept), Spread.of(self.weight.tensor)
         return [
             ShardRows(self._rows(part[chosen]), self._rows(mask[chosen]), units, positions, spread)
@@ -117,7 +117,7 @@ class ShardPart:
         return values.reshape(len(values), math.prod(values.shape[1:]))
 
     def _cuts(self, indices: list[Tensor]) -> Iterator[tuple[slice | Tensor, Tensor, Callable[[slice], Tensor]]]:
-        """(which indices along the first dimension, their units, positions in these)."""
+        """(indices along the first dimension, their units, positions within the units)."""
         shape = self.weight.shape
         if not self.per_neuron:
             yield slice(None), torch.zeros(1, dtype=torch.int64), _positions(indices, shape, self.offset)
@@ -132,7 +132,7 @@ class ShardPart:
 
 
 def _positions(indices: Sequence[Tensor], shape: Sequence[int], offset: int = 0) -> Callable[[slice], Tensor]:
-    """Takes a range of the entries that are here, in order, and gives their places in a tensor of `shape`."""
+    """A function from a range of local entries to their places in a whole tensor of `shape`."""
 
     def positions(columns: slice) -> Tensor:
         left = torch.arange(columns.start, columns.stop)
