@@ -60,7 +60,7 @@ def test_a_finished_run_is_shown_round_by_round(folder):
     assert "finished: 2 rounds are done" in text
     kept = [re.search(r"([\d,]+) +0\.\d{4} +0\.\d{4}", line) for line in text.splitlines()]
     assert [found[1] for found in kept if found] == ["640", "512", "410"]
-    assert "go on" not in text
+    assert "resume" not in text
     data = shown(folder / TICKET.id)
     assert data["settings"] == TICKET.differences()
     assert [(r["kept"], r["cut_weights"]) for r in data["records"]] == [(640, 128), (512, 102), (410, 82)]

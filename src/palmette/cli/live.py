@@ -1,4 +1,4 @@
-"""What `palmette run` says while it works: a live table on a terminal, else a line of JSON per round."""
+"""Output of `palmette run` while it trains: a live table on a terminal, else a line of JSON per round."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ _TITLES = {
     "density": "density",
     "index": "PQ Index",
 }
-_SPARE = ("training", "epoch", "density")  # go, in this order, where a terminal is too narrow
+_SPARE = ("training", "epoch", "density")  # left out, in this order, on a narrow terminal
 _STATE = len("diverged…")
 
 
 class Pace:
-    """Time left, from the speed of this command: what it found done does not count as work.
+    """Estimate of the time left, from the speed of this command alone.
 
-    The unit of work is an epoch, and so is the measuring at the end of a round. A run that ends early says how
-    long others of its method may take.
+    The unit of work is an epoch; measuring at the end of a round counts as one. A run that ends early shortens the
+    estimate for other runs of its method.
     """
 
     def __init__(self, standings: Sequence[Standing], names: Sequence[str]) -> None:
@@ -50,7 +50,7 @@ class Pace:
         self._begun: set[int] = set()
 
     def reach(self, run: int, done: int) -> None:
-        """So many units of a run are done; some may have passed unseen, on another machine."""
+        """Note how many units of a run are done; some may not have been reported one by one."""
         new = max(0, done - self.done[run])
         self._begun.add(run)
         self.worked += new
@@ -58,7 +58,7 @@ class Pace:
         self.left[run] = max(0, self.left[run] - new)
 
     def end(self, run: int) -> None:
-        """A run is over, perhaps early."""
+        """Note that a run is over, perhaps early."""
         if self.left[run] and self.worked:
             for other, name in enumerate(self.names):
                 if name == self.names[run] and other not in self._begun and self.left[other]:
@@ -67,19 +67,19 @@ class Pace:
 
     @property
     def fraction(self) -> float:
-        """How much of all is done."""
+        """Fraction of all work that is done."""
         return sum(self.done) / max(1, sum(self.done) + sum(self.left))
 
     @property
     def seconds_left(self) -> float | None:
-        """None until there is something to reckon from."""
+        """Seconds left; None before any work is done."""
         if not self.worked:
             return None
         return (time.monotonic() - self.began) / self.worked * sum(self.left)
 
 
 class Lines:
-    """A line of JSON for each round, for programs."""
+    """Display for programs: a line of JSON per round."""
 
     def __init__(self, standings: Sequence[Standing], names: Sequence[str]) -> None:
         self.standings, self.pace = standings, Pace(standings, names)
@@ -91,11 +91,11 @@ class Lines:
         pass
 
     def epoch(self, run: int, progress: Progress) -> None:
-        """Nothing is said."""
+        """Count the epoch."""
         self.pace.reach(run, _units(self.standings[run].experiment, progress.round, progress.epoch))
 
     def recorded(self, run: int, record: Mapping[str, Any]) -> None:
-        """One line."""
+        """Print a line."""
         self.pace.reach(run, _units(self.standings[run].experiment, record["round"] + 1))
         left = self.pace.seconds_left
         retrained, experiment = record["retrained"], self.standings[run].experiment
@@ -111,27 +111,27 @@ class Lines:
             "stopped": record["stopped"],
             "seconds_left": None if left is None else round(left, 1),
         }
-        # JSON has no NaN, which an untrained network (no epochs) has for a score.
+        # JSON has no NaN, the score of an untrained network (no epochs).
         plain = json.loads(json.dumps(line), parse_constant=lambda _: None)
         click.echo(json.dumps(plain))
 
     def fail(self, run: int, said: str) -> None:
-        """On stderr, with all that the run is called."""
+        """Print the reason to stderr, with name and id of the run."""
         experiment = self.standings[run].experiment
         name = f"{self.pace.names[run]}, seed {experiment.seed} ({experiment.id})"
         click.echo(f"palmette: {name}: {said}", err=True)
 
     def end(self, run: int, said: str) -> None:
-        """Nothing is said of what is over."""
+        """Count the run as over."""
         self.pace.end(run)
 
     def ending(self, said: str) -> None:
-        """On stderr, past Python's buffers, which may be in use at this moment."""
+        """Print to stderr, past Python's buffers: this is called from a signal handler."""
         os.write(2, f"palmette: {said}\n".encode())
 
 
 class Live:
-    """A table that follows the runs, and a bar with the time left, for a terminal."""
+    """Display for a terminal: a table of the runs, and a progress bar with the time left."""
 
     def __init__(self, standings: Sequence[Standing], names: Sequence[str], console: Console) -> None:
         from rich.live import Live as RichLive
@@ -139,7 +139,7 @@ class Live:
         self.standings, self.pace = standings, Pace(standings, names)
         self.running, self.console = set[int](), console
         self.rows = [self._first_row(s, name) for s, name in zip(standings, names, strict=True)]
-        self.footer = "Ctrl-C ends it at a clean point; the same command goes on from there."
+        self.footer = "Ctrl-C ends it at a clean point; the same command resumes from there."
         self._live = RichLive(get_renderable=self.render, console=console, refresh_per_second=4, transient=True)
 
     def _first_row(self, s: Standing, name: str) -> dict[str, str]:
@@ -156,7 +156,7 @@ class Live:
         self._live.__exit__(None, None, None)
 
     def epoch(self, run: int, progress: Progress) -> None:
-        """Its row moves on."""
+        """Update the row of a run."""
         self.pace.reach(run, _units(self.standings[run].experiment, progress.round, progress.epoch))
         self.running.add(run)
         rounds = self.standings[run].experiment.rounds
@@ -169,25 +169,25 @@ class Live:
         }
 
     def recorded(self, run: int, record: Mapping[str, Any]) -> None:
-        """Its row shows what the round left."""
+        """Show the numbers of the round."""
         self.pace.reach(run, _units(self.standings[run].experiment, record["round"] + 1))
         self.rows[run] |= _numbers(record, self.standings[run].experiment)
 
     def fail(self, run: int, said: str) -> None:
-        """Nothing: its row says so, and all that failed is listed at the end."""
+        """Do nothing: the row shows the failure, and all failures are listed at the end."""
 
     def end(self, run: int, said: str) -> None:
-        """Its row says how it ended."""
+        """Show how the run ended."""
         self.pace.end(run)
         self.running.discard(run)
         self.rows[run]["state"] = in_short(said)
 
     def ending(self, said: str) -> None:
-        """Below the bar."""
+        """Show a message below the bar."""
         self.footer = said
 
     def render(self) -> RenderableType:
-        """The rows of the runs under way, as many as fit, and the bar."""
+        """The rows of runs in training, as many as fit, and the bar."""
         from rich.console import Group
         from rich.progress_bar import ProgressBar
         from rich.table import Table
@@ -219,7 +219,7 @@ class Live:
         return Group(table, Text(hidden, style="dim"), bar, Text(self.footer, style="dim"))
 
     def _columns(self, width: int) -> tuple[list[str], int, int]:
-        """Those that fit with every number whole; how much there is for names, and for the state."""
+        """Columns that fit without cutting a number; the widths left for names and for the state."""
         widths = {
             cell: 1 + max(len(title), *(len(row.get(cell, "")) for row in self.rows))
             for cell, title in _TITLES.items()
@@ -233,11 +233,11 @@ class Live:
 
 
 Display = Lines | Live
-"""Either is told what becomes of the runs; `ending` is called from a signal handler."""
+"""Either receives the events of the runs; `ending` is called from a signal handler."""
 
 
 def _end_of(name: str, longest: int) -> str:
-    """A name, or the end of it, in which it differs from others.
+    """A name, or the end of a long one, where names differ.
 
     >>> _end_of("SAP (p=0.5, q=1), learning_rate=0.1", 20)
     '…, learning_rate=0.1'
@@ -246,7 +246,7 @@ def _end_of(name: str, longest: int) -> str:
 
 
 def _numbers(record: Mapping[str, Any], experiment: Experiment) -> dict[str, str]:
-    """What a row shows of a round that is over."""
+    """Cells of a row after a round."""
     return {
         "round": f"{record['round']}/{experiment.rounds}",
         "test": f"{record['test']['accuracy']:.1%}",
@@ -256,7 +256,7 @@ def _numbers(record: Mapping[str, Any], experiment: Experiment) -> dict[str, str
 
 
 def in_short(stopped: str) -> str:
-    """Why a run is over, without what everybody expects.
+    """Why a run is over; "done" after the last round.
 
     >>> in_short("30 rounds are done"), in_short("1 round is done"), in_short("nothing is left to cut")
     ('done', 'done', 'nothing is left to cut')
@@ -265,7 +265,7 @@ def in_short(stopped: str) -> str:
 
 
 def _units(experiment: Experiment, rounds: int, epoch: int | None = None) -> int:
-    """Of so many rounds, and of the next up to an epoch."""
+    """Units of work of `rounds` rounds, and of the next up to an epoch."""
     from palmette.studies.status import epochs_before, epochs_of
 
     more = 0 if epoch is None else epoch - epochs_of(experiment, rounds).start

@@ -26,7 +26,7 @@ from palmette.cli.options import (
     process_count,
     setting_options,
 )
-from palmette.cli.plan import show_plan
+from palmette.cli.plan import checked, show_plan
 from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _TIMED = 4  # networks, to tell how long many take
 @click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.toml]")
 @place_options
 @click.option("--nproc", metavar="N", help="How many processes train each network together. [default: 1]")
-@click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, beside the records.")
+@click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, next to the records.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
 @click.pass_context
 def run(
@@ -64,7 +64,7 @@ def run(
 ) -> None:
     """Train a network, prune it, train it again: how far does it go?
 
-    Without arguments: an MLP on the handwritten digits that come with palmette, pruned by SAP (p, q = 0.5, 1 and
+    Without arguments: an MLP on the bundled handwritten digits, pruned by SAP (p, q = 0.5, 1 and
     1, 2), Lottery Ticket and One Shot with three seeds each, in about a minute on two CPU cores. Every default
     is the paper's (Diao et al. 2023), but for fewer epochs on these digits, which are small.
 
@@ -75,8 +75,8 @@ def run(
 
     With EXPERIMENT.toml: the one run that the file describes; flags override it, --seeds makes several of it.
 
-    Each run has its own folder. The same command again goes on where it was ended, by Ctrl-C or by force, and
-    does not repeat what is done. A terminal shows a live table; anything else gets one line of JSON per round.
+    Each run has its own folder. The same command again resumes after Ctrl-C or a kill, and does not repeat
+    finished runs. A terminal shows a live table; anything else gets one line of JSON per round.
     """
     planned = experiments(file, {name: value for name, value in given.items() if value is not None})
     arguments = ctx.meta["palmette.arguments"]
@@ -109,34 +109,10 @@ class Command:
     images: Images | None = None
 
     def check(self) -> Images:
-        """Whatever would stop a run is said before the first begins."""
-        from palmette.pruning.weights import prunable
-        from palmette.training.data import load
-        from palmette.training.data.split import validation_split
-        from palmette.training.loop import check_last_batch
-        from palmette.training.models import build
-
-        first, there = self.planned[0], next(path for path in (self.out, *self.out.parents) if path.exists())
-        if not there.is_dir():
-            raise ValueError(f"--out must be a folder, or the name of one to be made; {str(there)!r} is a file")
-        sys.path.insert(0, os.getcwd())  # as `python -m` has it, for a model of one's own
-        images = left = load(first.data, folder=self.data_dir)
-        if count := first.validation_images(len(images.train_images)):
-            left = validation_split(images, seed=0, count=count)[0]
-        model = build(first.model, shape=images.shape, classes=images.classes)
-        prunable(model)
-        if not any(parameter.requires_grad for parameter in model.parameters()):
-            raise ValueError(
-                f"model {first.model!r} cannot be trained: none of its parameters requires a gradient"
-            )
-        for one in {e.batch: e for e in self.planned if e.epochs}.values():
-            check_last_batch(model, left, one.recipe)
-        if self.tensorboard:
-            from palmette.integrations.tensorboard import check_tensorboard
-
-            check_tensorboard()
-        self.images = images
-        return images
+        """Raise before the first run whatever would stop one; return the data set."""
+        sys.path.insert(0, os.getcwd())  # as `python -m` has it, for a model of the user
+        self.images = checked(self.planned, self.out, self.data_dir, tensorboard=self.tensorboard)
+        return self.images
 
     def standings(self) -> list[Standing]:
         """Where each run stands; one whose folder is damaged counts as not begun."""
@@ -146,11 +122,11 @@ class Command:
         return [standing_or_damage(RunDir(e.folder_in(self.out)), e) for e in self.planned]
 
     def timed(self, fleet: Sequence[Experiment]) -> int:
-        """How many networks of a fleet are trained a little to learn what it costs."""
+        """How many networks of a fleet are timed for an estimate of its cost."""
         return min(_TIMED, self.fleet or _TIMED, len(fleet))
 
     def show_plan(self, images: Images) -> None:
-        """What would be run, and what it costs, from a few networks of the first fleet."""
+        """Print the runs and their cost, estimated from a few networks of the first fleet."""
         from palmette.studies.cost import cost
         from palmette.studies.running import fleets
 
@@ -161,7 +137,7 @@ class Command:
         show_plan(standings, costs, self.device, self.out)
 
     def run(self) -> int:
-        """All runs, fleet by fleet, then what came out; the exit code."""
+        """Run everything, fleet by fleet, and print the results; return the exit code."""
         from rich.console import Console
 
         from palmette.errors import RunBusy, RunDamaged
@@ -174,12 +150,12 @@ class Command:
         with self._signals(display):
             self._train(display)
             finished = [s.experiment.id for s in self.standings() if s.state == "finished"]
-            for name in finished:  # by another process, which had taken it
+            for name in finished:  # by another process
                 self.problems.pop(name, None)
             ended = self.signal if len(finished) < len(self.planned) else 0
             try:
                 if ended:
-                    self._say_how_to_go_on()
+                    self._say_how_to_resume()
                 else:
                     self._conclude(console, live)
             finally:
@@ -190,18 +166,18 @@ class Command:
         return max((2 if isinstance(e, RunBusy | RunDamaged) else 1 for e in self.problems.values()), default=0)
 
     def names(self) -> list[str]:
-        """What each run is, but for its seed."""
+        """Name of each run, without its seed."""
         from palmette.reports.tables import label
 
         return [label(e) for e in self.planned]
 
     def _train(self, display: Display) -> None:
-        """All runs, to their end or until a signal asks for it."""
+        """Train all runs to their end, or until a signal."""
         from palmette.cli.watch import Watch
         from palmette.errors import RunInterrupted
 
         watch = Watch(self, display)
-        # The second Ctrl-C: what is on disk is whole.
+        # KeyboardInterrupt is the second Ctrl-C; the files on disk are complete.
         with display, suppress(RunInterrupted, KeyboardInterrupt):
             for outcomes in self.outcomes(watch):
                 self.problems |= {path.name: why for path, why in outcomes.items() if isinstance(why, Exception)}
@@ -209,7 +185,7 @@ class Command:
         self.trained = True
 
     def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
-        """Train fleet by fleet, and tell how the runs of each ended."""
+        """Train fleet by fleet; yield how the runs of each ended."""
         from palmette.studies.running import fleets, run_together
         from palmette.training.data_parallel import worker_group
 
@@ -229,9 +205,9 @@ class Command:
 
     @contextmanager
     def _signals(self, display: Display) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM asks for the end of the epoch, the second ends at once.
+        """End after the epoch on the first Ctrl-C or SIGTERM, at once on the second.
 
-        When all is trained the first changes nothing: table and figure take a moment.
+        After training the first is ignored: table and figure take a moment.
         """
 
         def handle(number: int, frame: FrameType | None) -> None:
@@ -249,16 +225,16 @@ class Command:
             for kind, handler in zip(kinds, before, strict=True):
                 signal.signal(kind, handler)
 
-    def _say_how_to_go_on(self) -> None:
+    def _say_how_to_resume(self) -> None:
         standings = self.standings()
         done = sum(s.state == "finished" for s in standings)
         epochs, left = sum(s.epochs_done for s in standings), sum(s.epochs_left for s in standings)
         share = f"{epochs / max(1, epochs + left):.0%} of all epochs"
         share = f"{done} of {counted(len(standings), 'run')} finished, {share}"
-        click.echo(f"palmette: ended; {share}. The same command goes on from here:\n  {self.again()}", err=True)
+        click.echo(f"palmette: ended; {share}. The same command resumes from here:\n  {self.again()}", err=True)
 
     def again(self, *more: str) -> str:
-        """The command, and more."""
+        """The command line, with more arguments."""
         return shlex.join(["palmette", self.word, *self.arguments, *more])
 
     def _greet(self, console: Console) -> None:
@@ -271,7 +247,7 @@ class Command:
         console.print(f"{what}: {runs} on {where} into {self.out}\n", soft_wrap=True)
 
     def _conclude(self, console: Console, live: bool) -> None:
-        """What came out, on disk and on the screen."""
+        """Write and print the results."""
         from palmette.cli.watch import why_not
         from palmette.reports.tables import NOTES, as_table, summary, why_stopped
         from palmette.studies.folder import RunDir
@@ -300,7 +276,7 @@ class Command:
             self._suggest(console)
 
     def _tell_what_failed(self) -> None:
-        """By its reason; what other commands have is named already, once for all of it."""
+        """Print failures by reason; runs in use by other commands are named already."""
         from palmette.cli.watch import by_reason, why_not
         from palmette.errors import RunBusy
 
@@ -316,7 +292,7 @@ class Command:
             click.echo(f"  {line}", err=True)
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
-        """Write what is made of all finished runs, and say where."""
+        """Write table and figure of all finished runs; return their paths."""
         return {"table": self._write_table(rows, runs), "figure": self._draw(runs)}
 
     def _write_table(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> Path | None:
@@ -326,7 +302,7 @@ class Command:
         return write_whole(self._name(".txt"), as_text(rows, runs).encode()) if runs else None
 
     def _name(self, suffix: str) -> Path:
-        """A name that other commands in the same folder do not have."""
+        """Path of a result that no other command in the same folder has."""
         from palmette.studies.settings import slug
 
         first = self.planned[0]
@@ -350,7 +326,7 @@ class Command:
         return write_whole(self._name(".png"), as_file(figure, "png"))
 
     def _ideas(self) -> list[tuple[str, str]]:
-        """What to do next: a command, and what it is for."""
+        """Commands to try next, and what each is for."""
         first, folder = self.planned[0], shlex.quote(str(self.out))
         ideas = [
             (f"palmette show {folder}", "every run here, and round by round"),

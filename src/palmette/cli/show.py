@@ -1,4 +1,4 @@
-"""`palmette show`: what a run is, and where it stands."""
+"""`palmette show`: settings, state and records of a run."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _NUMBERS = ("round", "accuracy", "density", "PQ Index", "disk")
 @click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print it for a program.")
 def show(folder: Path, as_json: bool) -> None:
-    """What is the run in the folder RUN, and where does it stand?
+    """Show settings, state and records of the run in the folder RUN.
 
-    RUN may also be a folder of runs, such as `runs`: then each is a line, and one that is damaged says so. Reading
-    disturbs no process that is running one of them.
+    RUN may also be a folder of runs, such as `runs`: then each run is a line. Reading does not disturb a process
+    that trains one of them.
     """
     from palmette.studies.folder import find_runs
 
@@ -47,7 +47,7 @@ def show(folder: Path, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    # In a file or a pipe nobody's window sets the width.
+    # A file or a pipe has no width.
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
     if alone:
         _print_one(console, found[0])
@@ -56,7 +56,7 @@ def show(folder: Path, as_json: bool) -> None:
 
 
 def _read_or_damage(run: RunDir) -> dict[str, Any]:
-    """What `_read` gives, or what is wrong with the folder, so that the others are shown all the same."""
+    """What `_read` gives, or the damage of the folder, so that other runs are shown."""
     try:
         return _read(run)
     except RunDamaged as error:
@@ -72,7 +72,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 
 def _read(run: RunDir) -> dict[str, Any]:
-    """All that is shown, as plain values."""
+    """Everything that is shown, as plain values."""
     from palmette.studies.record import Record
     from palmette.studies.status import standing
 
@@ -93,12 +93,12 @@ def _read(run: RunDir) -> dict[str, Any]:
         "epoch": now.epoch,
         "seconds": sum(timing["seconds"] for timing in run.timings()),
         "bytes": run.size(),
-        "go_on": None if now.stopped is not None else _how_to_go_on(run, experiment),
+        "go_on": None if now.stopped is not None else _how_to_resume(run, experiment),
         "records": [Record.from_json(record).flat() for record in run.records()],
     }
 
 
-def _how_to_go_on(run: RunDir, experiment: AnyExperiment) -> str:
+def _how_to_resume(run: RunDir, experiment: AnyExperiment) -> str:
     from palmette.studies.experiment import OwnExperiment
 
     if isinstance(experiment, OwnExperiment):
@@ -119,7 +119,7 @@ def _where(found: Mapping[str, Any]) -> str:
     if found["state"] == "finished":
         return f"finished: {found['stopped']}"
     place = f"round {found['rounds_done']} of {found['rounds']}"
-    if found["epochs"]:  # none where training is the user's own
+    if found["epochs"]:  # unknown for `prune_and_retrain`
         place += f", {found['epoch']} of {counted(found['epochs'], 'epoch')} saved"
     if found["state"] == "running":
         return f"running, {place}, by {found['owner']}"
@@ -133,7 +133,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
         "state": found["failure"] or _where(found),
         "time": duration(found["seconds"]),
         "disk": size(found["bytes"]),
-        "go on": found["go_on"],
+        "resume": found["go_on"],
     }
     console.print(found["run"], style="bold", soft_wrap=True)
     for name, text in facts.items():
@@ -189,7 +189,7 @@ def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _folder(one: Mapping[str, Any]) -> str:
-    """The name of its folder where that is not its id, as with runs of `prune_and_retrain`."""
+    """Name of the folder if it is not the id, as for runs of `prune_and_retrain`."""
     name = Path(one["folder"]).resolve().name
     return "" if name == one["run"] else name
 
@@ -199,12 +199,13 @@ def _state(one: Mapping[str, Any]) -> str:
 
 
 def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
-    """What tells the runs apart, in place of their ids."""
+    """Columns that distinguish the runs, instead of their ids."""
     from palmette.reports.tables import label
-    from palmette.studies.experiment import Experiment
+    from palmette.studies.experiment import Experiment, OwnExperiment
     from palmette.studies.settings import slug
 
-    them = [None if one["damage"] else Experiment(**one["settings"]) for one in found]
+    kinds = [OwnExperiment if "run" in (one["settings"] or ()) else Experiment for one in found]
+    them = [None if one["damage"] else kind(**one["settings"]) for kind, one in zip(kinds, found, strict=True)]
     names = {
         "data": [slug(e.data) if e else "" for e in them],
         "model": [slug(e.model) if e else "" for e in them],
@@ -220,7 +221,7 @@ def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def _width(names: Mapping[str, list[str]], found: list[dict[str, Any]]) -> int:
-    """Of the table of many, if nothing is folded."""
+    """Width of the table of many runs, if nothing is folded."""
     lines = [[*names, *_NUMBERS, "state"]]
     lines += [[*(c[i] for c in names.values()), *_numbers(one), _state(one)] for i, one in enumerate(found)]
     return sum(1 + max(map(len, column)) for column in zip(*lines, strict=True)) - 1
@@ -238,7 +239,7 @@ def _table(*titles: str, first: Sequence[str] = ()) -> Table:
 
 
 def _accuracy(record: Mapping[str, Any]) -> float | None:
-    """On the test set; where training is the user's own, and nothing is known of it, on what was held out."""
+    """Accuracy on the test set; for a run without a `test` function, on the held-out data."""
     accuracy: float | None = record["test_accuracy"]
     return record["validation_accuracy"] if accuracy is None else accuracy
 

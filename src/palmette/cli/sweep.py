@@ -1,4 +1,4 @@
-"""`palmette sweep`: all runs of a grid, and at the end those that failed."""
+"""`palmette sweep`: run all experiments of a grid, and list failures at the end."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 @place_options
 @click.option("--engine", type=click.Choice(["here", "ray"]), default="here", help="Where. [default: here]")
 @click.option("--address", metavar="auto|HOST:PORT", help="The Ray cluster. [default: one is started here]")
-@click.option("--status", is_flag=True, help="Say how far the runs of GRID.toml, or all in a FOLDER, have come.")
+@click.option("--status", is_flag=True, help="Show the progress of the runs of GRID.toml, or of all in a FOLDER.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
 @click.pass_context
 def sweep(
@@ -61,11 +61,11 @@ def sweep(
       eta = [0, 0.1]                        # of sap; lottery-ticket does without
 
     Tables [[variants]] have settings that go together. All is checked before the first run begins. The same
-    command again goes on where it was ended; a run that fails does not stop the others, and is named at the end.
-    `palmette table` compares what came out.
+    command again resumes; a run that fails does not stop the others, and is named at the end.
+    `palmette table` compares the results.
 
-    With --engine ray the fleets are split over all workers of a Ray cluster. In another terminal, --status tells
-    how far a sweep has come, with either engine.
+    With --engine ray the fleets are split over all workers of a Ray cluster. In another terminal, --status shows
+    the progress of a sweep, with either engine.
     """
     from palmette.studies.sweep import read
 
@@ -98,14 +98,14 @@ def _engine(name: str, address: str | None) -> AbstractContextManager[OnRay | No
 
 @dataclass
 class Sweep(Command):
-    """One call of `palmette sweep`: as `palmette run`, for runs that need not have data and model in common."""
+    """One call of `palmette sweep`: as `palmette run`, for runs of any data and models."""
 
     word: ClassVar = "sweep"
     stem: str = ""
     engine: OnRay | None = None
 
     def check_all(self) -> None:
-        """Whatever would stop a run is said before the first begins."""
+        """Raise before the first run whatever would stop one."""
         kinds: dict[Hashable, list[Experiment]] = {}
         for e in self.planned:
             kinds.setdefault((e.data, e.model, e.validation_images(2**60)), []).append(e)
@@ -113,7 +113,7 @@ class Sweep(Command):
             replace(self, planned=experiments).check()
 
     def show_plans(self) -> None:
-        """What would be run and what it costs, each kind of training timed on its own."""
+        """Print the runs and their cost; each kind of training is timed."""
         from palmette.studies.cost import Cost, cost
         from palmette.studies.running import fleets
         from palmette.studies.scheduler import kind
@@ -155,13 +155,13 @@ class Sweep(Command):
         click.echo(f"{wait}, from a few steps; nothing was written")
 
     def names(self) -> list[str]:
-        """What each run is, but for its seed: the method, and the settings that vary in the grid."""
+        """Name of each run, without its seed: the method, and the settings that vary in the grid."""
         from palmette.reports.comparison import names_among
 
         return names_among(self.planned)
 
     def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
-        """All fleets, past those that fail."""
+        """Train all fleets; one that fails does not stop the others."""
         from palmette.studies.sweep import here, run
 
         yield run(
@@ -189,7 +189,7 @@ class Sweep(Command):
         return f"{counted(self._workers(), 'worker')} of Ray with {self.device}"
 
     def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
-        """The table; a figure has no room for any grid."""
+        """Write the table; a grid may be too large for one figure."""
         return {"table": self._write_table(rows, runs)}
 
     def _ideas(self) -> list[tuple[str, str]]:
@@ -200,7 +200,7 @@ class Sweep(Command):
         ]
 
     def _name(self, suffix: str) -> Path:
-        """Named as the file of the grid, so that another grid in the same folder has another."""
+        """Path of a result, named by the grid so that another grid in the same folder has another."""
         from palmette.studies.settings import slug
 
         return self.out / f"{slug(self.stem)}-{super()._name(suffix).stem[-8:]}{suffix}"

@@ -1,4 +1,4 @@
-"""`palmette sweep --status`: how far a sweep has come, from its run folders alone, by anyone at any time."""
+"""`palmette sweep --status`: progress of a sweep, read from its run folders."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _ORDER = ("finished", "running", "interrupted", "new", "failed", "damaged")
 
 
 def show_status(file: Path, out: Path) -> None:
-    """Of the runs of a grid in `out`, or of all runs in a folder; a line of JSON where it is piped."""
+    """Print the progress of a grid in `out`, or of all runs in a folder; a line of JSON if piped."""
     from palmette.cli.watch import by_reason
     from palmette.reports.comparison import names_among
 
@@ -65,7 +65,7 @@ def _why(s: Standing) -> str:
 
 
 def _show_groups(standings: Sequence[Standing], names: Sequence[str]) -> None:
-    """A line for each method: of how many runs how many are finished, and the rounds of those that are not."""
+    """Print a line per method: how many runs are finished, and the rounds of the others."""
     width = max(len(name) for name in names)
     for group in dict.fromkeys(names):
         members = [s for s, name in zip(standings, names, strict=True) if name == group]
@@ -99,7 +99,7 @@ def _found(file: Path, out: Path) -> list[tuple[RunDir, Standing]]:
 
 
 def _speed(rundir: RunDir) -> float:
-    """Epochs of a run in a second: of its last round, or 0 before there is one."""
+    """Epochs per second of a run in its last round; 0 before the first."""
     with suppress(RunDamaged, IndexError):
         last = rundir.timings()[-1]
         return float(last["epochs"]) / max(1e-9, float(last["seconds"]) * float(last["members"]))

@@ -1,4 +1,4 @@
-"""What stands between the runs and whoever looks on: the display, TensorBoard, and the wish to end."""
+"""Observer of the runs of a command: display, TensorBoard, interruption."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Watch(Observer):
-    """Tells the display of a command what happens, and the runs when the command is to end."""
+    """Passes events of the runs to the display, and the interruption of the command to the runs."""
 
     def __init__(self, command: Command, display: Display) -> None:
         self.command, self.display = command, display
@@ -41,8 +41,8 @@ class Watch(Observer):
             self._events_of(experiment)
 
     def ended(self, experiment: Experiment, outcome: str | Exception) -> None:
-        """The run is over, and why; or it could not go on, and why."""
-        if isinstance(outcome, RunBusy):  # as all of another command are
+        """A run is over, or has failed; `outcome` is the reason."""
+        if isinstance(outcome, RunBusy):
             self.busy.append(experiment)
             said = f"in use by {self._owner(experiment)}"
         elif isinstance(outcome, Exception):
@@ -57,7 +57,7 @@ class Watch(Observer):
         self.display.end(self.number[experiment.id], said)
 
     def tell_of_busy(self) -> None:
-        """Of the runs that others have, in one sentence for all of them."""
+        """Say which runs other processes use, in one sentence for all."""
         if not self.busy:
             return
         owners = ", ".join(dict.fromkeys(map(self._owner, self.busy)))
@@ -74,7 +74,7 @@ class Watch(Observer):
         return RunDir(experiment.folder_in(self.command.out)).owner() or "another process"
 
     def _events_of(self, experiment: Experiment) -> None:
-        """All records so far go to TensorBoard."""
+        """Write all records so far for TensorBoard."""
         if self.command.tensorboard and experiment.id not in self.events:
             from palmette.integrations.tensorboard import Events
 
@@ -85,17 +85,17 @@ class Watch(Observer):
         return bool(self.command.signal)
 
     def say(self, text: str) -> None:
-        """On stderr."""
+        """Print a message to stderr."""
         click.echo(f"palmette: {text}", err=True)
 
 
 def why_not(name: str, error: Exception) -> str:
-    """Why the run of this name is not finished, in a line that need not say the name once more."""
+    """Why a run is not finished, in a line without its name."""
     return in_words(error).removeprefix(name).lstrip(" :")
 
 
 def by_reason(failed: Iterable[tuple[str, int, str]]) -> list[str]:
-    """A line for each reason for which runs are not finished, with all that have it; of each its name and seed.
+    """A line per reason for which runs are not finished, with the names and seeds of these runs.
 
     >>> by_reason([("SAP", 0, "diverged"), ("One Shot", 0, "no room"), ("SAP", 1, "diverged")])
     ['SAP, seeds 0, 1: diverged', 'One Shot, seed 0: no room']
