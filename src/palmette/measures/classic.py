@@ -19,9 +19,9 @@ from torch import Tensor
 
 from palmette.measures.entropy import gaussian_entropy, shannon_entropy, shannon_entropy_prime
 from palmette.measures.gini import gini_index
-from palmette.measures.magnitudes import measured, scaled
 from palmette.measures.parameters import as_number
 from palmette.measures.pq import pq_index
+from palmette.measures.rows import measured, scaled
 
 
 def l0(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:

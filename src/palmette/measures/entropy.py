@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from palmette.measures.magnitudes import measured, scaled
+from palmette.measures.rows import measured, scaled
 
 
 def gaussian_entropy(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from palmette.measures.gini import gini_of_rows
-from palmette.measures.pq import index_of_rows
-from palmette.measures.pq_map import P_GRID, Q_GRID, map_of_rows
+from palmette.measures.pq import P_GRID, Q_GRID, index_of_rows, map_of_rows
 from palmette.measures.rows import Rows
 from palmette.pruning.weights import Weight
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from palmette.measures.pq_map import P_GRID, Q_GRID
+from palmette.measures.pq import P_GRID, Q_GRID
 from palmette.reports.html import vega
 from palmette.reports.html.theme import DASHES, LAYER_COLOURS, SHAPES
 
