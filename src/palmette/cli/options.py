@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,6 +13,9 @@ from palmette.pruning.methods import METHODS
 from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.settings import seeds
 from palmette.studies.spec import BELONGS_TO, PARAMETER_FIELDS, PARAMETERS, parameters_of
+
+if TYPE_CHECKING:
+    from palmette.training.data.images import Images
 
 PAPER = ("sap", "lottery-ticket", "one-shot")
 PAIRS = {"sap": ({"p": 0.5, "q": 1.0}, {"p": 1.0, "q": 2.0})}  # the paper's
@@ -157,6 +160,33 @@ def process_count(text: str | None, device: str, fleet: int | None, planned: Seq
         if experiment.compile:
             raise ValueError(f"--nproc {count} and --compile do not go together")
     return count
+
+
+def checked(planned: Sequence[Experiment], out: Path, data_dir: str | None, *, tensorboard: bool) -> Images:
+    """The data set of the `planned` runs, which share data and model; an error if one of them could not run."""
+    from palmette.pruning.weights import prunable
+    from palmette.training.data import load
+    from palmette.training.data.split import validation_split
+    from palmette.training.loop import check_last_batch
+    from palmette.training.models import build
+
+    first, there = planned[0], next(path for path in (out, *out.parents) if path.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out must be a folder, or the name of one to be made; {str(there)!r} is a file")
+    images = left = load(first.data, folder=data_dir)
+    if count := first.validation_images(len(images.train_images)):
+        left = validation_split(images, seed=0, count=count)[0]
+    model = build(first.model, shape=images.shape, classes=images.classes)
+    prunable(model)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise ValueError(f"model {first.model!r} cannot be trained: none of its parameters requires a gradient")
+    for one in {e.batch: e for e in planned if e.epochs}.values():
+        check_last_batch(model, left, one.recipe)
+    if tensorboard:
+        from palmette.integrations.tensorboard import check_tensorboard
+
+        check_tensorboard()
+    return images
 
 
 def device_named(name: str | None) -> str:

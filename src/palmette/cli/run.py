@@ -17,22 +17,23 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.live import Display, Lines, Live
+from palmette.cli.display.dry_run import show_plan
+from palmette.cli.display.live import Display, Lines, Live
 from palmette.cli.options import (
     GroupedCommand,
+    checked,
     device_named,
     experiments,
     place_options,
     process_count,
     setting_options,
 )
-from palmette.cli.plan import checked, show_plan
 from palmette.reports.words import counted, size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palmette.cli.watch import Watch
+    from palmette.cli.display.watch import Watch
     from palmette.reports.tables import Run
     from palmette.studies.experiment import Experiment
     from palmette.studies.running import Outcomes
@@ -173,7 +174,7 @@ class Command:
 
     def _train(self, display: Display) -> None:
         """Train all runs to their end, or until a signal."""
-        from palmette.cli.watch import Watch
+        from palmette.cli.display.watch import Watch
         from palmette.errors import RunInterrupted
 
         watch = Watch(self, display)
@@ -248,7 +249,7 @@ class Command:
 
     def _conclude(self, console: Console, live: bool) -> None:
         """Write and print the results."""
-        from palmette.cli.watch import why_not
+        from palmette.cli.display.watch import why_not
         from palmette.reports.tables import NOTES, as_table, summary, why_stopped
         from palmette.studies.folder import RunDir
 
@@ -277,7 +278,7 @@ class Command:
 
     def _tell_what_failed(self) -> None:
         """Print failures by reason; runs in use by other commands are named already."""
-        from palmette.cli.watch import by_reason, why_not
+        from palmette.cli.display.watch import by_reason, why_not
         from palmette.errors import RunBusy
 
         failed = [

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.live import in_short
+from palmette.cli.display.live import in_short
 from palmette.errors import RunDamaged
 from palmette.reports.words import counted, duration, measured, size
 

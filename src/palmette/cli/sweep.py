@@ -21,7 +21,7 @@ from palmette.reports.words import counted, duration
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palmette.cli.watch import Watch
+    from palmette.cli.display.watch import Watch
     from palmette.integrations.ray.driver import OnRay
     from palmette.reports.tables import Run
     from palmette.studies.experiment import Experiment

@@ -25,7 +25,7 @@ _ORDER = ("finished", "running", "interrupted", "new", "failed", "damaged")
 
 def show_status(file: Path, out: Path) -> None:
     """Print the progress of a grid in `out`, or of all runs in a folder; a line of JSON if piped."""
-    from palmette.cli.watch import by_reason
+    from palmette.cli.display.watch import by_reason
     from palmette.reports.comparison import names_among
 
     runs = _found(file, out)

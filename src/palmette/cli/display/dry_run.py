@@ -1,4 +1,4 @@
-"""Before a run: check that all can start, and estimate the cost (`palmette run --dry-run`)."""
+"""`palmette run --dry-run`: print what would be run, and its estimated cost."""
 
 from __future__ import annotations
 
@@ -15,36 +15,7 @@ from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
     from palmette.studies.cost import Cost
-    from palmette.studies.experiment import Experiment
     from palmette.studies.status import Standing
-    from palmette.training.data.images import Images
-
-
-def checked(planned: Sequence[Experiment], out: Path, data_dir: str | None, *, tensorboard: bool) -> Images:
-    """The data set of the `planned` runs, which share data and model; an error if one of them could not run."""
-    from palmette.pruning.weights import prunable
-    from palmette.training.data import load
-    from palmette.training.data.split import validation_split
-    from palmette.training.loop import check_last_batch
-    from palmette.training.models import build
-
-    first, there = planned[0], next(path for path in (out, *out.parents) if path.exists())
-    if not there.is_dir():
-        raise ValueError(f"--out must be a folder, or the name of one to be made; {str(there)!r} is a file")
-    images = left = load(first.data, folder=data_dir)
-    if count := first.validation_images(len(images.train_images)):
-        left = validation_split(images, seed=0, count=count)[0]
-    model = build(first.model, shape=images.shape, classes=images.classes)
-    prunable(model)
-    if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise ValueError(f"model {first.model!r} cannot be trained: none of its parameters requires a gradient")
-    for one in {e.batch: e for e in planned if e.epochs}.values():
-        check_last_batch(model, left, one.recipe)
-    if tensorboard:
-        from palmette.integrations.tensorboard import check_tensorboard
-
-        check_tensorboard()
-    return images
 
 
 def show_plan(standings: Sequence[Standing], cost: Cost, device: str, out: Path) -> None:

@@ -13,7 +13,7 @@ from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 
 if TYPE_CHECKING:
-    from palmette.cli.live import Display
+    from palmette.cli.display.live import Display
     from palmette.cli.run import Command
     from palmette.integrations.tensorboard import Events
 
