@@ -79,7 +79,7 @@ def prune(
             for n, w in tensors.items()
             if sharded or not bool(masks[n].all())
         }
-    scores = {n: _scores(n, w, saliency) for n, w in tensors.items()}
+    scores = {n: scores_of(n, w, saliency) for n, w in tensors.items()}
     check_finite({n: s for n, s in scores.items() if s is not tensors[n]}, kept, "score")
 
     new: dict[str, Tensor] = {}
@@ -91,8 +91,8 @@ def prune(
     return Masks(new), Decision.of(scope, budget, plans)
 
 
-def _scores(name: str, weight: Tensor, saliency: Saliency) -> Tensor:
-    """Scores of the weight's shape, on its device, sharded like it."""
+def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:
+    """Scores that `saliency` gives a weight, checked: of its shape, on its device, sharded like it."""
     scores = saliency(name, weight)
     if scores is weight:
         return weight

@@ -5,7 +5,7 @@ Measuring, counting and selecting work on rows and never ask which scope it is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -40,7 +40,7 @@ class Group:
 
 def groups_of(
     weights: Mapping[str, Weight], scores: Mapping[str, Tensor], kept: Mapping[str, Tensor], scope: Scope
-) -> list[Group]:
+) -> Iterator[Group]:
     """The units of `scope`, group by group, without copying weights where their layout allows it.
 
     Args:
@@ -50,11 +50,15 @@ def groups_of(
     """
     together = {"global": weights} if scope == "global" else {name: {name: w} for name, w in weights.items()}
     sharded = any(is_sharded(weight.tensor) for weight in weights.values())
-    group = _sharded_group if sharded else _memory_group
-    return [group(label, some, scores, kept, scope == "neuron") for label, some in together.items()]
+    for label, some in together.items():
+        if sharded:
+            group = ShardGroup.of(some, scores, kept, per_neuron=scope == "neuron")
+            yield Group(label, group.weights, group.scores, group.masks, group.everywhere)
+        else:
+            yield _in_memory(label, some, scores, kept, scope == "neuron")
 
 
-def _memory_group(
+def _in_memory(
     label: str,
     weights: Mapping[str, Weight],
     scores: Mapping[str, Tensor],
@@ -77,14 +81,3 @@ def _memory_group(
         Memory(tuple(rows(n, scores[n].detach()) for n in weights), marks),
         masks,
     )
-
-
-def _sharded_group(
-    label: str,
-    weights: Mapping[str, Weight],
-    scores: Mapping[str, Tensor],
-    kept: Mapping[str, Tensor],
-    per_neuron: bool,
-) -> Group:
-    group = ShardGroup.of(weights, scores, kept, per_neuron=per_neuron)
-    return Group(label, group.weights, group.scores, group.masks, group.everywhere)

@@ -17,15 +17,15 @@ from functools import partial, reduce
 import torch
 from torch import Tensor
 
-from palmette.measures.exact import carried, exact_power_sums, padded
+from palmette.measures.exact import carried, padded
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import Tiles, cut_into_tiles
-from palmette.measures.tail import WAYS, tail_count
+from palmette.measures.tail import WAYS
 from palmette.pruning.counting import CutPlan
 from palmette.pruning.selection import continuations, find_keys, keys_of
 from palmette.pruning.sources.memory import Memory
 from palmette.pruning.sources.sharding import Spread, indices_of, local, mask_of
-from palmette.pruning.sources.source import Selectable
+from palmette.pruning.sources.source import ExactSource, Selectable
 from palmette.pruning.weights import Weight
 
 
@@ -151,7 +151,7 @@ _KeyTiles = Callable[[ShardRows], Iterator[tuple[Tensor, Tensor, Tensor]]]
 
 
 @dataclass(frozen=True)
-class Sharded:
+class Sharded(ExactSource):
     """Units whose entries are spread over processes; see `Source`.
 
     Args:
@@ -167,7 +167,6 @@ class Sharded:
     pieces: Sequence[ShardRows]
     spreads: Sequence[Spread]
     dtype: torch.dtype
-    rounding: float = 0.0
 
     def _added(self, of: Callable[[list[ShardRows]], list[Tensor]]) -> list[Tensor]:
         """Whole numbers in digits that `of` finds in the pieces, added up over all processes."""
@@ -199,21 +198,6 @@ class Sharded:
         for units, tile in _magnitudes(self.pieces):
             largest[units] = torch.maximum(largest[units], tile.amax(1).cpu())
         return reduce(lambda found, spread: spread.largest(found), self.spreads, largest)
-
-    def power_sums(self, *, p: float, q: float) -> PowerSums:
-        """Power sums of each unit, without rounding."""
-        return exact_power_sums(self, p=p, q=q)
-
-    def rounded(self, chosen: Tensor) -> None:
-        """None: `power_sums` are exact."""
-
-    def index(self, sums: PowerSums) -> Tensor:
-        """PQ Index of each unit."""
-        return sums.index()
-
-    def tail_count(self, *, p: float, eta: float) -> Tensor:
-        """How many of its smallest entries each unit can lose before they weigh more than `eta` times the rest."""
-        return tail_count(self, p=p, eta=eta)
 
     def select(self, cut: Tensor) -> list[Tensor]:
         """Which entries of each piece remain when each unit loses its `cut` smallest; ties go by place."""

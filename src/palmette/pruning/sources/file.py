@@ -15,19 +15,19 @@ from palmette.errors import NothingToPrune
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import INTEGER, Tiles
 from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
-from palmette.measures.tail import tail_count
 from palmette.pruning.budgets import Budget, check_budget
 from palmette.pruning.methods import Scope, check_scope
-from palmette.pruning.pruner import prune
+from palmette.pruning.pruner import prune, scores_of
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.selection import NO_CUT, Threshold
 from palmette.pruning.sources.memory import split, write_remaining
+from palmette.pruning.sources.source import ExactSource
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 from palmette.pruning.sources.survey import Survey, in_order, survey
 
 
 @dataclass(frozen=True)
-class FileSource:
+class FileSource(ExactSource):
     """Weights of a file as one unit, a layer or a network; see `Source`.
 
     Args:
@@ -46,7 +46,6 @@ class FileSource:
     known: Mapping[int, Points]
     chunk: int = CHUNK
     n: int = 1
-    rounding: float = 0.0
 
     @staticmethod
     def of(surveys: Iterable[Survey], saliency: Saliency = magnitude, chunk: int = CHUNK) -> FileSource:
@@ -90,17 +89,6 @@ class FileSource:
     def power_sums(self, *, p: float, q: float) -> PowerSums:
         """Power sums of all weights together, at the p and q they were surveyed with."""
         return self.sums
-
-    def rounded(self, chosen: Tensor) -> None:
-        """None: the weights are not summed again."""
-
-    def index(self, sums: PowerSums) -> Tensor:
-        """PQ Index of all weights together."""
-        return sums.index()
-
-    def tail_count(self, *, p: float, eta: float) -> Tensor:
-        """How many of the smallest weights can go before they weigh more than `eta` times the rest."""
-        return tail_count(self, p=p, eta=eta)
 
     def thresholds(self, cut: int) -> list[tuple[int, Threshold]]:
         """For each weight how many entries it loses if the `cut` smallest scores of all go, and its threshold.
@@ -167,13 +155,7 @@ def _scored(saliency: Saliency, stored: StoredWeight) -> StoredWeight:
 
     def read(first: int, last: int) -> Tensor:
         (part,) = stored.parts(stored.entries)
-        scores = saliency(stored.name, part.values)
-        if not isinstance(scores, Tensor) or scores.shape != part.values.shape:
-            got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else repr(scores)
-            raise ValueError(
-                f"saliency must give a tensor of the weight's shape, {stored.shape} for {stored.name!r}, got {got}"
-            )
-        scores = scores.detach().to(torch.float64)
+        scores = scores_of(stored.name, part.values, saliency).to(torch.float64)
         return (scores if part.kept is None else scores.where(part.kept, 0))[first:last]
 
     return replace(stored, dtype=torch.float64, read=read)

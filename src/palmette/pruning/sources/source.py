@@ -7,8 +7,10 @@ from typing import Protocol
 
 from torch import Tensor
 
+from palmette.measures.exact import exact_power_sums
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import Summable
+from palmette.measures.tail import tail_count
 
 
 class Source(Summable, Protocol):
@@ -33,6 +35,27 @@ class Source(Summable, Protocol):
 
     def tail_count(self, *, p: float, eta: float) -> Tensor:
         """How many of its smallest entries each unit can lose before they weigh more than `eta` times the rest."""
+
+
+class ExactSource:
+    """Mixin for sources whose sums are final: everything follows from `counts`, `largest` and `totals`."""
+
+    rounding = 0.0
+
+    def power_sums(self: Summable, *, p: float, q: float) -> PowerSums:
+        """Power sums of each unit, without rounding."""
+        return exact_power_sums(self, p=p, q=q)
+
+    def rounded(self, chosen: Tensor) -> None:
+        """None: the sums are final."""
+
+    def index(self, sums: PowerSums) -> Tensor:
+        """PQ Index of each unit from its power sums."""
+        return sums.index()
+
+    def tail_count(self: Summable, *, p: float, eta: float) -> Tensor:
+        """How many of its smallest entries each unit can lose before they weigh more than `eta` times the rest."""
+        return tail_count(self, p=p, eta=eta)
 
 
 class Selectable(Source, Protocol):
