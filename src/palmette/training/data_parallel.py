@@ -41,15 +41,7 @@ _RESUME = "The same command resumes from the last saved state"
 
 
 class WorkerGroup:
-    """Processes that train together, as seen by one of them.
-
-    Args:
-        rank: of this process; 0 is the leader.
-        size: number of processes.
-        device: of this process.
-        store: for their rendezvous.
-        workers: started by this process, with their output.
-    """
+    """Processes that train together, as seen by one of them; rank 0 is the leader, which started the `workers`."""
 
     def __init__(self, rank: int, size: int, device: str, store: Store, workers: Sequence[_Worker] = ()) -> None:
         self.rank, self.size, self.device = rank, size, device

@@ -30,14 +30,9 @@ class Fleet:
     one after another on a CPU, and in a few parallel streams on a GPU.
 
     Args:
-        members: on one device.
-        images: the data set.
-        recipe: how to train.
-        stack: whether members may be stacked.
         check: first compare a stacked step with the steps of each member alone.
         stack_single: stack a single member, too: on a CPU with one thread it then reaches the same weights, bit
             for bit, as in a larger fleet, and takes up to twice as long.
-        workers: processes that train each member together.
     """
 
     def __init__(
@@ -74,9 +69,8 @@ class Fleet:
     @property
     def notes(self) -> list[str]:
         """Notes for the user, complete after the first epoch."""
-        return list(
-            dict.fromkeys([*self._notes, *(note for training in self.trainings for note in training.notes)])
-        )
+        notes = [*self._notes, *(note for training in self.trainings for note in training.notes)]
+        return list(dict.fromkeys(notes))
 
     def epoch(self, number: int, *, learning_rate: float | None = None) -> list[Score]:
         """Train for one epoch, counted from 0; return each member's mean score during it."""
@@ -139,8 +133,7 @@ def _difference(members: Sequence[Member], images: Images, recipe: Recipe) -> st
         Training([other], few, step).epoch(0)
         if abs(score.loss - evaluate(other.model, *test).loss) > tolerance * (1 + abs(score.loss)):
             return "their scores differ between stacked and single training"
-        buffers = zip(one.model.named_buffers(), other.model.buffers(), strict=True)
-        for (name, ours), theirs in buffers:
+        for (name, ours), theirs in zip(one.model.named_buffers(), other.model.buffers(), strict=True):
             if not torch.allclose(ours.double(), theirs.double(), rtol=tolerance, atol=tolerance, equal_nan=True):
                 return f"the buffer {name!r} differs between stacked and single training"
     return None

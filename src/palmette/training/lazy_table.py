@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Value = TypeVar("Value", covariant=True)
 
 
 class LazyTable(Mapping[str, Value]):
-    """Read-only table from names to objects of a package.
-
-    Args:
-        package: the package that holds the modules.
-        homes: name -> ``"module:attribute"`` within `package`.
+    """Read-only table of objects; `homes` maps their names to ``"module:attribute"`` within `package`.
 
     >>> table: LazyTable[float] = LazyTable("xml", {"version": "etree.ElementTree:VERSION"})
     >>> "version" in table, list(table), table["version"]
@@ -26,9 +22,8 @@ class LazyTable(Mapping[str, Value]):
 
     def __getitem__(self, name: str) -> Value:
         module, _, attribute = self._homes[name].partition(":")
-        value: Any = getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
-        found: Value = value
-        return found
+        value: Value = getattr(importlib.import_module(f"{self._package}.{module}"), attribute)
+        return value
 
     def __contains__(self, name: object) -> bool:
         return name in self._homes

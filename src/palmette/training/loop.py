@@ -49,13 +49,8 @@ class Training:
     same on every device. Two methods with one seed see the same images, a member trains the same in any fleet, and
     resuming needs only the weights, the optimizer state and the number of the epoch.
 
-    On a CUDA device, the first epoch captures a step as a CUDA graph.
-
-    Args:
-        members: one network, or several that are `stackable`, all on one device.
-        images: the data set.
-        recipe: how to train.
-        stacked: stack a single network, too.
+    Several members must be `stackable` and on one device; `stacked` stacks a single one, too. On a CUDA device,
+    the first epoch captures a step as a CUDA graph.
     """
 
     def __init__(
@@ -87,12 +82,7 @@ class Training:
         self.notes = self.network.notes  # for the user; complete after the first epoch
 
     def epoch(self, number: int, *, learning_rate: float | None = None) -> list[Score]:
-        """Train for one epoch, counted from 0; return each member's mean score during it.
-
-        Args:
-            number: determines the order of the data and, by the recipe, the learning rate.
-            learning_rate: overrides the recipe's.
-        """
+        """Train for one epoch, counted from 0; return each member's mean score during it."""
         with training_mode(self.recipe.precision, self.device):
             left = self.begin(number, learning_rate=learning_rate)
             while left:
@@ -239,27 +229,26 @@ def check_last_batch(model: nn.Module, images: Images, recipe: Recipe) -> None:
 
 def evaluate(model: nn.Module, images: Tensor, labels: Tensor, prepare: Preparation) -> Score:
     """Score of `model` in evaluation mode on uint8 `images`, which are moved to its device in batches."""
-    device = next(model.parameters()).device
-    return _evaluated([model], lambda x: model(x[0])[None], device, images, labels, prepare, "float32")[0]
+    return _evaluated([model], lambda x: model(x[0])[None], images, labels, prepare, "float32")[0]
 
 
 def evaluate_all(
     network: Network, images: Tensor, labels: Tensor, prepare: Preparation, *, precision: Precision = "float32"
 ) -> list[Score]:
     """Score of each member, as `evaluate` computes it."""
-    return _evaluated(network.models, network.scores, network.device, images, labels, prepare, precision)
+    return _evaluated(network.models, network.scores, images, labels, prepare, precision)
 
 
 @torch.no_grad()
 def _evaluated(
     models: Sequence[nn.Module],
     scores_of: Callable[[Tensor], Tensor],
-    device: torch.device,
     images: Tensor,
     labels: Tensor,
     prepare: Preparation,
     precision: Precision,
 ) -> list[Score]:
+    device = next(models[0].parameters()).device
     totals = torch.zeros(2, len(models), dtype=torch.float64, device=device)
     with contextlib.ExitStack() as modes, autocast(precision, device):
         for model in models:

@@ -25,21 +25,13 @@ from palmette.training.stacked_optimizer import StackedOptimizer, with_layout_of
 
 @dataclass(frozen=True)
 class Member:
-    """One network in training.
-
-    Args:
-        model: on the device that trains it.
-        optimizer: for its parameters, from the recipe.
-        seed: of the data order.
-        round: of pruning, :math:`t`; the data order differs between rounds.
-        masks: by name of the weight, True where it is kept; pruned weights stay zero.
-    """
+    """One network in training, on its device."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    seed: int
-    round: int = 0
-    masks: Mapping[str, Tensor] = field(default_factory=dict)
+    seed: int  # of the data order
+    round: int = 0  # of pruning; the data order differs between rounds
+    masks: Mapping[str, Tensor] = field(default_factory=dict)  # True where a weight is kept; others stay zero
 
 
 class Single:

@@ -61,26 +61,22 @@ class Recipe:
     compile: bool = setting(False, "torch.compile, which pays from minutes of training on.", TRAINING)
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 0), ("batch", 1), ("warm_up", 0)):
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}, got {name}={getattr(self, name)}")
-        for name, allowed in (
-            ("optimizer", get_args(OptimizerName)),
-            ("schedule", get_args(Schedule)),
-            ("precision", get_args(Precision)),
-        ):
-            if getattr(self, name) not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        if not 0 < self.learning_rate < math.inf:
-            raise ValueError(f"learning_rate must be above 0 and finite, got {self.learning_rate}")
-        if not 0 <= self.momentum < 1:
-            raise ValueError(f"momentum must be at least 0 and below 1, got {self.momentum}")
-        if not 0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay must be at least 0 and finite, got {self.weight_decay}")
-        if self.clip is not None and not self.clip > 0:
-            raise ValueError(f"clip must be above 0, or None for no clipping, got {self.clip}")
-        if not 0 <= self.label_smoothing < 1:
-            raise ValueError(f"label_smoothing must be at least 0 and below 1, got {self.label_smoothing}")
+        for name, kind in (("optimizer", OptimizerName), ("schedule", Schedule), ("precision", Precision)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
+        rules = (
+            ("epochs", self.epochs >= 0, "at least 0"),
+            ("batch", self.batch >= 1, "at least 1"),
+            ("warm_up", self.warm_up >= 0, "at least 0"),
+            ("learning_rate", 0 < self.learning_rate < math.inf, "above 0 and finite"),
+            ("momentum", 0 <= self.momentum < 1, "at least 0 and below 1"),
+            ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0 and finite"),
+            ("clip", self.clip is None or self.clip > 0, "above 0, or None for no clipping"),
+            ("label_smoothing", 0 <= self.label_smoothing < 1, "at least 0 and below 1"),
+        )
+        for name, valid, rule in rules:
+            if not valid:
+                raise ValueError(f"{name} must be {rule}, got {name}={getattr(self, name)!r}")
 
     def learning_rate_at(self, epoch: int) -> float:
         r"""Of an epoch, counted from 0: "cosine" is :math:`\tfrac12 (1 + \cos(\pi\, epoch / E))` of the first."""

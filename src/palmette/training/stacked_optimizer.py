@@ -19,14 +19,9 @@ if TYPE_CHECKING:
 class StackedOptimizer:
     """Masks and clips gradients, then takes the step of `torch.optim` for each member.
 
-    State of the members' optimizers, such as momentum, becomes slices of the tensors stacked here.
-
-    Args:
-        parameters: by name, stacked along the first dimension, contiguous.
-        members: owners of the parameters, with their optimizers and masks.
-        recipe: the optimizer and its settings.
-        autocast: names of parameters that the forward pass may read in bfloat16, if that is the recipe's
-        precision.
+    `parameters` are stacked along the first dimension, contiguous. State of the members' optimizers, such as
+    momentum, becomes slices of the tensors stacked here. In bfloat16 the forward pass reads a copy of the weights
+    named in `autocast`, which the step updates.
     """
 
     def __init__(
@@ -62,7 +57,6 @@ class StackedOptimizer:
                     if mask is not None:
                         part.copy_(mask)
                 self._masks[name] = kept
-        # In bfloat16 the forward pass reads a copy of the weights, which the step updates.
         self._copies: dict[str, Tensor] = {}
         self._fused: fused.FusedSGD | None = None
         if first.is_cuda and recipe.optimizer == "sgd" and triton_is_there():

@@ -139,7 +139,8 @@ def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tu
     try:
         with _quiet(), _giving_tensors(model):
             program = torch.export.export(model, args, kwargs)
-            if any(_changes_inputs(node.target) for node in program.graph.nodes):
+            schemas = [getattr(node.target, "_schema", None) for node in program.graph.nodes]
+            if any(schema is not None and schema.is_mutable for schema in schemas):
                 program = program.run_decompositions({})  # replaces in-place operations
     except Exception as error:  # models may do anything that cannot be traced
         said = in_words(error)[:200]
@@ -166,29 +167,22 @@ def _giving_tensors(model: nn.Module) -> Iterator[None]:
             del model.forward
 
 
-def _changes_inputs(target: Any) -> bool:
-    schema = getattr(target, "_schema", None)
-    return schema is not None and bool(schema.is_mutable)
-
-
 def _cut_and_checked(
     model: nn.Module, plan: Removal, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[nn.Module, list[str]]:
     """Remove everything at once; where that changes the outputs, part by part."""
-    inputs, wanted = [(args, kwargs)], [_outputs(model, args, kwargs)]
+    inputs, wanted = [(args, kwargs)], _outputs(model, args, kwargs)
     with suppress(Exception):  # the model may refuse random inputs
         other = tree_map(_random, (args, kwargs))
-        wanted.append(_outputs(model, *other))
+        wanted += _outputs(model, *other)
         inputs.append(other)
 
     def trouble(small: nn.Module) -> str:
         try:
-            found = [_outputs(small, *given) for given in inputs]
+            found = [output for given in inputs for output in _outputs(small, *given)]
         except Exception as error:  # for example a view to a fixed number of channels
             return in_full(error)[:200]
-        same = all(
-            close(a, b) for one, two in zip(wanted, found, strict=True) for a, b in zip(one, two, strict=True)
-        )
+        same = all(close(a, b) for a, b in zip(wanted, found, strict=True))
         return "" if same else "the outputs are not the same"
 
     gone, none = plan.gone, torch.zeros_like(plan.gone)
@@ -249,11 +243,10 @@ def close(wanted: Tensor, found: Tensor, tolerance: float | None = None) -> bool
     if not (wanted.is_floating_point() and wanted.numel()):
         return torch.equal(wanted, found)
     largest = float(wanted.nan_to_num(0, 0, 0).abs().max())
-    if tolerance is None:
-        most = 1e-5 * max(largest, min(1.0, 100 * largest))
-        most = max(most, torch.finfo(wanted.dtype).eps * 8 * largest)  # 16-bit numbers do not reach 1e-5
-    else:
+    if tolerance is not None:
         most = tolerance * largest
+    else:  # 16-bit numbers do not reach 1e-5
+        most = max(1e-5 * max(largest, min(1.0, 100 * largest)), torch.finfo(wanted.dtype).eps * 8 * largest)
     return torch.allclose(wanted.double(), found.double(), rtol=0, atol=most, equal_nan=True)
 
 

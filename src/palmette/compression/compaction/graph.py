@@ -63,7 +63,7 @@ class MixingLayer:
     inputs: Channels
     weight: ModelTensor
     in_axis: int
-    out_axis: int
+    outputs: Tensor  # their atoms
     bias: ModelTensor | None
     linked: Tensor  # outputs × inputs: whether any weight is not zero
     folds: bool  # whether constants of its inputs can be added to its bias
@@ -262,7 +262,7 @@ def _removable(walk: Walk, roots: Tensor, pinned: Tensor) -> Tensor:
         stays = pinned.clone()
         for layer in walk.mixing:
             folded = layer.inputs.known & (layer.folds | (layer.inputs.value == 0))
-            needed = layer.linked[~gone[walk.axis(layer.weight, layer.out_axis)]].any(0)
+            needed = layer.linked[~gone[layer.outputs]].any(0)
             stays[roots[layer.inputs.atoms[needed & ~folded]]] = True
         now = ~stays[roots]
         if bool((now == gone).all()):

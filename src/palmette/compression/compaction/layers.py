@@ -38,16 +38,14 @@ def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis
     inputs, weight, bias = walk.value(x), walk.value(w), walk.value(b)
     if not isinstance(weight, ModelTensor) or not (b is None or isinstance(bias, ModelTensor)):
         return walk.stop(node)
-    size = weight.tensor.shape[in_axis]
     if not isinstance(inputs, Channels) or inputs.axis != axis:
         walk.pin(inputs, label_of(node))
-        walk.pin(inputs := walk.unknown(axis, size), "the input")
+        walk.pin(inputs := walk.unknown(axis, weight.tensor.shape[in_axis]), "the input")
     walk.join(walk.axis(weight, in_axis), inputs.atoms)
     out = walk.axis(weight, 1 - in_axis)
     if bias is not None:
         walk.join(walk.axis(bias, 0), out)
-    kernels = weight.tensor.movedim(in_axis, 1)
-    kernels = kernels.unsqueeze(2).flatten(2).cpu()
+    kernels = weight.tensor.movedim(in_axis, 1).unsqueeze(2).flatten(2).cpu()
     linked = kernels.ne(0).any(2)
     usable = inputs.known & (uniform | (inputs.value == 0))
     known = ~linked[:, ~usable].any(1)
@@ -55,7 +53,7 @@ def _mixed(walk: Walk, node: Node, x: Any, w: Any, b: Any, *, axis: int, in_axis
     if bias is not None:
         value = value + bias.tensor.double().cpu()
     folds = uniform and _can_fold(walk, weight, bias)
-    walk.mixing.append(MixingLayer(inputs, weight, in_axis, 1 - in_axis, bias, linked, folds))
+    walk.mixing.append(MixingLayer(inputs, weight, in_axis, out, bias, linked, folds))
     return Channels(axis, out, known, value.where(known, 0))
 
 
@@ -130,8 +128,7 @@ def _conv_transpose(walk: Walk, node: Node) -> Value:
 
 
 def _batch_norm(walk: Walk, node: Node) -> Value:
-    names = ("input", "weight", "bias", "running_mean", "running_var")
-    given = arguments(node, *names)
+    given = arguments(node, "input", "weight", "bias", "running_mean", "running_var")
     x, *rest = map(walk.value, given)
     training, eps = arguments(node, "training", "eps")
     if training or not isinstance(x, Channels) or x.axis != 1 or rest[2] is None or rest[3] is None:

@@ -189,11 +189,6 @@ def _cat(walk: Walk, node: Node) -> Value:
     return first
 
 
-def _nothing(walk: Walk, node: Node) -> Value:
-    """An assertion that the tracer adds at casts."""
-    return None
-
-
 def _getitem(walk: Walk, node: Node) -> Value:
     index: Any = node.args[1]
     whole = walk.value(node.args[0])
@@ -217,7 +212,7 @@ _OTHERS: list[tuple[str, Handler]] = [
     ("slice", _slice),
     ("chunk split", _chunks),
     ("getitem", _getitem),
-    ("_assert_tensor_metadata", _nothing),
+    ("_assert_tensor_metadata", lambda walk, node: None),  # the tracer adds it at casts
 ]
 
 HANDLERS: dict[str, Handler] = LAYER_HANDLERS | {

@@ -22,16 +22,15 @@ def rebuild(model: nn.Module, plan: Removal, gone: Tensor, keep_sizes: Tensor) -
     for layer in plan.walk.mixing:
         x = layer.inputs
         taken = gone[x.atoms] & x.known & (x.value != 0)
-        if layer.folds and bool((taken & layer.linked[~gone[layer.weight.axes[layer.out_axis]]].any(0)).any()):
+        if layer.folds and bool((taken & layer.linked[~gone[layer.outputs]].any(0)).any()):
             weight = layer.weight.tensor.double().cpu().movedim(layer.in_axis, 1)[:, taken]
             amount = weight.unsqueeze(2).flatten(2).sum(2) @ x.value[taken]
             if layer.bias is not None:
                 added[id(layer.bias)] = amount
             else:
                 owner = layer.weight.owner(small)
-                stays = amount[~gone[layer.weight.axes[layer.out_axis]]]
-                like = layer.weight.tensor
-                owner.bias = nn.Parameter(stays.to(like), requires_grad=bool(owner.weight.requires_grad))
+                stays = amount[~gone[layer.outputs]].to(layer.weight.tensor)
+                owner.bias = nn.Parameter(stays, requires_grad=bool(owner.weight.requires_grad))
     for stored in plan.walk.tensors:
         if any(bool(gone[atoms].any()) for atoms in stored.axes.values()) or id(stored) in added:
             _replace(small, stored, gone, added.get(id(stored)))

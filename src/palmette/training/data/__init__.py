@@ -39,10 +39,8 @@ def canonical(name: str) -> str | None:
 def load(name_or_path: str | Path, *, folder: str | Path | None = None) -> Images:
     """Read a data set by its name, or a user's own by the path of an `.npz` file or a folder of pictures.
 
-    Args:
-        name_or_path: a name of `DATA_SETS` (case and hyphens do not matter), or a path.
-        folder: where a named set is looked for first; then in `$PALMETTE_DATA`, the platform's cache folder and
-            the operating system's packages. Nothing is downloaded.
+    A named set is looked for in `folder`, in `$PALMETTE_DATA`, in the platform's cache folder and among the
+    operating system's packages. Nothing is downloaded.
     """
     name = canonical(name_or_path) if isinstance(name_or_path, str) else None
     if name is not None:

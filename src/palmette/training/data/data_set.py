@@ -26,28 +26,16 @@ class Download:
 
 @dataclass(frozen=True)
 class DataSet:
-    """An entry of `palmette.training.data.DATA_SETS`.
-
-    Args:
-        name: as in the table.
-        read: reads the set from its folder.
-        sha256: `Images.sha256` of the official release; empty if there is none.
-        folders: names its folder may have; downloads go to the first. Empty for a set that is bundled: its reader
-            gets the folder of this file.
-        markers: files or folders, one of which identifies the folder of the set.
-        system_folders: where packages of an operating system install the set.
-        install: how to install such a package.
-        downloads: one archive, or all files of the set.
-    """
+    """An entry of `palmette.training.data.DATA_SETS`."""
 
     name: str
-    read: Callable[[Path], Images]
-    sha256: str = ""
-    folders: tuple[str, ...] = ()
-    markers: tuple[str, ...] = ()
-    system_folders: tuple[str, ...] = ()
-    install: str = ""
-    downloads: tuple[Download, ...] = ()
+    read: Callable[[Path], Images]  # from the folder of the set
+    sha256: str = ""  # `Images.sha256` of the official release
+    folders: tuple[str, ...] = ()  # possible names; downloads go to the first; none for a bundled set
+    markers: tuple[str, ...] = ()  # files or folders, one of which identifies the folder of the set
+    system_folders: tuple[str, ...] = ()  # where packages of an operating system install the set
+    install: str = ""  # how to install such a package
+    downloads: tuple[Download, ...] = ()  # one archive, or all files of the set
 
     def load(self, folder: str | Path | None = None) -> Images:
         """Find the set, in `folder` first, and read it."""
@@ -57,9 +45,8 @@ class DataSet:
         """First folder that holds the set; `FileNotFoundError` lists the places searched."""
         if not self.folders:
             return Path(__file__).parent
-        for path in self._candidates(folder):
-            if self.is_in(path):
-                return path
+        if found := next(filter(self.is_in, self._candidates(folder)), None):
+            return found
         bases = dict.fromkeys((download_folder(folder), download_folder(), cache_folder()))
         searched = ", ".join(repr(str(path)) for path in (*bases, *self.system_folders))
         unset = "" if os.environ.get("PALMETTE_DATA") else " ($PALMETTE_DATA is not set)"

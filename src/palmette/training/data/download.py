@@ -67,7 +67,9 @@ def fetch(file: Download, path: Path, *, progress: Progress | None = None) -> No
             have = have if answer.status == 206 else 0
             length = answer.headers.get("Content-Length")
             total = None if length is None else have + int(length)
-            _check_room(path, 0 if total is None else total - have)
+            need, free = int(length or 0), shutil.disk_usage(path.parent).free
+            if free < need:
+                raise OSError(f"{str(path.parent)!r} needs {need:,} bytes for {path.name}, {free:,} are free")
             with partial.open("ab" if have else "wb") as output:
                 while chunk := answer.read(_CHUNK):
                     output.write(chunk)
@@ -140,9 +142,3 @@ def _opened(url: str, have: int) -> HTTPResponse:
     if not isinstance(answer, HTTPResponse):
         raise ValueError(f"a download must be by http or https, {url!r} led elsewhere")
     return answer
-
-
-def _check_room(path: Path, need: int) -> None:
-    free = shutil.disk_usage(path.parent).free
-    if free < need:
-        raise OSError(f"{str(path.parent)!r} needs {need:,} bytes for {path.name}, {free:,} are free")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import math
 import struct
 import zlib
 from functools import partial
@@ -40,8 +41,7 @@ def read_idx(path: Path) -> Tensor:
             f"an IDX file of bytes begins with 00 00 08 and its shape, {str(path)!r} with {raw[:4]!r}"
         )
     shape = struct.unpack_from(f">{raw[3]}I", raw, 4)
-    start = 4 + 4 * raw[3]
-    want = int(np.prod(shape, dtype=object))
+    start, want = 4 + 4 * raw[3], math.prod(shape)
     if len(raw) - start != want:
         rule = f"promises {want:,} bytes of shape {shape}"
         raise ValueError(f"{str(path)!r} is not whole: its header {rule}, {len(raw) - start:,} follow")

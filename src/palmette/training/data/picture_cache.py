@@ -46,12 +46,7 @@ def _fingerprint(root: Path, paths: Sequence[Path]) -> str:
 
 
 def _from_cache(cached: Path, fingerprint: str) -> tuple[Tensor, Tensor] | None:
-    if not cached.is_file():
-        return None
-    try:
-        with safe_open(cached, "pt") as file:
-            if (file.metadata() or {}).get("fingerprint") != fingerprint:
-                return None
+    with suppress(SafetensorError, OSError), safe_open(cached, "pt") as file:  # damaged or absent: decode again
+        if (file.metadata() or {}).get("fingerprint") == fingerprint:
             return file.get_tensor("train"), file.get_tensor("test")
-    except (SafetensorError, OSError):  # damaged: decode again
-        return None
+    return None

@@ -16,16 +16,14 @@ _WARM_UP = 3  # steps, in which libraries choose algorithms and allocate workspa
 def captured(
     step: Callable[[], None], state: Callable[[], Iterable[Tensor]], *, device: torch.device, repeats: int = 1
 ) -> tuple[Callable[[], None], int, str | None]:
-    """Capture `step` as a graph of the CUDA `device`; return `step` itself if that fails.
+    """Capture `repeats` steps as a graph of the CUDA `device`, which pauses some microseconds between two graphs.
 
-    Args:
-        step: reads and writes tensors in place, without synchronisation.
-        state: all tensors that `step` changes; they are restored after the capture. Tensors that `step` creates,
-            such as momentum, become zero.
-        repeats: steps per graph; the device pauses some microseconds between two graphs.
+    `step` reads and writes tensors in place, without synchronisation. `state` gives all tensors that it changes;
+    they are restored after the capture, and tensors that `step` creates, such as momentum, become zero.
 
     Returns:
-        The function to call, the steps it takes per call, and why there is no graph, or None.
+        The function to call, `step` itself if the capture failed, the steps it takes per call, and why there is no
+        graph, or None.
     """
     before = {id(tensor): tensor.detach().clone() for tensor in state()}
 

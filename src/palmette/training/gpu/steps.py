@@ -148,12 +148,8 @@ _TENSORS = 8  # per launch; the kernel is unrolled over them
 class FusedSGD:
     """Mask, clip and SGD of stacked parameters, in two passes over the gradients.
 
-    Args:
-        parameters: by name, float32, stacked along the first dimension, contiguous.
-        copies: of some parameters in another dtype, updated as well.
-        momenta: of each parameter, or none.
-        masks: uint8, of parameters with pruned weights.
-        recipe: the settings of SGD.
+    Parameters are float32 and contiguous, masks are uint8; `copies` of parameters in another dtype are updated as
+    well.
     """
 
     def __init__(

@@ -36,15 +36,9 @@ MODELS: Mapping[str, Builder] = LazyTable(
 def build(name: str, *, shape: Shape, classes: int, seed: int = 0) -> nn.Module:
     """Build the model called `name` on the CPU, with initial weights drawn by `seed`.
 
-    The same seed gives the same weights, bit for bit. The caller's random generators do not change.
-
-    Args:
-        name: one of `MODELS`, or ``"module:function"`` for a user's model: the function is imported and called
-            with `shape` and `classes`, and returns an `nn.Module` that maps a batch of images to one score per
-            class.
-        shape: channels, height and width of an image.
-        classes: number of classes.
-        seed: for torch's CPU generator while the model is built.
+    The same seed gives the same weights, bit for bit. The caller's random generators do not change. `name` is one
+    of `MODELS`, or ``"module:function"`` for a user's model: the function is imported and called with `shape` and
+    `classes`, and returns an `nn.Module` that maps a batch of images to one score per class.
 
     >>> build("linear", shape=(1, 2, 2), classes=3, seed=1).head
     Linear(in_features=4, out_features=3, bias=True)

@@ -14,12 +14,8 @@ from palmette.training.models.building import Shape, check_images, initialise_
 class Block(nn.Module):
     """`x + f(x)` where `f` is a chain of BN–ReLU–conv; `x` is projected where `f` changes its shape.
 
-    The projection is a 1×1 convolution of the first ReLU's output, as in He et al. 2016b, Fig. 4(e).
-
-    Args:
-        widths: channels before the first convolution and after each.
-        kernels: size of each convolution.
-        stride: of the first 3×3 convolution and of the projection.
+    The projection is a 1×1 convolution of the first ReLU's output, as in He et al. 2016b, Fig. 4(e). `widths` are
+    the channels before the first convolution and after each; the first 3×3 convolution has the `stride`.
     """
 
     def __init__(self, widths: Sequence[int], kernels: Sequence[int], stride: int) -> None:
@@ -48,13 +44,8 @@ class Block(nn.Module):
 class PreActivationResNet(nn.Module):
     """3×3 stem without a pool, stages of blocks (all but the first halve the image), mean, Linear.
 
-    Args:
-        channels: of the images.
-        classes: number of outputs.
-        stem: channels after the first convolution.
-        widths: of each stage, inside its blocks.
-        depths: blocks of each stage.
-        bottleneck: blocks of 1×1, 3×3, 1×1 to four times the width, in place of 3×3, 3×3 to the width.
+    `widths` are the channels inside the blocks of each stage. With `bottleneck`, blocks are 1×1, 3×3, 1×1 to four
+    times the width, in place of 3×3, 3×3 to the width.
     """
 
     def __init__(

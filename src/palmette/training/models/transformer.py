@@ -17,28 +17,24 @@ WIDTH, DEPTH, HEADS, EXPANSION = 96, 4, 4, 2
 class EncoderBlock(nn.Module):
     """Pre-norm encoder block: self-attention and a two-layer GELU perceptron, both residual."""
 
-    def __init__(self, width: int, heads: int, expansion: int) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.heads = heads
-        self.norm1 = nn.LayerNorm(width)
-        self.query = nn.Linear(width, width)
-        self.key = nn.Linear(width, width)
-        self.value = nn.Linear(width, width)
-        self.output = nn.Linear(width, width)
-        self.norm2 = nn.LayerNorm(width)
-        self.widen = nn.Linear(width, expansion * width)
-        self.narrow = nn.Linear(expansion * width, width)
+        self.norm1 = nn.LayerNorm(WIDTH)
+        self.query = nn.Linear(WIDTH, WIDTH)
+        self.key = nn.Linear(WIDTH, WIDTH)
+        self.value = nn.Linear(WIDTH, WIDTH)
+        self.output = nn.Linear(WIDTH, WIDTH)
+        self.norm2 = nn.LayerNorm(WIDTH)
+        self.widen = nn.Linear(WIDTH, EXPANSION * WIDTH)
+        self.narrow = nn.Linear(EXPANSION * WIDTH, WIDTH)
 
     def forward(self, x: Tensor) -> Tensor:
         """Map a batch of sequences to a batch of sequences."""
         y = self.norm1(x)
-        q, k, v = (
-            f(y).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.query, self.key, self.value)
-        )
+        q, k, v = (f(y).unflatten(-1, (HEADS, -1)).transpose(1, 2) for f in (self.query, self.key, self.value))
         # Not a fused kernel: this is deterministic on a GPU and can be stacked; for 64 tokens it costs nothing.
         attention = (q @ k.transpose(2, 3) / math.sqrt(q.shape[3])).softmax(3)
-        attended = (attention @ v).transpose(1, 2).flatten(2)
-        x = x + self.output(attended)
+        x = x + self.output((attention @ v).transpose(1, 2).flatten(2))
         added: Tensor = x + self.narrow(F.gelu(self.widen(self.norm2(x))))
         return added
 
@@ -57,7 +53,7 @@ class ImageTransformer(nn.Module):
         self.fill = (0, columns * self.patch[1] - width, 0, rows * self.patch[0] - height)
         self.embed = nn.Linear(channels * self.patch[0] * self.patch[1], WIDTH)
         self.place = nn.Parameter(0.02 * torch.randn(rows * columns, WIDTH))
-        self.blocks = nn.Sequential(*(EncoderBlock(WIDTH, HEADS, EXPANSION) for _ in range(DEPTH)))
+        self.blocks = nn.Sequential(*(EncoderBlock() for _ in range(DEPTH)))
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, classes)
 
