@@ -69,7 +69,7 @@ def test_every_setting_is_a_flag_with_its_default():
     assert [option.name for option in setting_options()] == list(table)
 
 
-def test_help_says_what_each_command_does_in_a_whole_sentence():
+def test_help_describes_each_command_in_a_sentence():
     lines = CliRunner().invoke(main, ["--help"]).stdout.partition("Commands:\n")[2].splitlines()
     assert [line.split()[0] for line in lines] == sorted(main.commands)
     assert [line for line in lines if line.endswith(("...", "al.")) or not line.endswith((".", "?"))] == []
@@ -82,7 +82,7 @@ def test_help_names_every_flag():
     assert "--seed" in flags
 
 
-def test_without_arguments_the_papers_methods_meet_on_digits():
+def test_default_runs_compare_the_papers_methods_on_digits():
     four = [Experiment(epochs=DIGITS_EPOCHS), Experiment(epochs=DIGITS_EPOCHS, p=1, q=2)]
     four += [Experiment(epochs=DIGITS_EPOCHS, method=m) for m in ("lottery-ticket", "one-shot")]
     assert made() == [dataclasses.replace(e, seed=seed) for seed in (0, 1, 2) for e in four]
@@ -109,7 +109,7 @@ MANY = Experiment(
     "experiment",
     [Experiment(), MANY, Experiment(method="one-shot", ratio=0.3), Experiment(optimizer="adam", clip=2.5)],
 )
-def test_the_flags_and_the_file_of_an_experiment_make_it_again(experiment, tmp_path):
+def test_flags_and_file_of_an_experiment_reproduce_it(experiment, tmp_path):
     (tmp_path / "defaults.toml").write_text("")
     assert made(*experiment.flags(), file=tmp_path / "defaults.toml") == [experiment]
     (tmp_path / "own.toml").write_text(experiment.to_toml())
@@ -156,7 +156,7 @@ def test_a_program_gets_one_line_per_round_and_a_last_one(tmp_path):
     assert not list((tmp_path / "runs").rglob("*.partial"))
 
 
-def test_the_same_command_again_repeats_nothing_and_other_commands_overwrite_nothing(tmp_path):
+def test_repeated_command_repeats_nothing_and_others_overwrite_nothing(tmp_path):
     first = lines(run(*SMALL, "--method", "sap"))[-1]
     contents = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
     assert lines(run(*SMALL, "--method", "sap")) == [first]
@@ -174,7 +174,7 @@ def test_a_file_is_run_under_its_id(tmp_path):
     assert RunDir(tmp_path / "elsewhere" / experiment.id).records()[-1]["stopped"] == "0 rounds are done"
 
 
-def test_a_model_of_ones_own_is_found_where_one_works(tmp_path):
+def test_model_in_the_working_directory_is_found(tmp_path):
     (tmp_path / "nets_of_mine.py").write_text(
         "from torch import nn\n"
         "def small(*, shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(64, classes, bias=False))\n"
@@ -221,7 +221,7 @@ def test_a_dry_run_counts_and_writes_nothing(tmp_path):
     assert sorted((tmp_path / "runs").rglob("*")) == before
 
 
-def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path):
+def test_diverging_run_is_named_and_others_continue(tmp_path):
     (tmp_path / "nets_that_diverge.py").write_text(
         "import torch\nfrom torch import nn\n"
         "class Net(nn.Module):\n"
@@ -251,7 +251,7 @@ def test_a_run_that_diverges_is_named_and_the_others_go_on(tmp_path):
     assert result.stderr.count("diverged: its training loss is nan in epoch 1 of round 0") == 2
 
 
-def test_two_commands_share_a_folder_and_a_run_that_is_taken_is_named(tmp_path):
+def test_run_in_use_by_another_command_is_named(tmp_path):
     taken = Experiment(method="one-shot", rounds=1, epochs=1, model="linear")
     with RunDir(tmp_path / "runs" / taken.id).lock():
         result = run(*SMALL, "--method", "one-shot,lottery-ticket")
@@ -268,7 +268,7 @@ def test_a_dry_run_times_as_many_networks_as_train_together(more, members):
     assert plan["members"] == members
 
 
-def test_what_another_command_runs_is_said_once(tmp_path):
+def test_runs_of_another_command_are_reported_once(tmp_path):
     taken = [Experiment(method="one-shot", rounds=1, epochs=1, model="linear", seed=seed) for seed in range(3)]
     with contextlib.ExitStack() as locks:
         for experiment in taken:
@@ -300,7 +300,7 @@ def test_a_damaged_folder_is_named_and_the_others_are_run(tmp_path, file, conten
     assert (tmp_path / "runs" / damaged.id / file).read_text() == content
 
 
-def test_without_matplotlib_there_is_a_table_and_the_line_that_installs_it(tmp_path, monkeypatch):
+def test_missing_matplotlib_names_the_install_command(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = run(*SMALL, "--method", "sap", "--p", "1", "--q", "2")
     assert lines(result)[-1]["figure"] is None
@@ -329,7 +329,7 @@ LONG += ["--epochs", "40", "--rounds", "3", "--q", "2"]
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_it_ends_at_a_clean_point_says_how_to_go_on_and_goes_on(tmp_path, kind):
+def test_ctrl_c_ends_cleanly_and_the_named_command_resumes(tmp_path, kind):
     process = subprocess.Popen(LONG, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert json.loads(process.stdout.readline())["round"] == 0
     process.send_signal(kind)
@@ -348,7 +348,7 @@ def test_it_ends_at_a_clean_point_says_how_to_go_on_and_goes_on(tmp_path, kind):
 
 
 @pytest.mark.parametrize("place", ["last round", "figure"])
-def test_ctrl_c_when_all_is_trained_loses_neither_table_nor_figure(tmp_path, monkeypatch, place):
+def test_ctrl_c_after_training_keeps_table_and_figure(tmp_path, monkeypatch, place):
     def interrupting(function, when):
         def wrapped(*args, **kwargs):
             if when(args):
@@ -399,7 +399,7 @@ def test_ctrl_c_during_imports_leaves_no_traceback(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
-def test_on_a_terminal_it_draws_and_the_second_ctrl_c_ends_at_once():
+def test_second_ctrl_c_on_a_terminal_ends_at_once():
     leader, follower = pty.openpty()
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
     command = [*LONG, "--data", "slow.npz", "--epochs", "9"]
@@ -422,7 +422,7 @@ def test_on_a_terminal_it_draws_and_the_second_ctrl_c_ends_at_once():
 
 
 @pytest.mark.parametrize("command", ["run", "paper"])
-def test_the_help_says_that_seeds_are_numbers_and_not_how_many(command):
+def test_help_explains_seeds_as_numbers(command):
     said = " ".join(CliRunner().invoke(main, [command, "--help"]).stdout.split())
     assert re.search(r"--seeds.{,90}0\.\.3,7: their numbers", said)
 

@@ -132,7 +132,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_cannot_be_is_one_sentence_and_nothing_is_written(why, folder):
+def test_invalid_arguments_are_refused_in_one_sentence(why, folder):
     arguments, sentence = REFUSED[why]
     before = there(folder)
     result = CliRunner().invoke(main, ["run", *arguments])
@@ -163,7 +163,7 @@ def test_cuda_is_refused_where_there_is_none(folder):
     assert "--device 'cuda' cannot be used" in result.stderr
 
 
-def test_tensorboard_is_asked_for_before_anything_is_run(folder, monkeypatch):
+def test_missing_tensorboard_is_reported_before_training(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard", None)
     result = CliRunner().invoke(main, ["run", "--tensorboard"])
     assert result.exit_code == 2

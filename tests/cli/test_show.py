@@ -67,7 +67,7 @@ def test_a_finished_run_is_shown_round_by_round(folder):
     assert data["bytes"] == RunDir(folder / TICKET.id).size()
 
 
-def test_an_interrupted_run_says_where_it_is_and_the_command_it_gives_goes_on(folder):
+def test_interrupted_run_shows_its_state_and_how_to_resume(folder):
     interrupted(TICKET, folder / TICKET.id, after=6)
     data = shown(folder / TICKET.id)
     assert (data["state"], data["rounds_done"], data["epoch"]) == ("interrupted", 1, 2)
@@ -77,7 +77,7 @@ def test_an_interrupted_run_says_where_it_is_and_the_command_it_gives_goes_on(fo
     assert shown(folder / TICKET.id)["state"] == "finished"
 
 
-def test_a_run_can_be_looked_at_while_it_runs(folder):
+def test_running_run_can_be_shown(folder):
     seen = []
 
     class Looking(Observer):
@@ -90,7 +90,7 @@ def test_a_run_can_be_looked_at_while_it_runs(folder):
     assert seen == [("running", 0)] * 4 + [("running", 1)] * 4 + [("running", 2)] * 4
 
 
-def test_what_a_killed_owner_left_does_not_count_as_running(folder):
+def test_lock_of_a_killed_owner_is_not_running(folder):
     rundir = interrupted(TICKET, folder / TICKET.id, after=1)
     rundir.lock_file.write_text("process 1 on elsewhere\n")
     assert shown(folder / TICKET.id)["state"] == "interrupted"
@@ -112,7 +112,7 @@ def test_a_folder_of_runs_is_a_line_for_each(folder):
     assert [found["state"] for found in shown(folder)] == ["interrupted", "finished"]
 
 
-def test_of_runs_in_an_archive_no_place_is_named_that_will_be_gone():
+def test_runs_in_an_archive_show_no_temporary_folder():
     study = Path(__file__).parents[2] / "results" / "cifar100-wresnet28x8"
     *_, hint, command = show(study).splitlines()
     assert hint.endswith("All of them round by round:")
@@ -126,7 +126,7 @@ def test_a_run_that_failed_is_counted_as_such(folder):
     assert "1 finished, 1 failed; " in show(folder)
 
 
-def test_why_a_run_failed_is_read_as_it_was_written_in_any_locale(folder):
+def test_failure_is_read_as_utf_8_in_any_locale(folder):
     rundir = interrupted(TICKET, folder / TICKET.id, after=1)
     rundir.failure.write_text("größe\n", encoding="utf-8")
     of_ascii = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
@@ -136,7 +136,7 @@ def test_why_a_run_failed_is_read_as_it_was_written_in_any_locale(folder):
     assert json.loads(ran.stdout)["failure"] == "größe"
 
 
-def test_why_a_run_failed_may_be_unreadable(folder):
+def test_unreadable_failure_is_no_error(folder):
     rundir = interrupted(TICKET, folder / TICKET.id, after=1)
     rundir.failure.write_bytes(b"no room \xff")
     (found,) = shown(folder)
@@ -154,7 +154,7 @@ DAMAGE = {
 
 
 @pytest.mark.parametrize(("file", "content"), [*DAMAGE.items(), ("records.jsonl", '{"round": 0}\n')])
-def test_a_damaged_run_is_named_among_the_others_and_refused_by_itself(folder, file, content):
+def test_damaged_run_is_named_among_others_and_refused_alone(folder, file, content):
     run(TICKET, folder / TICKET.id)
     other = dataclasses.replace(TICKET, seed=1)
     run(other, folder / other.id)
@@ -183,7 +183,7 @@ def printed(width, found):
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def test_a_folder_of_runs_fits_eighty_columns_and_a_line_each(folder):
+def test_folder_of_runs_fits_eighty_columns(folder):
     sap = Experiment(model="linear", epochs=1, rounds=1)
     same = [
         sap,
@@ -209,7 +209,7 @@ def test_a_folder_of_runs_fits_eighty_columns_and_a_line_each(folder):
     assert all(e.id in "\n".join(printed(140, shown(folder))) for e in (*same, longer, mlp))
 
 
-def test_runs_whose_folders_are_not_called_by_their_ids_are_told_apart_by_folder(folder):
+def test_renamed_folders_are_shown_by_name(folder):
     for name in ("a", "b"):
         run(TICKET, folder / name)
     assert [row.split()[:3] for row in printed(140, shown(folder))[1:3]] == [[TICKET.id, "in", n] for n in "ab"]

@@ -48,7 +48,7 @@ def sweep(*args, code=0):
 # palmette sweep
 
 
-def test_a_grid_is_run_once_and_its_runs_are_lines_and_a_summary():
+def test_grid_prints_a_line_per_round_and_a_summary():
     *rounds, last = map(json.loads, sweep("grid.toml").stdout.splitlines())
     assert len(rounds) == 12 * 3
     assert (last["finished"], last["problems"]) == (12, {})
@@ -77,14 +77,14 @@ def test_a_dry_run_says_what_each_fleet_costs_and_writes_nothing():
     assert not Path("runs").exists()
 
 
-def test_of_a_finished_grid_a_dry_run_says_that_nothing_is_left():
+def test_dry_run_of_a_finished_grid_has_nothing_left():
     Path("one.toml").write_text('[base]\nmodel = "linear"\nrounds = 0\nepochs = 1\n')
     sweep("one.toml", "--out", "other")
     plan = json.loads(sweep("one.toml", "--out", "other", "--dry-run").stdout)
     assert (plan["fleets"], plan["seconds"], plan["runs"][0]["state"]) == ([], 0, "finished")
 
 
-def test_a_run_that_fails_is_named_at_the_end_and_the_next_is_run():
+def test_failed_run_is_named_at_the_end_and_others_run():
     Path("failing.toml").write_text(FAILING)
     result = sweep("failing.toml", code=1)
     last = json.loads(result.stdout.splitlines()[-1])
@@ -94,7 +94,7 @@ def test_a_run_that_fails_is_named_at_the_end_and_the_next_is_run():
     assert last["finished"] == 1
 
 
-def test_what_a_model_raises_while_it_is_trained_is_said_with_its_kind():
+def test_error_of_a_model_is_reported_with_its_type():
     Path("fragile.py").write_text(
         "from torch import nn\n"
         "class Net(nn.Linear):\n"
@@ -127,7 +127,7 @@ def test_what_a_model_raises_while_it_is_trained_is_said_with_its_kind():
         ("[base]\nepochs = 1\nvalidation = 5000\n", "validation"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_anything_is(text, said):
+def test_invalid_grid_is_refused_before_anything_runs(text, said):
     Path("bad.toml").write_text(text)
     result = sweep("bad.toml", code=2)
     assert re.search(said, result.stderr)
@@ -136,16 +136,16 @@ def test_what_cannot_be_run_is_said_before_anything_is(text, said):
 
 
 @pytest.mark.parametrize(("flag", "given"), [("--out", ""), ("--fleet", "0")])
-def test_a_flag_that_all_commands_share_is_checked_before_anything_is_read(flag, given):
+def test_shared_flags_are_checked_first(flag, given):
     assert sweep("no.toml", flag, given, code=2).stderr.startswith(f"palmette: {flag} must be ")
 
 
-def test_a_folder_of_runs_is_no_grid_and_the_flag_that_takes_one_is_named():
+def test_folder_instead_of_a_grid_suggests_status():
     Path("runs").mkdir()
     assert "'runs' is a folder: add --status to see" in sweep("runs", code=2).stderr
 
 
-def test_a_run_that_another_process_has_is_left_to_it():
+def test_run_in_use_by_another_process_is_skipped():
     Path("one.toml").write_text('[base]\nmodel = "linear"\nrounds = 1\nepochs = 1\n[axes]\nseed = [0, 1]\n')
     busy = Experiment(model="linear", rounds=1, epochs=1)
     with RunDir(f"runs/{busy.id}").lock():
@@ -167,7 +167,7 @@ LONG = '[base]\nmodel = "linear"\nepochs = 40\nrounds = 3\n[axes]\nbatch = [250,
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_it_ends_at_a_clean_point_and_the_command_that_it_names_goes_on(tmp_path, kind):
+def test_ctrl_c_ends_cleanly_and_the_named_command_resumes(tmp_path, kind):
     Path("long.toml").write_text(LONG)
     command = [sys.executable, "-m", "palmette", "sweep", "long.toml", "--device", "cpu"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -198,7 +198,7 @@ def terminal(*args, code=0):
     return screen.decode()
 
 
-def test_a_terminal_shows_all_runs_and_lists_what_failed_by_its_reason():
+def test_terminal_lists_failures_by_reason():
     Path("failing.toml").write_text(f"{FAILING}seed = [0, 1]\n")
     text = terminal("sweep", "failing.toml", "--device", "cpu", code=1)
     failed = "  SAP (p=0.5, q=1), learning_rate=1e+30, seeds 0, 1: diverged: its training loss is "
@@ -248,7 +248,7 @@ def test_runs_without_a_round_are_named(runs, tmp_path):
     assert len(result.stdout.splitlines()) < len(whole.stdout.splitlines())
 
 
-def test_of_runs_that_failed_before_their_first_round_the_reason_is_said(runs, tmp_path):
+def test_runs_that_failed_before_round_1_show_the_reason(runs, tmp_path):
     copy = Path(shutil.copytree(runs, tmp_path / "runs"))
     first, second, third = sorted(copy.glob("*/records.jsonl"))[:3]
     for file in (first, second, third):
@@ -265,7 +265,7 @@ def test_of_runs_that_failed_before_their_first_round_the_reason_is_said(runs, t
 
 
 @pytest.mark.parametrize("name", [pytest.param("experiment.toml", marks=pytest.mark.slow), "records.jsonl"])
-def test_a_damaged_run_is_left_out_of_table_and_report_in_the_same_words(runs, tmp_path, name):
+def test_damaged_run_is_left_out_of_table_and_report(runs, tmp_path, name):
     copy = Path(shutil.copytree(runs, tmp_path / "runs"))
     first, *others = sorted(file.parent for file in copy.glob("*/records.jsonl"))
     (first / name).write_text("{\n")
@@ -278,7 +278,7 @@ def test_a_damaged_run_is_left_out_of_table_and_report_in_the_same_words(runs, t
         assert alone.stderr.startswith(f"palmette: no run to read in '{first}'; left out: ")
 
 
-def test_a_run_that_does_not_say_what_it_is_any_more_is_named_until_its_command_runs_again(tmp_path):
+def test_run_without_experiment_toml_is_named_until_repaired(tmp_path):
     Path("one.toml").write_text('[base]\nmodel = "linear"\nrounds = 1\nepochs = 1\n[axes]\nseed = [0, 1]\n')
     sweep("one.toml", "--out", "runs")
     whole = palmette("table", "runs").stdout
@@ -304,7 +304,7 @@ def test_programs_get_every_digit(runs, end):
     assert found["pairs"].max() == 2
 
 
-def test_the_format_can_be_said_or_seen_from_the_name_of_the_file(runs):
+def test_format_is_given_or_read_from_the_file_name(runs):
     assert palmette("table", runs, "--at", "0.9", "-o", "a.tex").stdout == "a.tex: 6 rows\n"
     assert Path("a.tex").read_text() == palmette("table", runs, "--at", "0.9", "--format", "latex").stdout
     assert Path("a.tex").read_text().startswith("\\begin{table}")
@@ -324,7 +324,7 @@ def test_the_format_can_be_said_or_seen_from_the_name_of_the_file(runs):
         (["-o", "table.xlsx"], "must end in one of .md, .csv, .tex, .parquet, or give --format, got 'table.xlsx'"),
     ],
 )
-def test_what_a_table_cannot_be_made_of_is_said_in_one_sentence(runs, flags, said):
+def test_invalid_table_arguments_are_refused(runs, flags, said):
     result = palmette("table", runs, *flags, code=2)
     assert said in result.stderr
     assert len(result.stderr.splitlines()) == 1
@@ -339,13 +339,13 @@ def test_a_folder_without_runs_is_refused(tmp_path):
         assert said == f"palmette: 'grid.toml' is a file; {allowed}\n"
 
 
-def test_a_grid_in_another_encoding_is_told_from_a_wrong_one():
+def test_grid_in_another_encoding_is_reported_as_such():
     Path("wide.toml").write_text(GRID, encoding="utf-16")
     said = "palmette: wide.toml: this file is no text in UTF-8; save it as UTF-8\n"
     assert sweep("wide.toml", code=2).stderr == palmette("run", "wide.toml", code=2).stderr == said
 
 
-def test_without_pyarrow_the_line_that_installs_it_is_given(runs, monkeypatch):
+def test_missing_pyarrow_names_the_install_command(runs, monkeypatch):
     def missing(*args, **kwargs):
         raise ImportError("Unable to find a usable engine")
 

@@ -26,13 +26,13 @@ def states(*args):
     return json.loads(palmette("sweep", "--status", *args).stdout)["states"]
 
 
-def test_before_a_sweep_all_runs_are_new_and_nothing_is_written():
+def test_status_before_a_sweep_shows_new_runs():
     told = json.loads(palmette("sweep", "--status", "grid.toml").stdout)
     assert (told["states"], told["epochs_done"], told["epochs_left"]) == ({"new": 3}, 0, 12)
     assert not Path("runs").exists()
 
 
-def test_after_a_sweep_it_says_what_finished_failed_or_is_damaged_and_why():
+def test_status_after_a_sweep_shows_failures_and_damage():
     palmette("sweep", "grid.toml", "--device", "cpu", code=1)
     assert states("grid.toml") == states("runs") == {"failed": 1, "finished": 2}
     diverged, damaged, _ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
@@ -81,7 +81,7 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("what", SPOILT)
-def test_a_sweep_calls_each_run_what_its_status_calls_it(what):
+def test_sweep_and_status_use_the_same_names(what):
     spoil, state = SPOILT[what]
     Path("grid.toml").write_text(GRID.replace("1e30, ", ""))
     palmette("sweep", "grid.toml", "--device", "cpu")
@@ -95,7 +95,7 @@ def test_a_sweep_calls_each_run_what_its_status_calls_it(what):
     assert last["finished"] == 1
 
 
-def test_a_run_that_somebody_owns_is_running_and_one_that_was_killed_is_not():
+def test_status_distinguishes_running_from_killed_runs():
     palmette("sweep", "grid.toml", "--device", "cpu", code=1)
     _, second, _ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
     second.records_file.write_bytes(second.records_file.read_bytes().splitlines(keepends=True)[0])
@@ -109,12 +109,12 @@ def test_a_run_that_somebody_owns_is_running_and_one_that_was_killed_is_not():
 
 
 @pytest.mark.parametrize("what", ["nowhere", "empty"])
-def test_where_there_is_no_sweep_it_says_so(what):
+def test_status_without_runs_is_refused(what):
     Path("empty").mkdir()
     assert what in palmette("sweep", "--status", what, code=2).stderr
 
 
-def test_a_folder_whose_experiment_cannot_be_read_is_named_and_the_others_are_told():
+def test_unreadable_experiment_is_named_and_others_are_shown():
     palmette("sweep", "grid.toml", "--device", "cpu", code=1)
     first, *_ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
     first.experiment.write_text("model = ")

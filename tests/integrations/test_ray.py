@@ -206,7 +206,7 @@ def test_a_grid_on_ray_has_the_records_of_one_process():
 
 
 @pytest.mark.parametrize("address", ["auto", "127.0.0.1:1"])
-def test_where_no_cluster_is_any_more_it_is_said_at_once(address, monkeypatch):
+def test_missing_cluster_is_reported_at_once(address, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     with pytest.raises(PalmetteError, match=r"nobody answers at 127\.0\.0\.1:1 .*`ray start --head` starts one"):
         OnRay(address).__enter__()
@@ -221,7 +221,7 @@ def test_batch_given_up_as_lost_overwrites_nothing():
     assert RunDir(folder).records_file.read_bytes() == b"{}\n"
 
 
-def test_a_folder_that_cannot_be_written_to_is_said_as_such_and_what_is_not_sent_yet_is_sent_again():
+def test_unwritable_folder_is_reported_and_files_are_sent_again():
     experiment, home, there = Experiment(), Path("run").resolve(), Path("elsewhere").resolve()
     RunDir(there).path.mkdir()
     RunDir(there).write_text("masks/round-00.safetensors", "masks")
@@ -241,12 +241,12 @@ def test_a_folder_that_cannot_be_written_to_is_said_as_such_and_what_is_not_sent
     assert files_of(home) == files_of(there)
 
 
-def test_more_runs_are_lent_than_a_process_may_have_open_files_at_first(few_open_files):
+def test_more_runs_are_lent_than_the_limit_of_open_files(few_open_files):
     folders = [Path(f"run-{number}").resolve() for number in range(200)]
     assert Mailbox().lend(0, folders) == {folder: {} for folder in folders}
 
 
-def test_an_error_of_a_users_own_class_is_sent_in_words_that_the_driver_can_read():
+def test_error_of_a_custom_class_reaches_the_driver_as_text():
     class Odd(Exception):
         def __init__(self, one, other):
             super().__init__(f"{one} and {other}")
@@ -258,7 +258,7 @@ def test_an_error_of_a_users_own_class_is_sent_in_words_that_the_driver_can_read
 
 
 @pytest.mark.slow
-def test_workers_machines_and_the_driver_are_lost_and_all_records_are_those_of_one_process(machines):
+def test_lost_workers_machines_and_driver_leave_the_records_of_one_process(machines):
     Path("grid.toml").write_text(GRID.format(epochs=60))
     first, _ = machines.add(), machines.add()
     _, err = driver("--address", machines.address, OMP_NUM_THREADS="2").communicate(timeout=100)
@@ -283,7 +283,7 @@ def test_workers_machines_and_the_driver_are_lost_and_all_records_are_those_of_o
 
 
 @pytest.mark.slow
-def test_runs_that_kill_their_worker_are_set_aside_and_the_others_finish(machines):
+def test_runs_that_kill_their_worker_are_set_aside(machines):
     Path("poison.py").write_text(POISON)
     Path("grid.toml").write_text(
         '[base]\nrounds = 1\nepochs = 1\n[axes]\nseed = "0..3"\nmodel = ["poison:net", "linear"]\n'
@@ -326,7 +326,7 @@ def test_lost_mailbox_is_reported_without_a_traceback(machines):
 
 
 @pytest.mark.slow
-def test_what_a_machine_trains_that_does_not_see_the_folders_is_fetched(machines, tmp_path):
+def test_records_of_a_machine_without_the_folders_are_fetched(machines, tmp_path):
     if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], check=False).returncode:
         pytest.skip("no mount of one's own")
     Path("grid.toml").write_text(GRID.format(epochs=20))

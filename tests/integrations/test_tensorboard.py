@@ -41,12 +41,12 @@ def check(folder):
     assert found["cut_weights"] == [(0, 128.0), (1, 102.0), (2, 82.0)]
 
 
-def test_the_numbers_of_the_records_are_there(tmp_path):
+def test_events_have_the_numbers_of_the_records(tmp_path):
     assert CliRunner().invoke(main, COMMAND).exit_code == 0
     check(tmp_path / "runs" / TICKET.id)
 
 
-def test_a_resumed_run_and_a_repeated_command_say_nothing_twice(tmp_path):
+def test_resumed_run_repeats_no_event(tmp_path):
     folder = tmp_path / "runs" / TICKET.id
     with pytest.raises(RunInterrupted):
         pm.run(TICKET, folder, observer=EndsAfter(3))
@@ -55,7 +55,7 @@ def test_a_resumed_run_and_a_repeated_command_say_nothing_twice(tmp_path):
         check(folder)
 
 
-def test_a_run_that_was_finished_without_it_can_be_given_its_events(tmp_path):
+def test_finished_run_gets_its_events_later(tmp_path):
     pm.run(TICKET, tmp_path / "runs" / TICKET.id)
     assert CliRunner().invoke(main, COMMAND).exit_code == 0
     check(tmp_path / "runs" / TICKET.id)

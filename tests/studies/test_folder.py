@@ -94,7 +94,7 @@ def names(run):
     return sorted(str(f.relative_to(run.path)) for f in run.path.rglob("*") if f.is_file())
 
 
-def test_whatever_the_moment_of_kill_9_the_folder_opens_whole(tmp_path, said):
+def test_folder_survives_kill_9_at_any_moment(tmp_path, said):
     path, moments, last = tmp_path / "run", random.Random(0), -1
     with writers() as process:
         for _ in range(20):
@@ -117,7 +117,7 @@ def test_whatever_the_moment_of_kill_9_the_folder_opens_whole(tmp_path, said):
     assert all("half-written" in message for message in said)  # no checkpoint was ever damaged
 
 
-def test_a_second_process_is_told_who_owns_the_folder_until_that_one_is_killed(tmp_path):
+def test_second_process_learns_the_owner_until_it_is_killed(tmp_path):
     with writers() as process:
         pid = start(process, tmp_path / "run")
         run = RunDir(tmp_path / "run", say=lambda message: None)
@@ -130,7 +130,7 @@ def test_a_second_process_is_told_who_owns_the_folder_until_that_one_is_killed(t
         assert run.lock_file.read_text() == ""
 
 
-def test_the_lock_holds_inside_one_process_too_and_is_let_go_after_an_error(run, tmp_path):
+def test_lock_holds_within_a_process_and_is_released_after_an_error(run, tmp_path):
     with pytest.raises(RunBusy, match=f"process {os.getpid()}"), RunDir(run.path).lock():
         pass
     other = RunDir(tmp_path / "other")
@@ -145,7 +145,7 @@ def test_a_run_without_a_folder_is_refused():
         RunDir("")
 
 
-def test_a_record_is_one_readable_line_in_the_order_given(run):
+def test_record_is_one_line_with_keys_in_order(run):
     assert run.append_record(
         {"round": 0, "loss": float("nan"), "b": [float("inf"), 0.1], "a": {"é": 1e-17, "x": True}}
     )
@@ -154,7 +154,7 @@ def test_a_record_is_one_readable_line_in_the_order_given(run):
     )
 
 
-def test_a_repeated_record_is_added_once_and_a_different_one_refused(run):
+def test_repeated_record_is_kept_once_and_a_different_one_refused(run):
     assert run.append_record({"round": 0, "loss": float("nan"), "t": (1, 2)})
     assert run.append_record({"round": 1, "loss": 0.25})
     before = run.records_file.read_bytes()
@@ -172,7 +172,7 @@ def test_a_record_without_its_round_is_refused(run, record):
         run.append_record(record)
 
 
-def test_a_value_that_is_not_plain_is_refused_and_nothing_is_written(run):
+def test_value_that_is_not_plain_is_refused(run):
     with pytest.raises(TypeError, match="Tensor is not JSON serializable"):
         run.append_record({"round": 0, "layers": [1, torch.tensor(2)]})
     assert not run.records_file.exists()
@@ -210,14 +210,14 @@ def test_a_line_that_is_not_of_a_round_is_damage(run, line):
 
 
 @pytest.mark.parametrize("line", ["{", "{}", "[]"])
-def test_timings_that_cannot_be_read_are_as_if_they_were_not_there(run, line):
+def test_unreadable_timings_are_ignored(run, line):
     run.timings_file.write_text(f'{{"round": 0, "seconds": 1}}\n{line}\n')
     assert run.timings() == []
     run.timings_file.write_text('{"round": 0, "seconds": 1}\n{"round": 1}\n')
     assert run.timings() == [{"round": 0, "seconds": 1}]
 
 
-def test_what_another_run_further_inside_is_writing_is_left_to_it(tmp_path):
+def test_partial_files_of_a_nested_run_are_kept(tmp_path):
     ours, theirs = tmp_path / "masks" / "round-00.partial", tmp_path / "other" / "experiment.toml.7.partial"
     for file in (ours, theirs):
         file.parent.mkdir()
@@ -236,12 +236,12 @@ def test_the_last_two_checkpoints_are_kept(run):
     assert run.load_checkpoint() == (10_000, {"number": 10_000})
 
 
-def test_there_is_no_checkpoint_at_first(tmp_path):
+def test_new_folder_has_no_checkpoint(tmp_path):
     assert RunDir(tmp_path / "nowhere").load_checkpoint() is None
     assert RunDir(tmp_path / "nowhere").records() == []
 
 
-def test_everything_that_a_resume_needs_comes_back(run):
+def test_checkpoint_restores_tensors_and_plain_values(run):
     model = torch.nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     model(torch.ones(1, 3)).sum().backward()
@@ -268,7 +268,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(run, said, damage):
+def test_damaged_checkpoint_falls_back_to_the_previous_one(run, said, damage):
     for number in range(3):
         run.save_checkpoint(number, {"w": torch.arange(100.0) + number})
     newest = run.checkpoint(2)
@@ -293,7 +293,7 @@ def test_by_default_a_message_is_a_warning(tmp_path):
         assert run.load_checkpoint() == (0, {})
 
 
-def test_after_a_fall_back_the_checkpoint_saved_last_is_the_newest(run, said):
+def test_checkpoint_saved_after_a_fallback_is_the_newest(run, said):
     for number in (3, 5, 9):
         run.save_checkpoint(number, {"number": number})
     run.checkpoint(9).write_bytes(b"")
@@ -302,7 +302,7 @@ def test_after_a_fall_back_the_checkpoint_saved_last_is_the_newest(run, said):
     assert names(run) == ["checkpoints/0005.pt", "checkpoints/0006.pt", "lock"]
 
 
-def test_a_checkpoint_of_more_than_tensors_and_plain_values_is_refused_not_run(run):
+def test_checkpoint_with_code_is_refused(run):
     run.save_checkpoint(0, {"method": print})
     with pytest.raises(RunDamaged, match=r"0000\.pt' holds more than tensors and plain values$"):
         run.load_checkpoint()
@@ -314,7 +314,7 @@ def test_a_checkpoint_needs_a_number(run, number):
         run.save_checkpoint(number, {})
 
 
-def test_a_file_is_replaced_whole_and_only_inside_the_folder(run):
+def test_file_is_replaced_atomically_inside_the_folder(run):
     run.write_text(run.experiment, "first")
     run.write_text("experiment.toml", "é")
     assert run.experiment.read_bytes() == "é".encode()
@@ -384,7 +384,7 @@ def test_a_file_where_a_folder_should_be_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("place", ["/proc/runs", "/proc"])
-def test_of_a_place_where_nothing_can_be_written_no_room_is_asked_for(place):
+def test_unwritable_place_does_not_suggest_free_space(place):
     said = rf"^cannot write into the folder '{place}': No such file or directory\. Choose another folder, or "
     with pytest.raises(NotWritten, match=said):
         write_whole(Path(place, "table.md"), b"")
@@ -400,7 +400,7 @@ def test_an_unwritable_folder_is_reported(tmp_path):
 
 
 @pytest.mark.parametrize("look", [RunDir.size, RunDir.checkpoint_numbers, lambda run: find_runs(run.path)])
-def test_a_run_that_is_finished_while_one_looks_at_it_does_no_harm(run, monkeypatch, look):
+def test_run_that_finishes_while_it_is_read_is_no_error(run, monkeypatch, look):
     run.write_text("experiment.toml", "")
     run.save_checkpoint(0, {})
     scandir = os.scandir
@@ -416,7 +416,7 @@ def test_a_run_that_is_finished_while_one_looks_at_it_does_no_harm(run, monkeypa
     assert not run.checkpoints.exists()
 
 
-def test_a_finished_run_keeps_what_is_small(run):
+def test_finished_run_keeps_records_and_masks(run):
     masks = pm.Masks({"w": torch.tensor([True, False])})
     run.append_record({"round": 0})
     run.save_masks(0, masks)

@@ -7,7 +7,7 @@ from palmette.studies.paper import FIGURES, model_epochs
 from palmette.studies.running import fleets
 
 
-def test_every_figure_of_the_paper_is_there_and_in_its_place():
+def test_every_figure_of_the_paper_is_listed():
     kinds = [figure.kind for figure in FIGURES.values()]
     counts = {
         "rounds": 10,

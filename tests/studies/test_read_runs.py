@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_row_for_each_run_and_round_with_its_settings_and_numbers(folder):
+def test_table_has_a_row_per_run_and_round(folder):
     table = pm.read_runs(folder)
     assert table[["id", "round"]].values.tolist() == [
         [SAP.id, 0], [SAP.id, 1], [TICKET.id, 0], [TICKET.id, 1], [TICKET.id, 2],
@@ -52,13 +52,13 @@ def test_a_row_for_each_run_and_round_with_its_settings_and_numbers(folder):
         assert row.pruned_pq_index_difference == record["pruned"]["pq_index_difference"]
 
 
-def test_what_does_not_exist_is_nan(folder):
+def test_missing_values_are_nan(folder):
     sap = pm.read_runs(folder / "deeper")
     assert sap.validation_accuracy.isna().all()
     assert sap.train_loss.isna().all()  # nothing was trained
 
 
-def test_a_row_for_each_layer_where_asked_for(folder):
+def test_table_has_a_row_per_layer_on_request(folder):
     table = pm.read_runs(folder / TICKET.id, layers=True)
     assert table.layer.tolist() == ["head.weight"] * 3
     assert table.kept.tolist() == [640, 512, 410]
@@ -73,7 +73,7 @@ def test_a_folder_without_runs_is_refused(tmp_path):
         pm.read_runs(tmp_path / "none")
 
 
-def test_a_run_in_folders_that_lie_in_one_another_is_found_once(folder, monkeypatch):
+def test_run_in_nested_folders_is_found_once(folder, monkeypatch):
     monkeypatch.chdir(folder)
     assert {run.path.name for run in find_runs(folder)} == {SAP.id, TICKET.id}
     assert len(find_runs(folder, "deeper", folder / TICKET.id)) == 2
@@ -96,7 +96,7 @@ def test_a_damaged_run_is_named(tmp_path, name, content):
         pm.read_runs(tmp_path)
 
 
-def test_a_run_without_its_timings_is_read_all_the_same(tmp_path):
+def test_run_without_timings_is_read(tmp_path):
     pm.run(SAP, tmp_path / "run")
     before = pm.read_runs(tmp_path)
     (tmp_path / "run" / "timings.jsonl").write_text("nothing\n")
@@ -105,13 +105,13 @@ def test_a_run_without_its_timings_is_read_all_the_same(tmp_path):
     assert after["test_accuracy"].tolist() == before["test_accuracy"].tolist()
 
 
-def test_without_pandas_the_line_that_installs_it_is_given(folder, monkeypatch):
+def test_missing_pandas_names_the_install_command(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ImportError, match=r"pip install 'palmette\[report\]'"):
         pm.read_runs(folder)
 
 
-def test_runs_that_are_kept_in_an_archive_are_read_like_others(folder, tmp_path):
+def test_runs_in_an_archive_are_read(folder, tmp_path):
     study = tmp_path / "results" / "study"
     study.mkdir(parents=True)
     with tarfile.open(study / "runs.tar.xz", "w:xz") as file:
@@ -119,7 +119,7 @@ def test_runs_that_are_kept_in_an_archive_are_read_like_others(folder, tmp_path)
     pd.testing.assert_frame_equal(pm.read_runs(tmp_path / "results"), pm.read_runs(folder))
 
 
-def test_an_archive_may_be_named_itself(folder, tmp_path):
+def test_archive_may_be_given_directly(folder, tmp_path):
     with tarfile.open(tmp_path / "study.tar.xz", "w:xz") as file:
         file.add(folder, arcname=".")
     pd.testing.assert_frame_equal(pm.read_runs(tmp_path / "study.tar.xz"), pm.read_runs(folder))
@@ -142,7 +142,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_record_that_cannot_be_drawn_is_called_damaged(folder, tmp_path, damage):
+def test_incomplete_record_is_reported_as_damaged(folder, tmp_path, damage):
     (tmp_path / "bad").mkdir()
     for name in ("experiment.toml", "records.jsonl"):
         (tmp_path / "bad" / name).write_bytes((folder / TICKET.id / name).read_bytes())
@@ -154,14 +154,14 @@ def test_a_record_that_cannot_be_drawn_is_called_damaged(folder, tmp_path, damag
         pm.read_runs(tmp_path)
 
 
-def test_an_archive_that_was_written_anew_is_read_anew(folder, tmp_path):
+def test_rewritten_archive_is_read_again(folder, tmp_path):
     for within in (folder / TICKET.id, folder):
         with tarfile.open(tmp_path / "runs.tar.xz", "w:xz") as file:
             file.add(within, arcname=".")
         assert len(pm.read_runs(tmp_path)) == len(pm.read_runs(within))
 
 
-def test_an_archive_that_is_not_whole_or_leads_elsewhere_is_refused(folder, tmp_path):
+def test_damaged_or_escaping_archive_is_refused(folder, tmp_path):
     archive = tmp_path / "cut" / "runs.tar.xz"
     archive.parent.mkdir()
     with tarfile.open(archive, "w:xz") as file:

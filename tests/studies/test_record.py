@@ -17,7 +17,7 @@ def network():
     return model
 
 
-def test_the_numbers_are_those_of_the_kept_weights():
+def test_numbers_are_of_the_kept_weights():
     weights = pm.prunable(network())
     masks = {"0.weight": torch.ones(2, 4, dtype=torch.bool), "1.weight": torch.ones(2, 2, dtype=torch.bool)}
     masks["0.weight"][1] = False
@@ -50,7 +50,7 @@ def test_the_map_has_the_index_at_each_p_and_q():
     assert found["pq_index"][9][10] == pytest.approx(float(pm.pq_index(flat, p=1, q=2)), rel=1e-12)
 
 
-def test_many_networks_are_measured_as_each_alone():
+def test_many_networks_are_measured_like_single_ones():
     networks = [pm.prunable(network()) for _ in range(3)]
     for number, weights in enumerate(networks):
         for weight in weights.values():

@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_pruned_weights_are_zero_after_every_step_of_an_optimizer_made_inside(name):
+def test_pruned_weights_are_zero_after_every_step_of_an_inner_optimizer(name):
     zeros = []
 
     def watched(model):
@@ -44,7 +44,7 @@ def test_pruned_weights_are_zero_after_every_step_of_an_optimizer_made_inside(na
     assert zeros == [0, 1184, 1776, 2072]  # half of 2368, half of what is left, …
 
 
-def test_two_optimizers_and_a_gradient_scaler_are_held_too():
+def test_two_optimizers_and_a_gradient_scaler_are_held():
     def watched(model):
         pruned = weights(model) == 0
         scaler = torch.amp.GradScaler("cpu")
@@ -62,7 +62,7 @@ def test_two_optimizers_and_a_gradient_scaler_are_held_too():
     pm.prune_and_retrain(network(), watched, **OPTIONS)
 
 
-def test_what_no_optimizer_of_torch_changes_is_zero_when_the_round_is_over():
+def test_manual_updates_are_masked_at_the_end_of_a_round():
     def by_hand(model):
         nn.functional.cross_entropy(model(X), Y).backward()
         with torch.no_grad():
@@ -74,7 +74,7 @@ def test_what_no_optimizer_of_torch_changes_is_zero_when_the_round_is_over():
     assert int((weights(model) == 0).sum()) == 2072
 
 
-def test_an_optimizer_of_another_model_is_left_alone():
+def test_optimizer_of_another_model_is_ignored():
     other = nn.Linear(4, 4)
     theirs = torch.optim.SGD(other.parameters(), lr=0.1)
 
@@ -87,7 +87,7 @@ def test_an_optimizer_of_another_model_is_left_alone():
     assert not theirs._optimizer_step_post_hooks
 
 
-def test_no_hook_stays_behind():
+def test_hooks_are_removed_after_an_error():
     from torch.optim import optimizer as module
 
     before = len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks)
@@ -99,7 +99,7 @@ def test_no_hook_stays_behind():
 # What is good
 
 
-def test_the_last_model_within_the_tolerance_is_given_back_and_not_the_collapsed_one(capsys):
+def test_last_model_within_the_tolerance_is_returned(capsys):
     given = network()
     model = pm.prune_and_retrain(given, train, evaluate, budget=pm.FixedRatio(0.6), tolerance=0.03)
     lines = capsys.readouterr().out.splitlines()
@@ -133,7 +133,7 @@ def ladder(*heights):
         ((9, 6, 8, 5), 3, "3 rounds are done"),  # one rise is noise
     ],
 )
-def test_without_evaluate_what_is_good_ends_where_the_index_turns_up(heights, good, stopped, capsys):
+def test_without_evaluate_good_rounds_end_where_the_index_turns_up(heights, good, stopped, capsys):
     model = nn.Linear(8, 1, bias=False)
     budget = pm.FixedRatio(0.2)  # one of eight, of seven, of six, of five
     pm.prune_and_retrain(model, ladder(*heights), budget=budget, rounds=3, stop=pm.IndexTurnsUp())
@@ -144,7 +144,7 @@ def test_without_evaluate_what_is_good_ends_where_the_index_turns_up(heights, go
     assert float(model.weight.detach().max()) == heights[good]
 
 
-def test_a_density_is_reached_by_a_network_that_was_trained_again(tmp_path):
+def test_at_density_stops_with_a_retrained_network(tmp_path):
     model = pm.prune_and_retrain(
         network(), train, evaluate, **OPTIONS | {"stop": pm.AtDensity(0.3), "folder": tmp_path}
     )
@@ -152,7 +152,7 @@ def test_a_density_is_reached_by_a_network_that_was_trained_again(tmp_path):
     assert int((weights(model) == 0).sum()) == 1776
 
 
-def test_after_steps_is_so_many_cuts_and_a_training_after_the_last():
+def test_after_steps_trains_after_the_last_cut():
     trainings = []
     pm.prune_and_retrain(
         network(), lambda m: trainings.append(quick(m)), **OPTIONS | {"stop": pm.AfterSteps(2), "rounds": 30}
@@ -163,7 +163,7 @@ def test_after_steps_is_so_many_cuts_and_a_training_after_the_last():
 # Where a round starts
 
 
-def test_init_goes_back_to_the_first_weights_and_buffers_and_learning_rate_does_not():
+def test_init_rewinds_weights_and_buffers_and_learning_rate_does_not():
     first = copy.deepcopy(network().state_dict())
     seen = []
 
@@ -182,7 +182,7 @@ def test_init_goes_back_to_the_first_weights_and_buffers_and_learning_rate_does_
     assert not torch.equal(seen[1]["1.running_mean"], first["1.running_mean"])
 
 
-def test_fine_tune_takes_the_last_learning_rate_of_round_0_at_every_step():
+def test_fine_tune_uses_the_last_learning_rate_of_round_0():
     rates, shown = [], []
 
     class Noting(torch.optim.SGD):
@@ -209,7 +209,7 @@ def test_fine_tune_takes_the_last_learning_rate_of_round_0_at_every_step():
     assert rates[3:] == rates[:3]
 
 
-def test_a_learning_rate_that_is_a_tensor_and_changes_in_place_is_noted_as_it_was():
+def test_tensor_learning_rate_changed_in_place_is_noted_before_the_change():
     model = network()
     met = AutoHold(pm.Pruner(model))
     rate = torch.tensor(0.4)
@@ -228,7 +228,7 @@ def test_a_learning_rate_that_is_a_tensor_and_changes_in_place_is_noted_as_it_wa
     assert float(again.param_groups[0]["lr"]) == pytest.approx(0.7)
 
 
-def test_a_trained_model_is_measured_and_cut_before_it_is_trained():
+def test_trained_model_is_cut_before_its_first_training():
     model, trainings = network(), []
     train(model)
     dense = float(evaluate(model))
@@ -240,7 +240,7 @@ def test_a_trained_model_is_measured_and_cut_before_it_is_trained():
     assert f"score {dense:.4f}" in lines[0]
 
 
-def test_a_round_that_has_nothing_left_to_learn_ends_nothing():
+def test_later_round_may_leave_weights_unchanged():
     calls = []
 
     def once(model):
@@ -252,7 +252,7 @@ def test_a_round_that_has_nothing_left_to_learn_ends_nothing():
     assert len(calls) == 3
 
 
-def test_what_was_pruned_before_is_held_in_every_round():
+def test_given_masks_are_held_in_every_round():
     model = network()
     masks, _ = pm.prune(pm.prunable(model), scope="global", budget=pm.FixedRatio(0.5))
     zeros = []
@@ -265,7 +265,7 @@ def test_what_was_pruned_before_is_held_in_every_round():
     assert zeros == [1184, 1776]
 
 
-def test_a_score_that_is_exactly_the_tolerance_below_is_good():
+def test_score_exactly_at_the_tolerance_is_good():
     scores = iter(torch.tensor([0.5, 0.91, 0.90, 0.90, 0.8999]))  # float32: 0.91 - 0.90 is more than 0.01
     lines = []
     pm.prune_and_retrain(
@@ -274,7 +274,7 @@ def test_a_score_that_is_exactly_the_tolerance_below_is_good():
     assert "stopped after round 3: score 0.8999 is more than 0.01 below 0.9100" in lines[-1]
 
 
-def test_modules_are_in_the_mode_that_they_came_in_whenever_train_is_called():
+def test_train_sees_the_original_module_modes():
     def watched(model):
         assert [m.training for m in model] == [True, False, True, True, True]
         quick(model)
@@ -291,7 +291,7 @@ def test_modules_are_in_the_mode_that_they_came_in_whenever_train_is_called():
     assert [m.training for m in model] == [True, False, True, True, True]
 
 
-def test_an_error_in_evaluate_leaves_the_model_in_the_mode_that_it_came_in():
+def test_error_in_evaluate_restores_module_modes():
     def fails(model):
         raise KeyError("no data")
 
@@ -301,7 +301,7 @@ def test_an_error_in_evaluate_leaves_the_model_in_the_mode_that_it_came_in():
     assert all(m.training for m in model.modules())
 
 
-def test_the_readme_adds_two_lines_to_a_training_loop():
+def test_readme_adds_two_lines_to_a_training_loop():
     text = (Path(__file__).parents[2] / "README.md").read_text()
     (block,) = re.findall(r"^```diff\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     lines = block.splitlines()

@@ -45,7 +45,7 @@ def same(one, other):
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in plain)
 
 
-def test_killed_and_resumed_it_ends_bit_for_bit_like_one_that_was_not(whole, tmp_path):
+def test_killed_and_resumed_run_is_bit_for_bit_the_same(whole, tmp_path):
     calls = iter(range(9))
 
     def dies(model):
@@ -72,7 +72,7 @@ def test_killed_and_resumed_it_ends_bit_for_bit_like_one_that_was_not(whole, tmp
 
 
 @pytest.mark.parametrize(("rewind", "call"), [("init", 0), ("init", 3), ("fine-tune", 1)])
-def test_interrupted_in_any_round_it_ends_the_same(tmp_path, rewind, call):
+def test_run_interrupted_in_any_round_is_the_same(tmp_path, rewind, call):
     options = OPTIONS | {"rewind": rewind}
     plain = pm.prune_and_retrain(network(), train, evaluate, folder=tmp_path / "plain", **options)
     calls = iter(range(9))
@@ -90,7 +90,7 @@ def test_interrupted_in_any_round_it_ends_the_same(tmp_path, rewind, call):
 
 
 @pytest.mark.parametrize("name", ["save_masks", "save_checkpoint", "append_record", "append_timing", "finish"])
-def test_killed_while_it_writes_it_ends_the_same(whole, tmp_path, monkeypatch, name):
+def test_run_killed_while_writing_is_the_same(whole, tmp_path, monkeypatch, name):
     after, write = iter(range(9)), getattr(RunDir, name)
 
     def dies(self, *arguments):
@@ -107,7 +107,7 @@ def test_killed_while_it_writes_it_ends_the_same(whole, tmp_path, monkeypatch, n
     assert same(whole[1], tmp_path)
 
 
-def test_killed_while_it_claims_the_folder_it_begins_again(whole, tmp_path, monkeypatch):
+def test_run_killed_while_claiming_starts_again(whole, tmp_path, monkeypatch):
     def dies(self, *arguments):
         raise KeyboardInterrupt
 
@@ -119,7 +119,7 @@ def test_killed_while_it_claims_the_folder_it_begins_again(whole, tmp_path, monk
     assert same(whole[1], tmp_path)
 
 
-def test_the_good_model_of_a_process_that_was_killed_is_given_back(tmp_path):
+def test_good_model_of_a_killed_process_is_returned(tmp_path):
     calls = iter(range(9))
 
     def interrupted(model):
@@ -138,7 +138,7 @@ def test_the_good_model_of_a_process_that_was_killed_is_given_back(tmp_path):
     assert int((model[0].weight == 0).sum() + (model[4].weight == 0).sum()) == 1184
 
 
-def test_a_finished_run_gives_its_model_back_at_once(whole):
+def test_finished_run_returns_its_model_at_once(whole):
     def never(model):
         raise AssertionError
 
@@ -150,7 +150,7 @@ def test_a_finished_run_gives_its_model_back_at_once(whole):
     assert states_are_equal(plain, whole[0])
 
 
-def test_a_cache_that_the_forward_pass_makes_and_lets_grow_is_left_to_it(tmp_path):
+def test_buffers_made_by_the_forward_pass_are_ignored(tmp_path):
     class Caches(nn.Module):
         def __init__(self):
             super().__init__()
@@ -169,7 +169,7 @@ def test_a_cache_that_the_forward_pass_makes_and_lets_grow_is_left_to_it(tmp_pat
     assert states_are_equal(one, other)
 
 
-def test_records_say_what_was_measured_and_other_commands_read_them(whole):
+def test_records_are_read_by_other_commands(whole):
     table = pm.read_runs(whole[1])
     assert table["density"].tolist() == [1.0, 0.5, 0.25, 0.125]
     assert table["data"].tolist() == ["own data"] * 4
@@ -187,13 +187,13 @@ def test_records_say_what_was_measured_and_other_commands_read_them(whole):
 
 
 @pytest.mark.slow
-def test_a_report_is_made_of_them(whole, tmp_path):
+def test_records_make_a_report(whole, tmp_path):
     done = CliRunner().invoke(main, ["report", str(whole[1]), "-o", str(tmp_path / "page.html")])
     assert done.exit_code == 0, done.output
     assert "own:Sequential on own data" in (tmp_path / "page.html").read_text()
 
 
-def test_a_score_that_is_no_accuracy_is_recorded_as_what_it_is(tmp_path):
+def test_score_outside_0_1_is_recorded_as_a_score(tmp_path):
     def minus_loss(model):
         with torch.no_grad():
             return -nn.functional.cross_entropy(model(X), Y)
@@ -208,7 +208,7 @@ def test_a_score_that_is_no_accuracy_is_recorded_as_what_it_is(tmp_path):
     assert "point is judged on the test set:" in (tmp_path / "page.html").read_text()
 
 
-def test_a_budget_that_runs_do_not_know_is_recorded_all_the_same(tmp_path):
+def test_run_with_a_custom_budget_is_recorded_and_read(tmp_path):
     class Half(Budget):
         p, q = 0.5, 1.0
 
@@ -243,7 +243,7 @@ def other_width():
     return nn.Sequential(nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 10))
 
 
-def test_a_folder_belongs_to_one_model_and_one_set_of_settings(whole, tmp_path):
+def test_folder_belongs_to_one_model_and_its_settings(whole, tmp_path):
     options = OPTIONS | {"test": test, "folder": whole[1]}
     with pytest.raises(
         MaskMismatch, match=r"0.weight \(\(32, 64\) instead of \(16, 64\)\).*begun with, or another"
@@ -291,7 +291,7 @@ def test_damage_in_a_folder_is_named(tmp_path):
             pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
 
 
-def test_a_setting_may_be_any_kind_of_number(tmp_path):
+def test_settings_may_be_numpy_numbers_and_fractions(tmp_path):
     rules = [pm.AtDensity(Fraction(1, 2)), pm.SmallCut(np.float32(0.25)), pm.AfterSteps(np.int64(1))]
     options = {"rounds": np.int64(3), "tolerance": np.float32(0.5), "stop": rules, "folder": tmp_path}
     pm.prune_and_retrain(network(), train, evaluate, **OPTIONS | options)
@@ -304,7 +304,7 @@ def test_a_folder_in_use_is_refused(tmp_path):
         pm.prune_and_retrain(network(), train, folder=tmp_path, **OPTIONS)
 
 
-def test_other_commands_say_what_they_need_of_a_run_of_ones_own(tmp_path):
+def test_other_commands_say_what_a_run_lacks(tmp_path):
     with pytest.raises(ZeroDivisionError):
         pm.prune_and_retrain(network(), lambda m: train(m) or 1 / 0, evaluate, folder=tmp_path / "new", **OPTIONS)
     pm.prune_and_retrain(network(), train, evaluate, folder=tmp_path / "done", **OPTIONS | {"rounds": 1})
@@ -349,7 +349,7 @@ def as_version_1(folder):
         rundir.save_checkpoint(number, state)
 
 
-def test_a_folder_of_version_1_is_resumed_and_becomes_one_of_today(whole, tmp_path):
+def test_folder_of_version_1_is_resumed_and_upgraded(whole, tmp_path):
     calls = iter(range(9))
 
     def interrupted(model):
@@ -368,7 +368,7 @@ def test_a_folder_of_version_1_is_resumed_and_becomes_one_of_today(whole, tmp_pa
     assert same(whole[1], tmp_path / "run")
 
 
-def test_folders_of_version_1_are_read_and_two_trainings_are_two_runs(whole, tmp_path):
+def test_folders_of_version_1_are_read_as_distinct_runs(whole, tmp_path):
     shutil.copytree(whole[1], tmp_path / "a")
     shutil.copytree(whole[1], tmp_path / "b")
     times = RunDir(tmp_path / "b").timings_file

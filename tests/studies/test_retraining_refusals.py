@@ -19,7 +19,7 @@ from palmette.pruning.optimizers import AutoHold
 from palmette.studies.folder import RunDir
 
 
-def test_an_optimizer_made_before_is_refused_and_after_a_fix_the_run_goes_on(tmp_path):
+def test_optimizer_made_outside_is_refused_and_the_run_resumes_after_a_fix(tmp_path):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
@@ -35,7 +35,7 @@ def test_an_optimizer_made_before_is_refused_and_after_a_fix_the_run_goes_on(tmp
     assert len(RunDir(tmp_path).records()) == 4
 
 
-def test_an_optimizer_met_and_then_used_outside_keeps_holding_the_good_masks():
+def test_optimizer_kept_after_training_holds_the_good_masks():
     kept = []
 
     def keeps(model):
@@ -93,7 +93,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_used_is_refused_with_the_way_out(name, tmp_path):
+def test_invalid_argument_is_refused_with_the_way_out(name, tmp_path):
     trains, options, kind, text = WRONG[name]
     options = OPTIONS | {"evaluate": evaluate, "folder": tmp_path} | options
     with pytest.raises(kind, match=text):
@@ -113,7 +113,7 @@ class Remembering(nn.Linear):
 @pytest.mark.parametrize(
     "value", [{"path": Path("x")}, Fraction(1, 2), lambda: None], ids=["path", "own", "local"]
 )
-def test_extra_state_that_no_run_could_go_on_from_is_told_before_training(value, tmp_path):
+def test_extra_state_that_cannot_be_saved_is_refused_before_training(value, tmp_path):
     model = network()
     model[4] = Remembering(32, 10)
     model[4].seen = value
@@ -124,7 +124,7 @@ def test_extra_state_that_no_run_could_go_on_from_is_told_before_training(value,
     assert not list((tmp_path / "run").glob("*.json"))
 
 
-def test_the_good_model_has_the_extra_state_of_its_round():
+def test_good_model_has_the_extra_state_of_its_round():
     def remembers(model):
         train(model)
         model[4].seen.append("trained")
@@ -143,12 +143,12 @@ def path_in_extra_state(*, shape, classes):
     return model
 
 
-def test_a_run_too_is_refused_that_could_not_go_on(tmp_path):
+def test_run_with_extra_state_that_cannot_be_saved_is_refused(tmp_path):
     with pytest.raises(TypeError, match=r"'1\._extra_state' could not be read back"):
         pm.run(pm.Experiment(model=f"{__name__}:path_in_extra_state"), tmp_path / "run")
 
 
-def test_a_network_that_diverges_is_put_back_to_the_last_good_one(tmp_path):
+def test_diverged_network_is_put_back_to_the_last_good_one(tmp_path):
     rounds = iter(range(9))
 
     def diverges(model):
@@ -166,7 +166,7 @@ def test_a_network_that_diverges_is_put_back_to_the_last_good_one(tmp_path):
     assert not (tmp_path / "failure.txt").exists()
 
 
-def test_that_a_network_diverged_is_said_where_it_cannot_be_written_down(tmp_path):
+def test_divergence_is_raised_if_it_cannot_be_written(tmp_path):
     def diverges(model):
         model[0].weight.data.fill_(float("nan"))
         (tmp_path / "failure.txt").mkdir()
@@ -175,7 +175,7 @@ def test_that_a_network_diverged_is_said_where_it_cannot_be_written_down(tmp_pat
         pm.prune_and_retrain(network(), diverges, folder=tmp_path, **OPTIONS)
 
 
-def test_a_model_that_changes_its_dtype_or_place_inside_of_train_keeps_its_masks():
+def test_model_that_changes_dtype_or_device_in_train_keeps_its_masks():
     def moves(model):
         model.double()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -191,14 +191,14 @@ def test_a_model_that_changes_its_dtype_or_place_inside_of_train_keeps_its_masks
     assert int((weights(model) == 0).sum()) == 2072
 
 
-def test_a_model_that_was_compiled_is_looked_through():
+def test_compiled_model_is_unwrapped():
     model = network()
     wrapped = torch.compile(model, backend="eager")
     assert pm.prune_and_retrain(wrapped, lambda m: quick(model), **OPTIONS) is wrapped
     assert int((weights(model) == 0).sum()) == 2072
 
 
-def test_an_optimizer_that_is_not_held_is_told_of_when_pruned_weights_came_back():
+def test_optimizer_that_is_not_held_causes_a_warning():
     model = network()
     forgotten = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
@@ -215,7 +215,7 @@ def test_an_optimizer_that_is_not_held_is_told_of_when_pruned_weights_came_back(
     assert int((weights(model) == 0).sum()) == 1776
 
 
-def test_met_leaves_what_is_not_pruned_to_its_optimizer():
+def test_met_ignores_optimizers_of_unpruned_weights():
     model = nn.Sequential(nn.Embedding(4, 4), nn.Linear(4, 2))
     pruner = pm.Pruner(model)
     met = AutoHold(pruner)
@@ -228,7 +228,7 @@ def test_met_leaves_what_is_not_pruned_to_its_optimizer():
 
 
 @pytest.mark.parametrize("library", ["transformers", "lightning"])
-def test_a_library_that_is_not_there_is_named_with_the_way_to_get_it(library, monkeypatch):
+def test_missing_library_names_the_install_command(library, monkeypatch):
     for name in ("transformers", "lightning", "lightning.pytorch", "pytorch_lightning"):
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"palmette.integrations.{library}", raising=False)

@@ -50,7 +50,7 @@ def test_ten_weights_are_pruned_as_algorithm_1_says(tmp_path):
     assert records[-1]["stopped"] == "the last step cut nothing"
 
 
-def test_what_is_no_experiment_and_no_device_is_refused_before_a_folder_is_made(tmp_path):
+def test_wrong_experiment_or_device_is_refused_before_a_folder_is_made(tmp_path):
     with pytest.raises(TypeError, match="run takes an Experiment, got str"):
         run("digits", tmp_path / "run")
     with pytest.raises(ValueError, match="device 'gpu' cannot be used: networks train on cpu, cuda, mps or"):
@@ -59,7 +59,7 @@ def test_what_is_no_experiment_and_no_device_is_refused_before_a_folder_is_made(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_loop_is_the_method_written_out(tmp_path, name):
+def test_records_equal_the_method_written_out(tmp_path, name):
     experiment = METHODS[name]
     records = run(experiment, tmp_path / "run").records()
     digits = load("digits")
@@ -86,7 +86,7 @@ def test_the_loop_is_the_method_written_out(tmp_path, name):
     assert len(records) == 4
 
 
-def test_methods_with_one_seed_start_alike_and_masks_only_shrink(tmp_path):
+def test_methods_of_one_seed_share_round_0_and_masks_only_shrink(tmp_path):
     runs = {name: run(e, tmp_path / e.id) for name, e in METHODS.items()}
     first = [r.records()[0] for r in runs.values()]
     assert all(record["test"] == first[0]["test"] for record in first)
@@ -157,7 +157,7 @@ def _lines(file):
     return file.read_bytes().count(b"\n") if file.exists() else 0
 
 
-def test_kill_9_at_twenty_random_moments_and_the_records_are_the_same(tmp_path):
+def test_kill_9_at_twenty_random_moments_leaves_the_same_records(tmp_path):
     chance, hits, seed = random.Random(0), [], 0
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", RUNS], stdin=pipe, stdout=pipe, text=True, cwd=tmp_path) as runs:
@@ -194,7 +194,7 @@ def test_kill_9_at_twenty_random_moments_and_the_records_are_the_same(tmp_path):
         assert all(pm.Masks.load(broken.mask(t)) == pm.Masks.load(whole.mask(t)) for t in range(16))
 
 
-def test_it_ends_when_asked_and_goes_on_as_if_it_had_not(tmp_path):
+def test_interrupted_run_resumes_to_the_same_records(tmp_path):
     whole = run(SMALL, tmp_path / "whole").records_file.read_bytes()
     recorded = []
     for epochs in itertools.count(1):
@@ -216,7 +216,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_by_name(tmp_path):
         run(wild, tmp_path / "run")
 
 
-def test_a_folder_may_be_given_relative_to_where_one_is(tmp_path, monkeypatch):
+def test_folder_may_be_relative(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert len(run(SMALL, "some/where").records()) == 4
     assert not (tmp_path / "some" / "where" / "some").exists()

@@ -38,7 +38,7 @@ def test_workers_go_to_fleets_by_the_work_they_have():
     assert len(batches[-1].runs) == 60  # the most work first, the least last
 
 
-def test_how_long_an_epoch_takes_was_measured_for_the_optimizer_it_was_measured_with():
+def test_measured_seconds_are_per_optimizer():
     sgd, adam = fleet(1), fleet(1, optimizer="adam")
     schedule = Schedule([sgd, adam], 1)
     of_sgd, of_adam = (kind(next(iter(runs.values()))) for runs in (sgd, adam))
@@ -71,7 +71,7 @@ def test_batch_with_the_most_work_is_split_for_idle_workers():
     assert sorted(len(batch.runs) for batch in all_batches(schedule)) == [4, 4]
 
 
-def test_nobody_shares_while_others_wait_or_in_its_last_round():
+def test_no_batch_is_split_while_others_wait_or_in_its_last_round():
     schedule = Schedule([fleet(8), fleet(8, batch=100)], 1)
     batch = schedule.next()
     assert schedule.to_share(1) == []
@@ -81,7 +81,7 @@ def test_nobody_shares_while_others_wait_or_in_its_last_round():
     assert batch not in schedule.to_share(2)
 
 
-def test_what_must_wait_is_not_given_out_before():
+def test_delayed_batch_is_not_started_early():
     schedule = Schedule([fleet(1)], 1)
     batch = schedule.next(now=5.0)
     schedule.given_back(batch, batch.runs, at=7.0)
@@ -106,7 +106,7 @@ def test_only_the_run_that_kills_its_batch_is_set_aside(bad):
     assert not schedule
 
 
-def test_a_run_that_gets_on_between_failures_is_never_set_aside():
+def test_run_that_advances_between_failures_is_never_set_aside():
     schedule = Schedule([fleet(1)], 1)
     for rounds in range(1, 10):
         batch = schedule.next()

@@ -25,7 +25,7 @@ def grid(tmp_path, text):
 # What a file stands for
 
 
-def test_two_seeds_times_two_scopes_are_four_experiments_and_the_first_axis_is_slowest(tmp_path):
+def test_first_axis_of_a_grid_changes_slowest(tmp_path):
     found = grid(tmp_path, '[base]\nepochs = 3\n[axes]\nseed = [4, 7]\nscope = ["layer", "global"]\n')
     assert found == [Experiment(epochs=3, seed=s, scope=c) for s in (4, 7) for c in ("layer", "global")]
 
@@ -34,7 +34,7 @@ def test_seeds_may_be_written_as_on_the_command_line():
     assert [e.seed for e in sweep.experiments({"axes": {"seed": "0..3,7"}})] == [0, 1, 2, 3, 7]
 
 
-def test_a_setting_of_another_method_is_left_out_and_what_is_the_same_is_run_once():
+def test_setting_of_another_method_is_left_out_and_duplicates_run_once():
     axes = {"method": ["sap", "lottery-ticket"], "eta": [0, 0.1], "ratio": [0.2, 0.5]}
     assert sweep.experiments({"axes": axes}) == [
         Experiment(),
@@ -59,7 +59,7 @@ def test_variants_go_together_and_are_combined_with_every_axis(tmp_path):
     assert found == [Experiment(**settings, seed=seed) for seed in (0, 1) for settings in three]
 
 
-def test_what_varies_takes_the_place_of_what_all_share():
+def test_axes_override_base():
     assert sweep.experiments({"base": {"eta": 0.3}, "variants": [{"eta": 0.1}, {}]}) == [
         Experiment(eta=0.1), Experiment(eta=0.3),
     ]  # fmt: skip
@@ -120,12 +120,12 @@ def test_settings_that_all_share_make_a_grid_of_one():
         ({"axes": {"seed": "0..99999", "scope": ["layer", "global"]}}, "100,000 combinations, got 200,000"),
     ],
 )
-def test_what_cannot_be_run_is_named_before_anything_is(content, said):
+def test_invalid_combination_is_named_before_anything_runs(content, said):
     with pytest.raises((TypeError, ValueError), match=said):
         sweep.experiments(content)
 
 
-def test_the_file_is_named_in_what_is_said_of_it(tmp_path):
+def test_errors_name_the_grid_file(tmp_path):
     with pytest.raises(ValueError, match=r"grid\.toml: Expected"):
         grid(tmp_path, "[axes\n")
     with pytest.raises(TypeError, match=r"grid\.toml: p in"):
@@ -137,7 +137,7 @@ def test_the_file_is_named_in_what_is_said_of_it(tmp_path):
 # How it is run
 
 
-def test_fleets_of_two_models_are_run_and_nothing_is_run_twice(tmp_path):
+def test_fleets_of_two_models_run_once(tmp_path):
     planned = [Experiment(**SMALL | {"model": m, "seed": s}) for s in (0, 1) for m in ("linear", "mlp")]
     watch = EndsAfter()
     outcomes = sweep.run([*planned, planned[0]], tmp_path, observer=watch)
@@ -202,7 +202,7 @@ def test_a_network_that_raises_fails_alone(tmp_path, monkeypatch):
         assert [r["test"]["loss"] for r in one] == pytest.approx([r["test"]["loss"] for r in two], rel=1e-4)
 
 
-def test_of_a_fleet_that_fails_what_was_finished_stays_finished(tmp_path, monkeypatch):
+def test_finished_runs_of_a_failed_fleet_stay_finished(tmp_path, monkeypatch):
     done, other = Experiment(**SMALL), Experiment(**SMALL | {"seed": 1})
     sweep.run([done], tmp_path)
 
@@ -225,7 +225,7 @@ def test_a_full_disk_ends_the_sweep(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("epochs", [0, 1, 2, 3])
-def test_it_ends_when_asked_and_goes_on_to_the_same_records(tmp_path, epochs):
+def test_interrupted_sweep_resumes_to_the_same_records(tmp_path, epochs):
     planned = [Experiment(**SMALL), Experiment(**SMALL | {"batch": 100})]
     with pytest.raises(RunInterrupted):
         sweep.run(planned, tmp_path / "broken", observer=EndsAfter(epochs))
@@ -234,7 +234,7 @@ def test_it_ends_when_asked_and_goes_on_to_the_same_records(tmp_path, epochs):
     records_are_the_same(tmp_path, planned)
 
 
-def test_another_engine_is_given_fleets_by_folder(tmp_path):
+def test_custom_engine_receives_fleets_by_folder(tmp_path):
     seen = []
 
     def engine(work, **options):
@@ -247,7 +247,7 @@ def test_another_engine_is_given_fleets_by_folder(tmp_path):
     assert list(outcomes) == [tmp_path / e.id for e in planned]
 
 
-def test_a_lock_that_a_lost_machine_left_is_taken_over_and_no_other(tmp_path):
+def test_only_the_lock_of_a_lost_machine_is_taken(tmp_path):
     run, again = RunDir(tmp_path / "run"), RunDir(tmp_path / "run")
     with run.lock():  # which a network file system may keep when its machine is gone
         run.lock_file.write_text("process 7 on lost\n")

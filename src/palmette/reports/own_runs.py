@@ -12,7 +12,7 @@ from palmette.studies.experiment import OwnExperiment
 from palmette.studies.record import AnyExperiment
 
 
-def told_apart(runs: Mapping[Path, Run]) -> dict[Path, AnyExperiment]:
+def with_distinct_names(runs: Mapping[Path, Run]) -> dict[Path, AnyExperiment]:
     """The experiments of the `runs` whose model is the user's own, each with a name for its network alone.
 
     Where several networks have one name, as when `module:function` was edited between two runs, the size is added

@@ -1,4 +1,4 @@
-"""Runs read for a table or a page: one rule for what is left out, and a sentence that says so."""
+"""Runs for tables and pages: one rule for what is left out, and a sentence about it."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from pathlib import Path
 from typing import Any
 
 from palmette.errors import RunDamaged
-from palmette.reports.own_runs import told_apart
+from palmette.reports.own_runs import with_distinct_names
 from palmette.reports.tables import Run
 from palmette.studies.folder import find_runs
 from palmette.studies.record import experiment_of, records_of
 from palmette.studies.status import standing
 
 _NAMED = 3
-"""Runs that are named; more are counted."""
+"""Most runs that a sentence names; more are counted."""
 
 
 def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str]]:
-    """The runs in `folders`, at any depth, by their own folder; and sentences about those that are left out.
+    """The runs in `folders`, at any depth, by folder; and sentences about runs that are left out.
 
-    A run that is under way is there with the rounds it has. One that is damaged, or has no finished round or no
-    test accuracy, is left out; if no other is there, that is an error. A folder that is given twice, or that lies
-    in another one, counts once. One run in two folders is refused: it would count as two seeds. Networks that are
-    called alike are told apart, see `told_apart`.
+    A run in training has the rounds that it has finished. A run that is damaged, or has no finished round or no
+    test accuracy, is left out; without any other, that is an error. A folder that is given twice, or lies in
+    another one, counts once. One run in two folders is refused: it would count as two seeds. Networks of one name
+    get distinct names, see `with_distinct_names`.
     """
     given = list(folders)
     runs: dict[Path, Run] = {}
@@ -48,7 +48,7 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
     if not runs:
         places = ", ".join(repr(str(folder)) for folder in given)
         raise nothing("; ".join([f"no run to read in {places}", *left_out]))
-    own = told_apart(runs)
+    own = with_distinct_names(runs)
     found: dict[Path, Run] = {path: (own.get(path, e), records) for path, (e, records) in runs.items()}
     known: dict[str, Path] = {}
     for path, (e, _) in found.items():
@@ -58,7 +58,7 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
 
 
 def _to_have_one(test: Mapping[str, Any]) -> str:
-    """What to do for a test accuracy.
+    """How to get a test accuracy.
 
     >>> print(_to_have_one({"accuracy": None, "score": 91.5}))
     the function `test` of prune_and_retrain must give a fraction in [0, 1], got 91.5
@@ -69,7 +69,7 @@ def _to_have_one(test: Mapping[str, Any]) -> str:
 
 
 def _without_a_round(names: Sequence[str], why: str) -> str:
-    """A sentence about runs that there is nothing to tell of.
+    """A sentence about runs without a finished round.
 
     >>> print(_without_a_round(["a", "b"], ""))
     left out, as no round is finished: a, b

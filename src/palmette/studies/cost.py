@@ -1,4 +1,4 @@
-"""What an experiment costs, before it is run."""
+"""Estimate of the cost of an experiment, before it is run."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _BATCHES = 8
 
 @dataclass(frozen=True)
 class Cost:
-    """What one network costs, on the device where it was measured; its share, where some trained together.
+    """Cost of one network on the device where it was timed; its share, if several were timed together.
 
     Args:
         parameters: all of the model.
-        prunable: those that may go.
+        prunable: parameters that may be pruned.
         flops_per_image: forward, dense; training takes about three times as much.
         images: in an epoch.
         seconds_per_epoch: of training, from a few steps.
@@ -52,7 +52,7 @@ class Cost:
     members: int = 1
 
     def seconds(self, standings: Iterable[Standing]) -> float:
-        """For what is left of runs of such networks, if none ends early."""
+        """Seconds left for runs of such networks, if none ends early."""
         return sum(
             s.epochs_left * self.seconds_per_epoch + s.rounds_left * self.seconds_per_round for s in standings
         )
@@ -66,14 +66,14 @@ def cost(
     members: int = 1,
     seconds: float = 1.0,
 ) -> Cost:
-    """Train a few steps on a part of `images`, test and measure once, and reckon from there.
+    """Estimate from a few steps on a part of `images`, one test and one measurement.
 
     Args:
-        experiment: what is to be run.
+        experiment: the settings.
         images: its data set.
-        device: where.
-        members: how many networks to time together; fewer, if they do not fit or train one after another anyway.
-        seconds: of training that are timed, at least.
+        device: where to train.
+        members: networks to time together; fewer if they do not fit, or train one after another anyway.
+        seconds: shortest time of training that is timed.
     """
     if count := experiment.validation_images(len(images.train_images)):
         images = validation_split(images, seed=experiment.seed, count=count)[0]
@@ -111,7 +111,7 @@ def cost(
 def _timed(
     experiment: Experiment, part: Images, model: nn.Module, members: int, seconds: float
 ) -> tuple[int, float]:
-    """How many networks were timed together, and the seconds of an epoch that fall to each; `model` is trained."""
+    """Networks timed together, and seconds of an epoch per network; `model` is trained."""
     try:
         fleet = _fleet(experiment, part, [model, *(copy.deepcopy(model) for _ in range(1, members))])
         if fleet.device.type == "cpu" and len(fleet.trainings) > 1:  # one after another

@@ -1,4 +1,4 @@
-"""The folder of one run: every file name in it, and how each is written so that it is whole or absent."""
+"""The folder of one run: all file names, and writes that leave a file complete or absent."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ _OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either may be a
 
 
 class RunDir:
-    """One run on disk. Whoever writes owns the folder (`lock`); whoever reads needs nothing.
+    """One run on disk. Writing needs the `lock`, reading does not.
 
-    `say` is given a sentence when something was found amiss and put right; it warns by default.
+    `say` receives a sentence about each repaired damage; it warns by default.
     """
 
     def __init__(self, path: str | Path, *, say: Callable[[str], None] = warnings.warn) -> None:
         if path == "":
             raise ValueError("a run needs a folder, got ''; the current one is '.'")
         self.path = Path(path)
-        self.experiment = self.path / "experiment.toml"  # what was asked for
-        self.records_file = self.path / "records.jsonl"  # a line per round, the same in every repetition
-        self.timings_file = self.path / "timings.jsonl"  # seconds and speeds, which are never the same
-        self.failure = self.path / "failure.txt"  # why it could not go on, if so
-        self.settings = self.path / "settings.json"  # of `prune_and_retrain`, all that was asked for
-        self.good = self.path / "good.pt"  # of `prune_and_retrain`, the last model that was good
-        self.lock_file = self.path / "lock"  # names the owner; empty when there is none
-        self.checkpoints = self.path / "checkpoints"  # the last two states; gone when the run is finished
-        self.tensorboard = self.path / "tensorboard"  # where asked for; made anew from the records
+        self.experiment = self.path / "experiment.toml"  # the settings
+        self.records_file = self.path / "records.jsonl"  # a line per round, reproducible
+        self.timings_file = self.path / "timings.jsonl"  # seconds and speeds
+        self.failure = self.path / "failure.txt"  # the error of a run that failed
+        self.settings = self.path / "settings.json"  # of `prune_and_retrain` in version 1
+        self.good = self.path / "good.pt"  # of `prune_and_retrain`, the last good model
+        self.lock_file = self.path / "lock"  # names the owner; empty without one
+        self.checkpoints = self.path / "checkpoints"  # the last two; removed when the run is finished
+        self.tensorboard = self.path / "tensorboard"  # optional; written from the records
         self._say = say
 
     def mask(self, round: int) -> Path:
@@ -82,11 +82,11 @@ class RunDir:
             return FolderLock(self.lock_file).take_from(hosts)
 
     def write_text(self, name: str | Path, text: str) -> None:
-        """Write a text file of the run, whole or not at all; see `write_bytes`."""
+        """Write a text file of the run atomically; see `write_bytes`."""
         self.write_bytes(name, text.encode())
 
     def write_bytes(self, name: str | Path, content: bytes | memoryview) -> None:
-        """Write a file of the run, to the disk itself; on any error the old file stays as it was."""
+        """Write a file of the run, synced to disk; on any error the old file stays in place."""
         target = self.path / name
         if not target.resolve().is_relative_to(self.path.resolve()):
             raise ValueError(f"a file of the run must lie in {str(self.path)!r}, got {str(name)!r}")
@@ -97,7 +97,7 @@ class RunDir:
             sync(target.parent, self.path)
 
     def note_failure(self, why: object) -> None:
-        """Write down why the run could not go on, for whoever looks at it later, if there is room for that."""
+        """Write why the run failed, if the disk has room."""
         with suppress(NotWritten):
             self.write_text(self.failure.name, f"{why}\n")
 
@@ -110,7 +110,7 @@ class RunDir:
             sync(target.parent, self.path)
 
     def append_record(self, record: Mapping[str, Any]) -> bool:
-        """Add the record of a round as one line, keys in the order given; False when that very line is there."""
+        """Append the record of a round as one line; False if the same line is there."""
         if type(record.get("round")) is not int:
             raise ValueError(f"a record needs its 'round', an integer, got {record.get('round')!r}")
         line = _line(record)
@@ -128,21 +128,21 @@ class RunDir:
         return True
 
     def append_timing(self, timing: Mapping[str, Any]) -> None:
-        """Add a line to the timings, which may repeat."""
+        """Append a line to the timings; a round may repeat."""
         self._append(self.timings_file, _line(timing))
 
     def records(self) -> list[dict[str, Any]]:
-        """The records, in the order written; a line that is still being written is not among them."""
+        """The records, in order, without a line that is still being written."""
         return _lines(self.records_file)
 
     def timings(self) -> list[dict[str, Any]]:
-        """The timings, in the order written. They decide nothing: what cannot be read of them is left out."""
+        """The timings, in order; none if the file is damaged, since nothing depends on them."""
         with suppress(RunDamaged):
             return [timing for timing in _lines(self.timings_file) if timing.keys() >= {"round", "seconds"}]
         return []
 
     def save_checkpoint(self, number: int, state: Any) -> None:
-        """Write `state`, made of tensors and plain values, with its SHA-256; keep it and the one before."""
+        """Write `state`, tensors and plain values, with its SHA-256; keep two checkpoints."""
         if type(number) is not int or number < 0:
             raise ValueError(f"the number of a checkpoint must be an integer of at least 0, got {number!r}")
         buffer = io.BytesIO()
@@ -155,7 +155,7 @@ class RunDir:
             self.checkpoint(other).unlink()
 
     def load_checkpoint(self, at_most: int | None = None, *, quiet: bool = False) -> tuple[int, Any] | None:
-        """Number and state, on the CPU, of the newest checkpoint that is whole; None when there is none.
+        """Number and state, on the CPU, of the newest undamaged checkpoint; None without any.
 
         Args:
             at_most: the highest number that is looked at.
@@ -187,7 +187,7 @@ class RunDir:
             self.checkpoints.rmdir()
 
     def size(self) -> int:
-        """How many bytes the files of the run take."""
+        """Bytes of all files of the run."""
         total = 0
         for place, _, names in os.walk(self.path):
             for name in names:
@@ -196,7 +196,7 @@ class RunDir:
         return total
 
     def checkpoint_numbers(self) -> list[int]:
-        """The numbers of all checkpoints, whole or not, in rising order."""
+        """Numbers of all checkpoints, damaged or not, in rising order."""
         with suppress(FileNotFoundError):  # whoever runs it may have finished
             return sorted(int(f.stem) for f in self.checkpoints.glob("*.pt") if f.stem.isdecimal())
         return []
@@ -227,11 +227,10 @@ class RunDir:
 
 
 def find_runs(*folders: str | Path) -> list[RunDir]:
-    """The run folders in `folders`, at any depth, by name, and each once; a folder may be one itself.
+    """The run folders in `folders`, at any depth, sorted by name, each once; a folder may be a run itself.
 
-    One that has records counts, also where it does not say any more what was run: it is damaged, and not absent.
-    Those in a file ``runs.tar.xz`` count too, as studies are kept, and such a file may be given itself: they are
-    unpacked to a place that is gone when Python ends.
+    A folder with records but without experiment.toml is a damaged run. Runs in a file ``runs.tar.xz`` count too,
+    and such a file may be given itself; they are unpacked to a folder that is removed when Python ends.
     """
     found: dict[Path, RunDir] = {}
     for folder in map(Path, folders):
@@ -245,9 +244,8 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
         for archive in [file.resolve() for file in files if file.suffix == ".xz"]:
             files += _called(_unpacked(archive, archive.stat().st_mtime_ns), *_OF_RUNS)
         for run in [RunDir(file.parent) for file in files if file.name in _OF_RUNS]:
-            # An experiment that somebody wrote and keeps beside the runs has neither lock nor records, and records
-            # of something else no timings; a run of `prune_and_retrain` whose budget is no method of an
-            # `Experiment` has settings of its own.
+            # Not a run: an experiment.toml without lock and records, records without timings, and a version 1 run
+            # of `prune_and_retrain` with a budget of the user, which had settings.json alone.
             known = run.experiment.exists() or (run.timings_file.exists() and not run.settings.exists())
             if known and (run.lock_file.exists() or run.records_file.exists()):
                 found[run.path.resolve()] = run
@@ -255,13 +253,13 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
 
 
 def _called(folder: Path, *names: str) -> list[Path]:
-    # Not `rglob`, which fails where a run is finished, and a folder of it gone, at this moment.
+    # Not `rglob`, which fails if a run finishes, and removes a folder, at this moment.
     return sorted(Path(place, name) for place, _, there in os.walk(folder) for name in names if name in there)
 
 
 @functools.cache
 def _unpacked(archive: Path, changed: int) -> Path:
-    """Where an archive lies unpacked: once for each time that it has `changed`."""
+    """Folder of an unpacked archive; `changed` unpacks a new version of it again."""
     place = tempfile.TemporaryDirectory(prefix="palmette-")
     atexit.register(place.cleanup)
     try:

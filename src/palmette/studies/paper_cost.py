@@ -1,4 +1,4 @@
-"""What the paper's figures cost here, reckoned in a few seconds and without their data sets."""
+"""Estimate of the cost of the paper's figures, in a few seconds and without their data sets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SETS = {
 
 @dataclass
 class Clock:
-    """Reckons how long runs take on a device; what it has timed it does not time again.
+    """Estimates how long runs take on a device; each kind of run is timed once.
 
     Small models are timed, on black images. A large one would take minutes on a CPU: it takes as much longer than
     the CNN (on a GPU than ResNet18, which fills it better) as it has more FLOPs.
@@ -56,7 +56,7 @@ class Clock:
     _timed: dict[object, Cost] = field(default_factory=dict)
 
     def seconds(self, standings: Iterable[Standing]) -> float:
-        """What is left to do, if no run ends early."""
+        """Seconds left, if no run ends early."""
         left = {s.experiment: s for s in standings if s.state != "finished"}
         total = 0.0
         for fleet in fleets(left):
@@ -86,7 +86,7 @@ class Clock:
         return _scaled(known, more * size.train / there.train, more * size.test / there.test)
 
     def _size(self, data: str) -> DataSize:
-        """Of one of the paper's sets, or of another, which must be here."""
+        """Size of one of the paper's data sets, or of another, which must be on this machine."""
         if data in SETS:
             return SETS[data]
         images = load(data, folder=self.data_folder)
@@ -96,7 +96,7 @@ class Clock:
 
 
 def shape_of(model: str, size: DataSize) -> nn.Module:
-    """A model for sizes and FLOPs: without numbers, at once and in no memory, if it is one of `MODELS`.
+    """A model for sizes and FLOPs; one of `MODELS` is on the meta device, and takes no memory.
 
     >>> sum(p.numel() for p in shape_of("resnet50", SETS["TinyImageNet"]).parameters())
     23902472
@@ -112,7 +112,7 @@ def _flops(model: str, size: DataSize) -> int:
 
 
 def _black(size: DataSize) -> Images:
-    """Black images, which take no memory however many they are."""
+    """Black images, expanded from one so that they take no memory."""
 
     def images(count: int) -> torch.Tensor:
         return torch.zeros(1, *size.shape, dtype=torch.uint8).expand(count, *size.shape)

@@ -1,4 +1,4 @@
-"""The state of the random numbers that a training loop draws: PyTorch's, NumPy's and Python's."""
+"""State of the global random generators of PyTorch, NumPy and Python."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 def random_state() -> dict[str, Any]:
-    """What the next numbers depend on, in tensors and plain values; of the generators that everybody shares.
+    """State of all global generators, as tensors and plain values.
 
     >>> state = random_state()
     >>> first = float(torch.rand(())), random.random(), float(np.random.random())
@@ -29,7 +29,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Go back to what `random_state` gave; GPUs that are not there any more are passed over."""
+    """Restore what `random_state` gave; states of GPUs that are missing are ignored."""
     torch.set_rng_state(state["torch"])
     for number, of_gpu in enumerate(state["cuda"][: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(of_gpu, number)

@@ -1,4 +1,4 @@
-"""Where a run stands: read from its folder by anyone, at any time, also while another process runs it."""
+"""State of a run, read from its folder, also while another process trains it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from palmette.studies.record import AnyExperiment, experiment_of, records_of
 
 @dataclass(frozen=True)
 class Standing:
-    """Where a run stands.
+    """State of a run.
 
     Args:
-        experiment: what is run.
-        rounds: how many are finished, round 0 included.
-        epoch: epochs of the round under way that need not be trained again.
-        stopped: why it ended; None when it has not.
-        owner: who runs it at this moment, or None.
-        failure: why it could not go on when that was last tried, or None.
+        experiment: an `Experiment` or an `OwnExperiment`.
+        rounds: finished rounds, round 0 included.
+        epoch: epochs of the current round that are saved.
+        stopped: why it ended; None if it has not.
+        owner: the process that trains it now, or None.
+        failure: why it failed when last tried, or None.
         damage: what is wrong with its folder, or None.
-        last: of the record of its last round what people look at first, or None.
+        last: round, test scores, density and index of the last record, or None.
     """
 
-    experiment: Any  # AnyExperiment: whoever asks for the runs of a grid knows which
+    experiment: Any
     rounds: int = 0
     epoch: int = 0
     stopped: str | None = None
@@ -38,7 +38,7 @@ class Standing:
 
     @property
     def state(self) -> str:
-        """In a word: damaged, finished, running, failed, interrupted or new."""
+        """One word: damaged, finished, running, failed, interrupted or new."""
         if self.damage is not None:
             return "damaged"
         if self.stopped is not None:
@@ -57,18 +57,18 @@ class Standing:
 
     @property
     def epochs_left(self) -> int:
-        """Model-epochs to come, if no rule ends the run early."""
+        """Model-epochs left, if no rule ends the run early."""
         whole = epochs_before(self.experiment, self.experiment.rounds + 1)
         return 0 if self.stopped is not None else whole - self.epochs_done
 
     @property
     def rounds_left(self) -> int:
-        """Rounds to come, likewise."""
+        """Rounds left, if no rule ends the run early."""
         return 0 if self.stopped is not None else max(0, self.experiment.rounds + 1 - self.rounds)
 
 
 def standing(rundir: RunDir, experiment: AnyExperiment | None = None) -> Standing:
-    """Where the run in a folder stands; of `experiment`, or of what the folder says. Damage is an error."""
+    """State of the run in a folder: of `experiment`, or of what the folder says. Damage is an error."""
     if experiment is None or rundir.experiment.exists():
         experiment = experiment_of(rundir, experiment)
     records = records_of(rundir)
@@ -85,13 +85,13 @@ def standing(rundir: RunDir, experiment: AnyExperiment | None = None) -> Standin
 
 
 def _first_looked_at(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record without its layers and maps, of which very many would take much memory."""
+    """A record without layers and maps: those of many runs would take much memory."""
     retrained = {name: record["retrained"][name] for name in ("density", "pq_index")}
     return {"round": record["round"], "test": record["test"], "retrained": retrained}
 
 
 def standing_or_damage(rundir: RunDir, experiment: AnyExperiment) -> Standing:
-    """Where the run of `experiment` in a folder stands; one that is damaged counts as not begun, and says why."""
+    """State of the run of `experiment` in a folder; a damaged run counts as new, with its damage."""
     try:
         return standing(rundir, experiment)
     except RunDamaged as error:
@@ -99,7 +99,7 @@ def standing_or_damage(rundir: RunDir, experiment: AnyExperiment) -> Standing:
 
 
 def all_done(rounds: int) -> str:
-    """Why a run is over that no rule has ended.
+    """Why a run is over that reached its last round.
 
     >>> all_done(1), all_done(30)
     ('1 round is done', '30 rounds are done')

@@ -1,4 +1,4 @@
-"""A grid of experiments: from a TOML file to a list, and from the list through fleets to run folders."""
+"""Grids of experiments: read from TOML, and run in fleets."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from palmette.studies.settings import nearest, placed, seeds
 from palmette.studies.spec import BELONGS_TO
 
 MOST = 100_000
-"""Combinations that a grid may have: more are a slip of the pen."""
+"""Most combinations of a grid; more are taken for a mistake."""
 
 _DEFAULTS = {f.name: f.default for f in fields(Experiment)}
 _TABLES = ("base", "axes", "variants")
 
 
 def read(file: str | Path) -> list[Experiment]:
-    """The experiments of a grid that is written as TOML, each once.
+    """The experiments of a grid in a TOML file, each once.
 
     ``[base]`` has settings of `Experiment` that all share, ``[axes]`` a list of values for each setting that is
     varied, and each of ``[[variants]]`` is a table of settings that go together. Every variant is combined with
-    every combination of the axes; the first axis changes slowest, variants fastest. What an axis or a variant says
-    takes the place of what `base` says. Seeds may be written as ``"0..3,7"``.
+    every combination of the axes; the first axis changes slowest, variants fastest. Values of an axis or a
+    variant override those of `base`. Seeds may be written as ``"0..3,7"``.
 
-    A setting that belongs to another method (or optimizer) is left out of a combination, and what is then the same
-    is one experiment. All else that cannot be run is an error that names the combination, before anything is run;
-    so is a setting that no combination has a use for.
+    A setting that belongs to another method (or optimizer) is left out of a combination, and combinations that are
+    then equal are one experiment. An invalid combination is an error that names it; so is a setting that no
+    combination uses.
     """
     path = Path(file)
     if not path.is_file():
@@ -83,10 +83,10 @@ def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
 
 
 class Engine(Protocol):
-    """Where fleets are trained: `here` in this process, by `palmette.integrations.ray.driver.OnRay` on a cluster.
+    """Trains fleets: `here`, in this process, or `palmette.integrations.ray.driver.OnRay`, on a cluster.
 
-    A fleet is the unit of work, and its run folders are the result: whoever trains it calls `run_together`. Two
-    that are given the same one do no harm, since a folder is locked.
+    A fleet is the unit of work, its run folders are the result, and `run_together` trains it. Folders are locked,
+    so that no run is trained twice at once.
     """
 
     def __call__(
@@ -98,7 +98,7 @@ class Engine(Protocol):
         size: int | None,
         observer: Observer,
     ) -> Outcomes:
-        """Train all fleets of `work`, each by folder, and say how each run ended."""
+        """Train all fleets of `work`, runs by folder; return how each run ended."""
 
 
 def here(
@@ -109,9 +109,9 @@ def here(
     size: int | None,
     observer: Observer,
 ) -> Outcomes:
-    """The engine of this process: one fleet after another. A fleet that fails does not stop the next.
+    """Engine of this process: one fleet after another. A fleet that fails does not stop the next.
 
-    What ends all the same is the wish to (`RunInterrupted`) and a disk that takes no more (`NotWritten`).
+    An interruption (`RunInterrupted`) and a full disk (`NotWritten`) end the sweep.
     """
     outcomes: Outcomes = {}
     for number, fleet in enumerate(work):
@@ -124,16 +124,16 @@ def here(
 def _trained(
     fleet: Mapping[Path, Experiment], company: bool | None, *, size: int | None, observer: Observer, **where: Any
 ) -> Outcomes:
-    """How each run of a fleet ended. If one raises, those that are left go on one by one, and it fails alone."""
+    """How each run of a fleet ended. After an error the rest is trained one by one, so that one fails alone."""
     try:
         return run_together(fleet, company=company, size=size, observer=observer, **where)
     except (RunInterrupted, NotWritten):
         raise
-    except Exception as error:  # whatever a model, its data or a device raise: the others may be sound
+    except Exception as error:  # whatever a model, its data or a device raise; other runs may be sound
         outcomes: Outcomes = {folder: why for folder in fleet if (why := why_over(folder)) is not None}
         left = {folder: experiment for folder, experiment in fleet.items() if folder not in outcomes}
         if len(left) > 1 and not isinstance(error, OSError | PalmetteError):  # which all would meet again
-            observer.say(f"{len(left)} networks go on one by one, for one of them failed: {in_words(error)}")
+            observer.say(f"{len(left)} networks continue one by one, since one of them failed: {in_words(error)}")
             for folder, experiment in left.items():
                 outcomes |= _trained({folder: experiment}, size != 1, size=size, observer=observer, **where)
             return outcomes
@@ -154,16 +154,16 @@ def run(
     observer: Observer | None = None,
     engine: Engine = here,
 ) -> Outcomes:
-    """Run all experiments, each in `folder` / its id, those that can be trained together in one fleet.
+    """Run all experiments, each in `folder` / its id, in fleets that are trained together.
 
-    What is finished is not repeated, what was begun goes on, and what fails does not stop the rest.
+    Finished runs are not repeated, interrupted runs resume, and a failure does not stop the rest.
 
     Args:
-        experiments: such as `read` gives; of equal ones, one is run.
-        folder: of run folders.
+        experiments: such as `read` gives; duplicates run once.
+        folder: for the run folders.
         data_folder, device: as for `palmette.run`.
-        size: how many are trained at once; as many as the memory holds by default.
-        observer: is told what happens.
+        size: how many are trained at once; by default as many as fit into memory.
+        observer: receives what happens.
         engine: where fleets are trained.
 
     >>> from tempfile import TemporaryDirectory
@@ -202,7 +202,7 @@ def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _variants(grid: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The variants; one that changes nothing, where there are none."""
+    """The variants; one without settings if there are none."""
     variants = grid.get("variants", [{}])
     if not isinstance(variants, list) or not variants:
         raise TypeError(f"[[variants]] must be tables of settings, got {variants!r}")
@@ -230,7 +230,7 @@ def _check_name(name: str, place: str) -> None:
 
 
 def _own(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """`settings` without those that belong to another method or optimizer."""
+    """`settings` without settings of another method or optimizer."""
     own = {}
     for name, value in settings.items():
         other, allowed = BELONGS_TO.get(name, (name, (value,)))
