@@ -151,17 +151,9 @@ class Training:
     def _batch(self, size: int) -> tuple[Tensor, Tensor]:
         """Next images of each member, M×B×C×H×W, and their labels."""
         if self._fused:
-            return fused.prepare(
-                self._images,
-                self._labels,
-                self._order,
-                self._bits,
-                self._position,
-                self._table,
-                batch=size,
-                padding=PADDING,
-                channels_last=len(self.members) == 1,
-            )
+            data = (self._images, self._labels, self._order, self._bits, self._position, self._table)
+            channels_last = len(self.members) == 1
+            return fused.prepare(*data, batch=size, padding=PADDING, channels_last=channels_last)
         where: Tensor | slice = self._position + self._offsets[:size]
         if self.device.type == "cpu":  # a slice is faster; a CUDA graph cannot read the position
             where = slice(int(self._position), int(self._position) + size)

@@ -42,12 +42,9 @@ class StackedOptimizer:
         self._state = {
             name: [_stack_state(name, members, key, p) for key in keys] for name, p in self._parameters.items()
         }
-        self._steps = {}
-        if recipe.optimizer != "sgd":
-            self._steps = {
-                name: _stack_state(name, members, "step", torch.zeros(len(members), device=first.device))
-                for name in self._parameters
-            }
+        zeros = torch.zeros(len(members), device=first.device)
+        stepped = [] if recipe.optimizer == "sgd" else self._parameters
+        self._steps = {name: _stack_state(name, members, "step", zeros) for name in stepped}
         self._masks = {}
         for name, p in self._parameters.items():
             masks = [member.masks.get(name) for member in members]

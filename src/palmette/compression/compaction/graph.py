@@ -208,11 +208,14 @@ class Removal:
 def plan_removal(walk: Walk) -> Removal:
     """Decide which atoms to remove."""
     roots = walk.roots()
-    gone, pinned = _going(walk, roots)
-    while surplus := _surplus(walk, gone):
+    while True:
+        pinned = _marked(roots, walk.pins)
+        gone = _leave_one(walk, roots, _removable(walk, roots, pinned=pinned))
+        surplus = _surplus(walk, gone)
+        if not surplus:
+            break
         for atoms, why in surplus:
             walk.keep(atoms, why)
-        gone, pinned = _going(walk, roots)
     dead = _removable(walk, roots, pinned=_marked(roots, walk.alive)) & pinned[roots]
     reasons = {int(roots[atom]): why for atom, why in reversed(walk.pins.items())}
     kept = Counter(reasons[root] for root in roots[dead].unique().tolist())
@@ -220,12 +223,6 @@ def plan_removal(walk: Walk) -> Removal:
         if stored.pinned and not stored.axes:
             kept += Counter({stored.pinned: _unseen_rows(walk, stored)})
     return Removal(walk, gone, kept)
-
-
-def _going(walk: Walk, roots: Tensor) -> tuple[Tensor, Tensor]:
-    """Whether each atom is removed, and whether each root is pinned."""
-    pinned = _marked(roots, walk.pins)
-    return _leave_one(walk, roots, _removable(walk, roots, pinned=pinned)), pinned
 
 
 def _marked(roots: Tensor, atoms: Iterable[int]) -> Tensor:

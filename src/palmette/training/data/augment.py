@@ -33,8 +33,7 @@ class Shifts:
 def shifted(images: Tensor, shifts: Shifts) -> Tensor:
     """Flip images B×C×H×W left to right where drawn, then reflect-pad and crop them to their size.
 
-    Reflection does not repeat the edge: 2 1 precede columns 0 1 2. Pixels are gathered by index; no padded copy is
-    made.
+    Reflection does not repeat the edge: 2 1 precede columns 0 1 2.
     """
     height, width = images.shape[2:]
     if min(height, width) <= PADDING:
@@ -55,10 +54,7 @@ def _reflected(start: Tensor, size: int) -> Tensor:
 
 
 class Preparation:
-    """Convert uint8 images B×C×H×W to float32: optional flips and crops, then (pixel / 255 - mean) / sd.
-
-    Mean and sd of the data set `images` are moved to `device`, that of the batches, once.
-    """
+    """Convert uint8 images B×C×H×W to float32: optional flips and crops, then (pixel / 255 - mean) / sd."""
 
     def __init__(self, images: Images, *, device: torch.device | str = "cpu") -> None:
         self.mean = torch.tensor(images.mean, device=device).view(-1, 1, 1)

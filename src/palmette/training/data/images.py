@@ -97,8 +97,6 @@ def check_labels(labels: Tensor, count: int, classes: int, what: str) -> None:
         raise ValueError(f"the labels of {what} must be a row of int64, got {labels.dtype} {tuple(labels.shape)}")
     if len(labels) != count:
         raise ValueError(f"{what} must have one label each, got {count} images and {len(labels)} labels")
-    if count == 0:
-        raise ValueError(f"{what} must be at least one, got none")
     low, high = (int(x) for x in labels.aminmax())
     if low < 0 or high >= classes:
         rule = f"must be from 0 to {classes - 1}"

@@ -74,7 +74,7 @@ def _imported(name: str) -> Builder:
     if not module or not path:
         raise ValueError(f"a model of your own is given as 'module:function', got {name!r}")
     try:
-        function = attrgetter(path)(importlib.import_module(module))
+        function: Builder = attrgetter(path)(importlib.import_module(module))
     except AttributeError as error:
         raise ValueError(f"model {name!r}: module {module!r} was imported, but has no {path!r}") from error
     except Exception as error:  # importing user code may raise anything
@@ -89,8 +89,7 @@ def _imported(name: str) -> Builder:
             f"model {name!r}: {path} must be a function that can be called as "
             f"{path}(shape=(channels, height, width), classes=number): {error}"
         ) from error
-    builder: Builder = function
-    return builder
+    return function
 
 
 def _check_scores(name: str, model: object, shape: Shape, classes: int) -> None:
