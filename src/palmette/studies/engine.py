@@ -79,12 +79,8 @@ class Trainer(Protocol):
 class RoundEngine:
     """Takes runs through their rounds in step: all are in the same epoch of the same round.
 
-    Args:
-        trainer: trains and scores them.
-        observer: receives what happens.
-        end: called with each run that is over or has failed, and the reason.
-        save_every: epochs between two checkpoints within a round; None to save by time.
-        save_seconds: seconds between two checkpoints within a round.
+    `end` is called with spec, folder and outcome of each run that is over or has failed. Within a round, runs are
+    saved every `save_every` epochs or, if it is None, every `save_seconds` seconds.
     """
 
     def __init__(
@@ -116,7 +112,7 @@ class RoundEngine:
                 return []
         for run in self._left(runs):
             if not run.is_finite:
-                self.fail(run.spec, run.rundir, self.trainer.divergence(run))
+                self.end(run.spec, run.rundir, self.trainer.divergence(run))
         if not (sound := self._left(runs)):
             return []
         validation, test = self.trainer.validate(sound), self.trainer.test(sound)
@@ -155,7 +151,7 @@ class RoundEngine:
     def _after_epoch(self, runs: Sequence[RunState]) -> None:
         for run in self._left(runs):
             if not math.isfinite(run.train.loss):
-                self.fail(run.spec, run.rundir, self.trainer.divergence(run))
+                self.end(run.spec, run.rundir, self.trainer.divergence(run))
         sound = self._left(runs)
         due = time.monotonic() - self._saved > self.save_seconds
         if sound and (sound[0].epoch % self.save_every == 0 if self.save_every else due):
@@ -173,7 +169,7 @@ class RoundEngine:
                 run.rundir.append_timing({"round": record["round"], **timing})
             self.observer.recorded(run.spec, record)
         except RunDamaged as error:
-            self.fail(run.spec, run.rundir, error)
+            self.end(run.spec, run.rundir, error)
 
     def _left(self, runs: Sequence[RunState]) -> list[RunState]:
         return [run for run in runs if run.rundir not in self.over]
@@ -191,15 +187,11 @@ class RoundEngine:
             raise RunInterrupted(f"{names} ended in {where}; the state is saved")
 
     def end(self, spec: AnyExperiment, rundir: RunDir | None, outcome: str | Exception) -> None:
-        """End a run."""
+        """End a run; an error is written to its folder."""
+        if rundir is not None and isinstance(outcome, Exception):
+            rundir.note_failure(outcome)
         self.over.add(rundir)
         self._end(spec, rundir, outcome)
-
-    def fail(self, spec: AnyExperiment, rundir: RunDir | None, error: Exception) -> None:
-        """End a run that cannot continue, and write down why."""
-        if rundir is not None:
-            rundir.note_failure(error)
-        self.end(spec, rundir, error)
 
 
 def _networks(runs: Sequence[RunState]) -> tuple[list[Mapping[str, Weight]], list[Masks]]:

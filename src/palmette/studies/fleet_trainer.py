@@ -30,14 +30,7 @@ CALIBRATION_IMAGES = 512
 
 
 class FleetRun(RunState):
-    """One network of a fleet.
-
-    Args:
-        experiment: the settings.
-        rundir: the folder, which is locked.
-        images: the data set, on the device of the network.
-        data: a hash of the data set.
-    """
+    """One network of a fleet, on the device of `images`; `data` is a hash of the data set."""
 
     from_seed = True
     followed: FleetRun | None = None

@@ -130,7 +130,8 @@ class FunctionTrainer:
         if good:
             self._good = self._whole
             if run.rundir is not None:
-                write_good(run.rundir, self._whole)
+                torch.save(self._whole, buffer := io.BytesIO())
+                run.rundir.write_bytes(run.rundir.good.name, buffer.getbuffer())
         return good
 
     def divergence(self, run: FunctionRun) -> NotFinite:
@@ -207,15 +208,8 @@ class FunctionTrainer:
             raise TypeError(f"{name} must return one number, larger is better, got {value!r}") from None
 
 
-def write_good(rundir: RunDir, good: Mapping[str, Any]) -> None:
-    """Write the last good model: `torch.load` gives it, and its weights are under "state_dict"."""
-    buffer = io.BytesIO()
-    torch.save(dict(good), buffer)
-    rundir.write_bytes(rundir.good.name, buffer.getbuffer())
-
-
 def read_good(rundir: RunDir) -> dict[str, Any]:
-    """What `write_good` wrote, on the CPU."""
+    """The last good model in a folder, on the CPU; its weights are under "state_dict"."""
     file = rundir.good
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)

@@ -112,16 +112,8 @@ def prune_and_retrain(
     _check_rewind(rewind, trained)
     if stop is None:
         stop = DEFAULT_RULES if evaluate is None else [SmallCut()]
-    pruner = Pruner(
-        model,
-        budget=budget,
-        scope=scope,
-        saliency=saliency,
-        include=include,
-        exclude=exclude,
-        masks=masks,
-        stop=stop,
-    )
+    settings: dict[str, Any] = {"budget": budget, "scope": scope, "saliency": saliency, "stop": stop}
+    pruner = Pruner(model, include=include, exclude=exclude, masks=masks, **settings)
     most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
     tolerance = None if tolerance is None else float(tolerance)
     drops = None if evaluate is None else ScoreDrops(0.01 if tolerance is None else tolerance)

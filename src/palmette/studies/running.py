@@ -152,12 +152,7 @@ def run_together(
     return outcomes
 
 
-def _taken(
-    experiment: Experiment,
-    rundir: RunDir,
-    locks: ExitStack,
-    end: Callable[[Experiment, RunDir, str | Exception], None],
-) -> RunDir | None:
+def _taken(experiment: Experiment, rundir: RunDir, locks: ExitStack, end: Callable[..., None]) -> RunDir | None:
     """Lock and claim the folder of a run; None if it is in use, damaged or finished."""
     try:
         locks.enter_context(rundir.lock())
@@ -203,7 +198,7 @@ def _run_in_step(pending: Sequence[_Pending], trainer: FleetTrainer, engine: Rou
         left = [one for one in together if one[1] not in engine.over]
         if len(together) == 1:
             why = "even one network does not fit into the memory of the device; a smaller batch may"
-            engine.fail(*left[0], MemoryError(why))
+            engine.end(*left[0], MemoryError(why))
             continue
         half = -(-len(left) // 2)
         engine.observer.say(
@@ -225,7 +220,7 @@ def _by_checkpoint(pending: Sequence[_Pending], engine: RoundEngine) -> list[lis
         try:
             newest[experiment.id] = rundir.load_checkpoint() or (0, None)
         except RunDamaged as error:
-            engine.fail(experiment, rundir, error)
+            engine.end(experiment, rundir, error)
     parts: dict[int, list[_Found]] = {}
     for experiment, rundir in pending:
         if experiment.id not in newest:
@@ -251,5 +246,5 @@ def _resumed(part: list[_Found], trainer: FleetTrainer, engine: RoundEngine, dat
                 run.restore(state)
             runs.append(run)
         except RunDamaged as error:
-            engine.fail(experiment, rundir, error)
+            engine.end(experiment, rundir, error)
     return runs

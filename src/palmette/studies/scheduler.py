@@ -144,14 +144,7 @@ class Schedule:
         return chosen
 
     def given_back(self, batch: Batch, left: Mapping[Path, Experiment], *, idle: int = 0, at: float = 0.0) -> None:
-        """Take back a batch whose runs are not all over, and split it for idle workers.
-
-        Args:
-            batch: what `next` gave.
-            left: its runs that are to continue.
-            idle: workers without work, besides the one of the batch.
-            at: earliest time to continue.
-        """
+        """Take back a batch, of which the runs `left` continue no earlier than `at`; split it for idle workers."""
         self._landed(batch)
         if not left:
             return

@@ -26,12 +26,8 @@ from palmette.training.loop import Score
 class RunState:
     """One run: round, epoch, model, pruner and records. All that `state` does not hold follows from the spec.
 
-    Args:
-        spec: the settings.
-        pruner: of the model.
-        rules: stop rules, in order.
-        rundir: the folder, which is locked; None to write nothing.
-        storage: device of the copies of the weights; None for that of the model.
+    The folder `rundir` is locked; None writes nothing. Copies of weights are kept on `storage`, by default the
+    device of the model.
     """
 
     from_seed = False
@@ -179,11 +175,7 @@ class RunState:
         return self.from_seed and self.rewind.kind == "init" and not self.epoch and self.stopped is None
 
     def save(self, company: Iterable[str]) -> None:
-        """Write a checkpoint.
-
-        Args:
-            company: ids of the runs that are saved at the same moment, this one among them.
-        """
+        """Write a checkpoint; `company` has the ids of all runs that are saved at the same moment."""
         if self.rundir is not None:
             number = number_of(self.spec.epochs, self.round, self.epoch + (self.stopped is not None))
             self.rundir.save_checkpoint(number, {"company": sorted(company), **self.state()})

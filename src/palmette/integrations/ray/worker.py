@@ -184,12 +184,7 @@ def train(
 ) -> Report:
     """Task of a worker: train a batch until its runs are over or the driver wants them back.
 
-    Args:
-        batch: its number.
-        runs: by the driver's folder.
-        company: whether they are part of a larger fleet.
-        context: settings that all batches share.
-        mailbox: receives events.
+    `batch` is its number, `runs` are by the driver's folder, and in `company` if part of a larger fleet.
     """
     _settle(context)
     report = Report()
