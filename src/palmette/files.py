@@ -74,13 +74,7 @@ def sync(*paths: Path) -> None:
 
 @contextmanager
 def explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[None]:
-    """Raise `NotWritten` in place of an OSError: the cause, and a way out.
-
-    Args:
-        target: the file to be written, somewhere in `folder`.
-        size: bytes to be written.
-        folder: the folder that the message names, as a `kind` of folder such as "run folder".
-    """
+    """Raise `NotWritten` in place of an OSError: the cause, and a way out; `kind` is a word for `folder`."""
     try:
         yield
     except OSError as error:

@@ -192,7 +192,7 @@ def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
     fit(tmp_path, PalmetteCallback(epochs=[1], budget=HALF, say=None), max_epochs=1)
     other = PalmetteCallback(epochs=[1], exclude=["net.4.*"], say=None)
     with pytest.raises(
-        MaskMismatch, match=r"step 6 cannot go on: .*not in this model: net.4.weight. Resume with the"
+        MaskMismatch, match=r"step 6 cannot be resumed: .*not in this model: net.4.weight. Resume with the"
     ):
         fit(tmp_path, other, resume=str(tmp_path / "last.ckpt"))
 

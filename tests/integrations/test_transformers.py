@@ -231,7 +231,7 @@ def test_a_checkpoint_of_other_weights_is_refused(tmp_path, saved):
     other = PalmetteCallback(steps=[1], exclude=["*.c_proj.weight"], say=None)
     made, _ = trainer(tmp_path, other, max_steps=4)
     with pytest.raises(
-        MaskMismatch, match=r"step 2 cannot go on: .* not in this model: .*Resume with the model, inc"
+        MaskMismatch, match=r"step 2 cannot be resumed: .* not in this model: .*Resume with the model, inc"
     ):
         made.train(resume_from_checkpoint=True)
 

@@ -31,13 +31,9 @@ def sort_out(
 ) -> tuple[list[StoredWeight], list[LeftOut]]:
     """Split the tensors of a file into weights to prune and others, each of which has a reason.
 
-    Args:
-        contents: the tensors.
-        include: patterns such as ``"encoder.*.weight"`` in place of the default rule: every floating-point tensor
-            with two or more dimensions whose name matches one of them.
-        exclude: patterns of names to leave out. A pattern matches any name of a tensor, and `unwritten` names too;
-            one that matches nothing is refused.
-        what: the file, for error messages.
+    With `include`, the weights are all floating-point tensors of two or more dimensions whose name matches one of
+    its patterns. A pattern matches any name of a tensor, and `unwritten` names too; one that matches nothing is
+    refused. `what` names the file in error messages.
     """
     patterns, unwanted = as_patterns(include, exclude)
     known = dict.fromkeys(contents.layers, "") | dict.fromkeys(contents.embedded, "embedding")

@@ -85,13 +85,7 @@ def _not_copied(source: Path, folder: str, names: list[str]) -> list[str]:
 def safetensors_writer(
     file: Path, heads: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]
 ) -> Iterator[Callable[[Tensor], None]]:
-    """Write a safetensors file part by part: a function that appends the bytes of a tensor.
-
-    Args:
-        file: the file.
-        heads: name -> dtype and shape of every tensor, in the order in which they are written.
-        metadata: metadata of the file.
-    """
+    """Function that appends a tensor to a safetensors file; `heads` has dtype and shape of all, in that order."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     end = 0
     for name, (dtype, shape) in heads.items():

@@ -1,4 +1,4 @@
-"""What the callbacks for training libraries share: cuts at given steps or epochs, and a state to go on from."""
+"""Base class of callbacks for training libraries: cuts at given steps or epochs, and a state to resume from."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from palmette.pruning.weights import as_patterns
 
 
 class Cutting:
-    """Cuts a model at given steps or epochs of a training that somebody else runs; made to be inherited from.
+    """Base class that cuts a model at given steps or epochs of a training loop of another library.
 
     Args:
-        steps: the optimizer steps after which to cut, such as ``range(500, 3001, 500)``.
-        epochs: in place of `steps`, the epochs after which to cut, such as ``[1, 2, 3]``.
-        budget: how many weights go in a cut; `Sap()` by default.
+        steps: optimizer steps after which to cut, such as ``range(500, 3001, 500)``.
+        epochs: in place of `steps`, epochs after which to cut, such as ``[1, 2, 3]``.
+        budget: number of weights to cut; `Sap()` by default.
         scope, saliency, include, exclude, masks: as for `Pruner`.
-        stop: rules that end the cutting, such as `AtDensity(0.1)`; training goes on. A cut that takes nothing ends
-            it too.
-        say: is told a line per cut; None for silence.
+        stop: rules that end the cutting, such as `AtDensity(0.1)`, while training continues. A cut that removes
+            nothing ends it too.
+        say: receives a line per cut; None for silence.
     """
 
     def __init__(
@@ -55,16 +55,10 @@ class Cutting:
         self._steps = frozenset() if steps is None else _numbers("steps", steps)
         self._epochs = frozenset() if epochs is None else _numbers("epochs", epochs)
         patterns, unwanted = as_patterns(include, exclude)
-        self._settings: dict[str, Any] = {
-            "budget": budget,
-            "scope": scope,
-            "saliency": saliency,
-            "include": patterns,
-            "exclude": unwanted,
-            "stop": stop,
-        }
-        # What is wrong with them is better known now than when training begins.
-        Pruner(nn.Linear(1, 1), **self._settings | {"include": None, "exclude": ()})
+        self._settings: dict[str, Any] = {"budget": budget, "scope": scope, "saliency": saliency, "stop": stop}
+        # Raises now, not when training begins, if a setting is wrong.
+        Pruner(nn.Linear(1, 1), **self._settings)
+        self._settings |= {"include": patterns, "exclude": unwanted}
         self._masks = None if masks is None else Masks(masks)
         if say is not None and not callable(say):
             raise TypeError(f"say must be a function that is given a line, or None for silence, got {say!r}")
@@ -75,13 +69,13 @@ class Cutting:
 
     @property
     def pruner(self) -> Pruner:
-        """What holds the masks; its `decisions` say what was cut and why."""
+        """The pruner that holds the masks; its `decisions` say what was cut and why."""
         if self._made is None:
             raise RuntimeError("there is no Pruner before training has begun")
         return self._made
 
     def _begin(self, model: nn.Module, state: Mapping[str, Any] | None, step: int) -> None:
-        """Prune this model after this step; `state` is what `_state` gave when a checkpoint was written."""
+        """Make the pruner of `model`; `state` is the result of `_state` in a checkpoint to resume from."""
         self._seen = step
         if self._made is None or self._made.model is not model:
             self._made = Pruner(model, masks=self._masks, **self._settings)
@@ -92,13 +86,13 @@ class Cutting:
             self._made.load_state_dict(state["pruner"])
         except MaskMismatch as error:
             raise MaskMismatch(
-                f"the checkpoint of step {step} cannot go on: {error}. Resume with the model, include and exclude "
-                "that it was saved with, or start afresh without resuming"
+                f"the checkpoint of step {step} cannot be resumed: {error}. Resume with the model, include and "
+                "exclude that it was saved with, or start afresh without resuming"
             ) from None
         self._done = list(state["done"])
 
     def _hold(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Hold those that update a pruned weight."""
+        """Hold the masks in all optimizers that update a pruned weight."""
         pruned = {id(weight.tensor) for weight in self.pruner.weights.values()}
         held = [o for o in optimizers if any(id(p) in pruned for g in o.param_groups for p in g["params"])]
         for optimizer in held:
@@ -111,7 +105,7 @@ class Cutting:
             )
 
     def _cut_if_due(self, step: int, epoch: int | None, *, tell: bool = True) -> bool:
-        """Cut if it is time, after so many steps, and at the end of an epoch, so many epochs; whether it was."""
+        """Cut if one is due after `step` or, at the end of an epoch, after `epoch`; return whether it was."""
         # Lightning counts the steps of each optimizer, and so more than one in a batch.
         due = [f"step {n}" for n in sorted(self._steps) if self._seen < n <= step]
         due += [f"epoch {epoch}"] if epoch in self._epochs else []
@@ -132,11 +126,11 @@ class Cutting:
         return True
 
     def _state(self) -> dict[str, Any]:
-        """Tensors and plain values."""
+        """State for a checkpoint: tensors and plain values."""
         return {"pruner": self.pruner.state_dict(), "done": list(self._done)}
 
     def _end(self) -> None:
-        """Say which cuts were not made, unless a rule ended them."""
+        """Warn about cuts that were not made, unless a rule ended them."""
         wanted = [f"epoch {n}" for n in sorted(self._epochs)] + [f"step {n}" for n in sorted(self._steps)]
         missed = [name for name in wanted if name not in self._done]
         if missed and not self.pruner.stopped:

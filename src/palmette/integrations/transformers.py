@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from palmette.errors import RunDamaged
 from palmette.integrations.callbacks import Cutting
@@ -28,27 +27,23 @@ _KEY = "palmette"  # in the trainer_state.json of a checkpoint
 class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
     """Prunes the model of a `Trainer` at given steps or epochs; what is pruned stays exactly zero.
 
-    ``Trainer(..., callbacks=[PalmetteCallback(epochs=[1, 2, 3])])`` is all. It works with the optimizers of the
+    Use it as ``Trainer(..., callbacks=[PalmetteCallback(epochs=[1, 2, 3])])``. It works with the optimizers of the
     Trainer, mixed precision, clipping and gradient accumulation. Masks and decisions are in `trainer_state.json`
-    of every checkpoint, so that ``trainer.train(resume_from_checkpoint=True)`` goes on exactly. Names and shapes
-    of the weights stay the model's own: what `save_pretrained` writes, plain `from_pretrained` loads.
-
-    A cut is made when the step that it comes after is over, before the Trainer evaluates and saves.
+    of every checkpoint, and ``trainer.train(resume_from_checkpoint=True)`` resumes exactly. Names and shapes of
+    weights are unchanged: plain `from_pretrained` loads what `save_pretrained` writes. A cut is made at the end of
+    its step, before the Trainer evaluates and saves.
 
     Args: as for `palmette.integrations.callbacks.Cutting`.
     """
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Masks are there before the first step, those of the checkpoint if one is resumed."""
+    def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        """Set up the masks before the first step, from the checkpoint if one is resumed."""
         for name in ("fsdp", "deepspeed"):
             if getattr(args, name, None):
                 raise ValueError(
                     f"PalmetteCallback holds masks of whole parameters, and this Trainer cuts them in pieces "
                     f"({name}={getattr(args, name)!r}); train with one process or DDP"
                 )
-        model: nn.Module = kwargs["model"]
         saved = state.stateful_callbacks.get(_KEY)
         if state.global_step == 0 and saved is not None:
             raise ValueError(
@@ -61,32 +56,26 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
                 "now",
                 stacklevel=2,
             )
-        self._begin(model, None if saved is None else _decoded(saved), state.global_step)
+        self._begin(kwargs["model"], None if saved is None else _decoded(saved), state.global_step)
         self._hold([kwargs["optimizer"]])
         state.stateful_callbacks[_KEY] = _encoded(self._state())
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Cut if it is time. The end of an epoch is that of its last step, which a checkpoint may come after."""
-        epoch = None if state.epoch is None or state.epoch % 1 else int(state.epoch)
-        if self._cut_if_due(state.global_step, epoch, tell=state.is_world_process_zero):
-            state.stateful_callbacks[_KEY] = _encoded(self._state())
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        """Cut if one is due; an epoch ends with its last step, before a checkpoint is saved."""
+        self._cut(state, None if state.epoch is None or state.epoch % 1 else int(state.epoch))
 
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Cut if it is time, and no step was known to be the last: of a stream that is so until it has ended."""
+    def on_epoch_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Cut if one is due and no step was known to be the last, as in a stream of data."""
         # The Trainer also calls this in the middle of an epoch, when `max_steps` are done.
         over = state.epoch is not None and not control.should_training_stop
-        epoch = math.ceil(state.epoch) if over else None
+        self._cut(state, math.ceil(state.epoch) if over else None)
+
+    def _cut(self, state: TrainerState, epoch: int | None) -> None:
         if self._cut_if_due(state.global_step, epoch, tell=state.is_world_process_zero):
             state.stateful_callbacks[_KEY] = _encoded(self._state())
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Masks are those of the model, also where the Trainer has brought back an earlier one as the best."""
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
+        """Restore the masks of the model if the Trainer has loaded an earlier one as the best."""
         if args.load_best_model_at_end and state.best_model_checkpoint is not None:
             now = self.pruner.density
             file = Path(state.best_model_checkpoint) / "trainer_state.json"
@@ -104,7 +93,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
 
 
 def _encoded(state: dict[str, Any]) -> str:
-    """In letters, because the Trainer keeps the state of callbacks as JSON."""
+    """State as text, because the Trainer stores the state of callbacks as JSON."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return base64.b64encode(zlib.compress(buffer.getvalue(), level=1)).decode()

@@ -11,9 +11,8 @@ How a property is tested:
   counts against the property;
 * two values are equal if they differ by at most `TOLERANCE`, relative for values above 1 and absolute below;
 * Bill Gates (P1) states that some beta makes the measure grow for all alpha. It is refuted if each beta of a
-ladder
-  from 1 to 4096 has an alpha without growth: a measure that begins to grow beyond 4096 would be judged wrongly.
-  All other counterexamples are final;
+  ladder from 1 to 4096 has an alpha without growth: a measure that begins to grow beyond 4096 would be judged
+  wrongly. All other counterexamples are final;
 * among the shortest counterexamples, a value that moves the wrong way is preferred to a tie.
 
 A property that holds on all trials is not proved.
@@ -33,7 +32,6 @@ import torch
 from torch import Tensor
 
 from palmette.measures import trials as changes
-from palmette.measures.classic import MEASURES
 from palmette.measures.parameters import is_number
 from palmette.measures.trials import Trial, Vector, number, vector
 
@@ -44,15 +42,7 @@ Key = Literal["D1", "D2", "D3", "D4", "P1", "P2"]
 
 @dataclass(frozen=True)
 class Property:
-    """One of the six properties.
-
-    Args:
-        key: ``"D1"`` to ``"P2"``.
-        name: as in Hurley and Rickard.
-        statement: the rule for a measure S of a vector w.
-        relation: of S after a change to S before it.
-        trials: generates changes of a vector.
-    """
+    """One of the six properties; `relation` is that of S after a change to S before it."""
 
     key: Key
     name: str
@@ -149,6 +139,7 @@ def check(measure: Callable[..., Any], *, trials: int = 1000, seed: int = 0) -> 
     Returns:
         A verdict for each of D1, D2, D3, D4, P1 and P2. Its `trials` counts the changes tested.
 
+    >>> from palmette import MEASURES
     >>> verdicts = check(MEASURES["gini"])
     >>> all(verdict.holds for verdict in verdicts.values())
     True
@@ -162,12 +153,7 @@ def check(measure: Callable[..., Any], *, trials: int = 1000, seed: int = 0) -> 
     if not is_number(seed, whole=True):
         raise ValueError(f"seed must be a whole number, got seed={seed!r}")
     evaluate = _per_row(measure)
-    return {key: _judge(evaluate, PROPERTIES[key], int(trials), int(seed)) for key in PROPERTIES}
-
-
-def check_all() -> Mapping[str, Mapping[str, Verdict]]:
-    """Verdicts of `check` for each of `MEASURES`, by name."""
-    return {name: check(measure) for name, measure in MEASURES.items()}
+    return {key: _judge(evaluate, what, int(trials), int(seed)) for key, what in PROPERTIES.items()}
 
 
 @dataclass(frozen=True)
@@ -232,14 +218,16 @@ def _counterexample(trial: Trial, before: Tensor, after: Tensor, kept: Tensor) -
 def _complexity(example: Counterexample) -> tuple[float, ...]:
     """Sort key: small for examples that are easy to check by hand (no tie, whole numbers, small numbers)."""
     entries = (*example.before, *example.after)
-    broken = sum(x != int(x) for x in entries)
     undefined = not math.isfinite(example.value_after)
-    return (undefined, not example.moves, broken, max(entries), sum(example.before))
+    return (undefined, not example.moves, sum(x != int(x) for x in entries), max(entries), sum(example.before))
 
 
 def _per_row(measure: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
     """Function that measures every vector along the last dimension of a tensor."""
-    takes_dim = _takes_dim(measure)
+    try:
+        takes_dim = "dim" in inspect.signature(measure).parameters
+    except ValueError:  # some builtins have no signature
+        takes_dim = False
 
     def evaluate(vectors: Tensor) -> Tensor:
         matrix = vectors.reshape(-1, vectors.shape[-1])
@@ -253,10 +241,3 @@ def _per_row(measure: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
         return values.reshape(vectors.shape[:-1])
 
     return evaluate
-
-
-def _takes_dim(measure: Callable[..., Any]) -> bool:
-    try:
-        return "dim" in inspect.signature(measure).parameters
-    except ValueError:  # some builtins have no signature
-        return False

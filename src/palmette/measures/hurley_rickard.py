@@ -43,5 +43,4 @@ def published(measure: str, key: str) -> bool | None:
     >>> published("gini", "D4"), published("hoyer", "D4"), published("pq", "D4")
     (True, False, None)
     """
-    row = TABLE_III.get(measure)
-    return None if row is None else row[key]
+    return TABLE_III[measure][key] if measure in TABLE_III else None

@@ -6,6 +6,7 @@ saturate, such as tanh, still change. No vector is all zero.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections.abc import Callable, Iterator
@@ -84,7 +85,7 @@ def bill_gates(w: Vector) -> Iterator[Trial]:
         yield Trial(
             tuple(with_added(w, i, beta) for beta in BETAS),
             tuple(tuple(with_added(w, i, beta + alpha) for alpha in _alphas(beta)) for beta in BETAS),
-            _describe_bill_gates(w, i),
+            functools.partial(_describe_bill_gates, w, i),
         )
 
 
@@ -97,15 +98,12 @@ def _alphas(beta: float) -> tuple[float, ...]:
     return (1.0, beta / 8, beta * 2, beta * 32)
 
 
-def _describe_bill_gates(w: Vector, i: int) -> Callable[[int, int], str]:
-    def describe(b: int, a: int) -> str:
-        beta, alpha = number(BETAS[b]), number(_alphas(BETAS[b])[a])
-        return (
-            f"raising the {ordinal(i)} entry of {vector(w)} by beta = {beta}, then by alpha = {alpha} more "
-            f"(no beta up to {number(BETAS[-1])} does better)"
-        )
-
-    return describe
+def _describe_bill_gates(w: Vector, i: int, b: int, a: int) -> str:
+    beta, alpha = number(BETAS[b]), number(_alphas(BETAS[b])[a])
+    return (
+        f"raising the {ordinal(i)} entry of {vector(w)} by beta = {beta}, then by alpha = {alpha} more "
+        f"(no beta up to {number(BETAS[-1])} does better)"
+    )
 
 
 def structured_vectors() -> Iterator[Vector]:

@@ -38,7 +38,15 @@ def read_npy(file: Path) -> Contents:
 
 def read_npz(file: Path) -> Contents:
     """The arrays of a .npz file by name, read in parts unless they are in column-major order."""
-    load, opened = lru_cache(maxsize=1)(partial(_member, file)), lru_cache(maxsize=1)(ZipFile(file).open)
+    opened = lru_cache(maxsize=1)(ZipFile(file).open)
+
+    @lru_cache(maxsize=1)
+    def loaded(member: str) -> _Array:
+        with ZipFile(file) as archive, archive.open(member) as handle:
+            return np.lib.format.read_array(handle, allow_pickle=False)
+
+    def rows(member: str, first: int, last: int) -> _Array:
+        return loaded(member)[first:last]
 
     def numbers(member: str, start: int, dtype: np.dtype[Any], at: int, n: int) -> _Array:
         handle = opened(member)  # stays open, so that sequential reads decompress once
@@ -56,7 +64,7 @@ def read_npz(file: Path) -> Contents:
             if other := _no_numbers(dtype):
                 left_out.append(LeftOut(name, shape, other))
             elif by_columns:
-                found.append(_stored(name, shape, dtype, partial(_rows_of, partial(load, member))))
+                found.append(_stored(name, shape, dtype, partial(rows, member)))
             else:
                 found.append(_in_parts(name, shape, dtype, partial(numbers, member, start, dtype)))
     return Contents(found, left_out=left_out, vectors=True)
@@ -66,15 +74,6 @@ def _no_numbers(dtype: np.dtype[Any]) -> str:
     """What an array holds in place of real numbers; empty if it holds these."""
     kind = "Python objects" if dtype.hasobject else f"dtype {dtype}"
     return "" if dtype.kind in "fiu" else f"{kind}, no real numbers"
-
-
-def _member(file: Path, member: str) -> _Array:
-    with ZipFile(file) as archive, archive.open(member) as handle:
-        return np.lib.format.read_array(handle, allow_pickle=False)
-
-
-def _rows_of(load: Callable[[], _Array], first: int, last: int) -> _Array:
-    return load()[first:last]
 
 
 def _header(handle: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
@@ -100,11 +99,9 @@ def read_csv(file: Path) -> Contents:
 
 
 def _columns(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Contents:
-    uneven = next((number for number, row in enumerate(rows, 2) if len(row) != len(names)), None)
-    if uneven is not None:
-        raise ValueError(
-            f"the number of columns changed from {len(names)} to {len(rows[uneven - 2])} at row {uneven}"
-        )
+    for number, row in enumerate(rows, 2):
+        if len(row) != len(names):
+            raise ValueError(f"the number of columns changed from {len(names)} to {len(row)} at row {number}")
     found, left_out = [], []
     for number, heading in enumerate(names):
         name, cells = heading.strip() or f"column {number + 1}", [row[number] for row in rows]
@@ -128,7 +125,7 @@ def _is_number(text: str) -> bool:
 
 def _whole(name: str, array: _Array) -> StoredWeight:
     array = array.reshape(1) if array.ndim == 0 else array
-    return _stored(name, array.shape, array.dtype, partial(_rows_of, lambda: array))
+    return _stored(name, array.shape, array.dtype, lambda first, last: array[first:last])
 
 
 def _in_parts(

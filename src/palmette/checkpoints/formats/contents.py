@@ -14,7 +14,6 @@ class Contents:
     """The tensors of a checkpoint file, and what its format says about them.
 
     Args:
-        tensors: all tensors.
         aliases: second names of a tensor -> its first name.
         embedded: names of embeddings, where the format tells.
         unwritten: names that the model has and the file may lack: an output layer tied to an embedding.

@@ -25,12 +25,7 @@ LARGE = 1 << 28  # bytes, from which on a file is read in parts, which costs tor
 
 
 def read(file: Path, *, in_parts: bool = False) -> Contents:
-    """The tensors of a file; a file of a single tensor is a vector of plain numbers.
-
-    Args:
-        file: the file.
-        in_parts: read in parts even if the file is not `LARGE`.
-    """
+    """The tensors of a file, read in parts if asked or `LARGE`; a single tensor is a vector of plain numbers."""
     large = in_parts or file.stat().st_size >= LARGE
     found = _heads(file) if large and _zipped(file) else None
     if found is None or isinstance(found, Tensor):
@@ -49,8 +44,7 @@ def read(file: Path, *, in_parts: bool = False) -> Contents:
         tensors.append(in_memory(name, tensor.detach()) if start is None else _in_file(file, name, tensor, start))
         if tensor.numel():
             where = tensor.data_ptr() if start is None else start
-            place = (where, tensor.shape, tensor.stride(), tensor.dtype)
-            first = seen.setdefault(place, name)
+            first = seen.setdefault((where, tensor.shape, tensor.stride(), tensor.dtype), name)
             if first != name:
                 aliases[name] = first
     return Contents(tensors, aliases)

@@ -208,7 +208,12 @@ class _Sweep:
     def run(self) -> Outcomes:
         """Run until no work is left, or the observer interrupts."""
         ray, ending = _ray(), False
-        self._check_workers()
+        if not self.workers:
+            needs = " and ".join(f"{count:g} {name}" for name, count in needs_of(self.context.device).items())
+            raise PalmetteError(
+                f"no machine of the Ray cluster has the {needs} that a fleet needs; `ray status` shows what they "
+                "have, and OMP_NUM_THREADS=1 asks for one CPU"
+            )
         while self.flying or (self.schedule and not ending):
             if not ending and self.observer.interrupts():
                 ending = True
@@ -217,9 +222,8 @@ class _Sweep:
                 if (batch := self.schedule.next(time.monotonic())) is None:
                     break
                 company = self.size != 1 and any(folder in self.company for folder in batch.runs)
-                self.flying[self.task.remote(batch.number, batch.runs, company, self.context, self.mailbox)] = (
-                    batch
-                )
+                task = self.task.remote(batch.number, batch.runs, company, self.context, self.mailbox)
+                self.flying[task] = batch
             if not ending:
                 for batch in self.schedule.to_share(self._idle()):
                     self.mailbox.ask.remote("share", batch.number)
@@ -240,14 +244,6 @@ class _Sweep:
     def _idle(self) -> int:
         return max(0, self.workers - len(self.flying))
 
-    def _check_workers(self) -> None:
-        if not self.workers:
-            needs = " and ".join(f"{count:g} {name}" for name, count in needs_of(self.context.device).items())
-            raise PalmetteError(
-                f"no machine of the Ray cluster has the {needs} that a fleet needs; `ray status` shows what they "
-                "have, and OMP_NUM_THREADS=1 asks for one CPU"
-            )
-
     def _count_workers(self) -> None:
         """Count the workers again every two seconds: machines come and go."""
         if time.monotonic() - self._counted > 2:
@@ -259,7 +255,9 @@ class _Sweep:
     def _tell(self, events: Sequence[Event]) -> None:
         for what, folder, more in events:
             if folder is None:
-                self._say_once(more)  # a thousand workers may say the same
+                if more not in self.said:  # a thousand workers may say the same
+                    self.observer.say(more)
+                self.said.add(more)
             elif what == "epoch":
                 self.observer.epoch(self.runs[folder], more)
             elif what == "pace":
@@ -267,11 +265,6 @@ class _Sweep:
             else:
                 self.schedule.reached(folder, more["round"] + 1)
                 self.observer.recorded(self.runs[folder], more)
-
-    def _say_once(self, text: str) -> None:
-        if text not in self.said:
-            self.said.add(text)
-            self.observer.say(text)
 
     def _land(self, task: Any) -> None:
         batch = self.flying.pop(task)

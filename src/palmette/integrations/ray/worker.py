@@ -37,26 +37,20 @@ Instruction: TypeAlias = Literal["continue", "share", "end"]
 Event: TypeAlias = tuple[str, Path | None, Any]
 """Kind of event, folder of the run or None, and details."""
 Files: TypeAlias = dict[str, bytes]
+Changes: TypeAlias = dict[Path, tuple[Files, list[str]]]
+"""Folder of a run -> changed files, and the names of all files."""
 
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """Settings that all batches of a sweep share.
+    """Settings that all batches of a sweep share."""
 
-    Args:
-        token: a file next to the run folders; a worker that sees it shares the folders.
-        here: the driver's working directory, for data and models of the user.
-        data_folder, device: as for `palmette.run`.
-        threads: threads of a worker that trains on a CPU.
-        seconds: interval between two reports.
-    """
-
-    token: Path
-    here: str
+    token: Path  # a file next to the run folders; a worker that sees it shares the folders
+    here: str  # the driver's working directory, for data and models of the user
     data_folder: str | None
     device: str
     threads: int
-    seconds: float
+    seconds: float  # interval between two reports
 
 
 @dataclass
@@ -77,7 +71,7 @@ class Mailbox:
         self._lent: dict[int, ExitStack] = {}
         allow_open_files()  # for the locks of the runs that are lent
 
-    def tell(self, batch: int, events: list[Event], files: Mapping[Path, tuple[Files, list[str]]]) -> Instruction:
+    def tell(self, batch: int, events: list[Event], files: Changes) -> Instruction:
         """Add the events of a batch, and write files that it trained elsewhere; return what it is to do."""
         if files and batch not in self._lent:  # the batch was given up as lost, and others have its runs
             return "end"
@@ -122,7 +116,7 @@ class Reporter(Observer):
 
     def __init__(
         self,
-        tell: Callable[[list[Event], dict[Path, tuple[Files, list[str]]]], Instruction],
+        tell: Callable[[list[Event], Changes], Instruction],
         runs: Mapping[Path, Experiment],
         places: Mapping[Path, Path],
         seconds: float,
@@ -166,7 +160,7 @@ class Reporter(Observer):
         What the mailbox could not write is sent again with the next report.
         """
         self._flush_epochs()
-        files: dict[Path, tuple[Files, list[str]]] = {}
+        files: Changes = {}
         sent = {home: dict(marks) for home, marks in self._sent.items()}
         if self._away and (self._border or last):
             for home, there in self._places.items():
@@ -182,16 +176,15 @@ class Reporter(Observer):
 def train(
     batch: int, runs: Mapping[Path, Experiment], company: bool, context: WorkerContext, mailbox: Any
 ) -> Report:
-    """Task of a worker: train a batch until its runs are over or the driver wants them back.
+    """Task of a worker: train runs, by the driver's folder, until they are over or the driver wants them back.
 
-    `batch` is its number, `runs` are by the driver's folder, and in `company` if part of a larger fleet.
+    `company` says whether the batch is part of a larger fleet.
     """
     _settle(context)
     report = Report()
     with ExitStack() as stack:
-        away = not context.token.exists()
         places = {folder: folder for folder in runs}
-        if away:
+        if not context.token.exists():
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="palmette-")))
             lent = answer(mailbox.lend.remote(batch, list(runs)))
             busy = {folder: found for folder, found in lent.items() if isinstance(found, RunBusy)}
@@ -202,12 +195,9 @@ def train(
                 put(RunDir(there), lent[folder], list(lent[folder]))
         if not places:
             return report
-
-        def tell(events: list[Event], files: dict[Path, tuple[Files, list[str]]]) -> Instruction:
-            instruction: Instruction = answer(mailbox.tell.remote(batch, events, files))
-            return instruction
-
-        reporter = Reporter(tell, runs, places, context.seconds)
+        reporter = Reporter(
+            lambda events, files: answer(mailbox.tell.remote(batch, events, files)), runs, places, context.seconds
+        )
         outcomes: dict[Path, str | Exception] = {}
         try:
             first = runs[next(iter(places))]
@@ -221,7 +211,7 @@ def train(
                 observer=reporter,
             )
         except RunInterrupted:
-            pass  # as the driver wanted
+            pass  # the driver asked for it
         except Exception as error:  # whatever a model, its data or a device raise
             report.why = sendable(error)
         for folder, there in places.items():
