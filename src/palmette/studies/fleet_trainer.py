@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from typing import Any
 
 from torch import Tensor, nn
@@ -88,7 +88,7 @@ class FleetRun(RunState):
         """What a checkpoint holds."""
         return super().state() | {
             "data": self.data,
-            "train": (self.train.loss, self.train.accuracy),
+            "train": astuple(self.train),
             "optimizer": None if self.is_fresh else copied(self.trained.optimizer.state_dict()),
         }
 
