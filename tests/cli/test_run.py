@@ -24,7 +24,7 @@ from palmette.cli.display.watch import Watch
 from palmette.cli.options import DIGITS_EPOCHS, experiments, setting_options
 from palmette.cli.run import Command
 from palmette.reports import figures
-from palmette.reports.tables import as_text, label, last_kept, summary
+from palmette.reports.tables import as_text, last_kept, summary
 from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.folder import RunDir
 from palmette.studies.running import run as run_one
@@ -487,7 +487,7 @@ def test_means_and_deviations_are_over_runs_of_a_method():
             (alone, records([0.5, 0.5], [0.1, 0.2])),
         ]
     )
-    assert [row["method"] for row in rows] == [label(pair[0]), "One Shot"]
+    assert [row["method"] for row in rows] == [pair[0].label, "One Shot"]
     mean, deviation = rows[0]["dense"]["accuracy"]
     assert (mean, deviation) == (pytest.approx(0.85), pytest.approx(0.1 / 2**0.5))
     assert rows[1]["end"]["density"] == [0.5, None]

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.options import device_named
+from palmette.cli.options import PATH, device_named
 from palmette.cli.prune import down_to
+from palmette.pruning.methods import SCOPES
 from palmette.reports.words import counted
 
 if TYPE_CHECKING:
@@ -19,16 +20,15 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("model")
-@click.option("--weights", type=click.Path(path_type=Path), help="Checkpoint to load; its zeros count as pruned.")
+@click.option("--weights", type=PATH, help="Checkpoint to load; its zeros count as pruned.")
 @click.option(
     "--density",
     type=float,
     help="Prune to this density first, by magnitude.  [default: 0.1, or the density of --weights]",
 )
 @click.option(
-    "--scope", type=click.Choice(["neuron", "layer", "global"]), default="layer", show_default=True,
-    help="Scope in which weights compete when pruned.",
-)  # fmt: skip
+    "--scope", type=click.Choice(SCOPES), default="layer", show_default=True, help="Where weights compete."
+)
 @click.option("--shape", default="3,32,32", show_default=True, help="Channels, height and width of an image.")
 @click.option("--classes", default=10, show_default=True, help="Number of classes.")
 @click.option("--batch", default=32, show_default=True, help="Images per pass.")

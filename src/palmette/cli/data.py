@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from palmette.cli.options import PATH
+
 if TYPE_CHECKING:
     from palmette.training.data.data_set import DataSet
 
 _FOLDER = click.option(
     "--data-dir",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Folder to search first and to download to.  [default: $PALMETTE_DATA, or the platform's cache folder]",
 )
 
@@ -42,7 +44,16 @@ def data(ctx: click.Context, data_dir: Path | None, as_json: bool) -> None:
     ctx.obj = data_dir
     if ctx.invoked_subcommand is not None:
         return
-    rows = _listed(data_dir)
+    from rich.console import Console
+
+    from palmette.training.data import DATA_SETS
+
+    rows = []
+    # Decoding pictures for the first time is slow; the name is shown on terminals only.
+    with Console(stderr=True).status("") as status:
+        for name, data_set in DATA_SETS.items():
+            status.update(f"reading {name}")
+            rows.append(_row(data_set, data_dir))
     if as_json:
         click.echo(json.dumps(rows, indent=1))
     else:
@@ -58,15 +69,8 @@ def get(ctx: click.Context, name: str, data_dir: Path | None) -> None:
 
     An interrupted download resumes. A file is kept only if its checksum is right.
     """
+    from rich import progress as bars
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
 
     from palmette.training.data import DATA_SETS, canonical
     from palmette.training.data import load as load_images
@@ -76,12 +80,11 @@ def get(ctx: click.Context, name: str, data_dir: Path | None) -> None:
     if known is not None and not DATA_SETS[known].folders:
         click.echo(f"{known} is bundled with palmette: nothing to download")
         return
-    columns = BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn()
+    kinds = bars.BarColumn(), bars.DownloadColumn(), bars.TransferSpeedColumn(), bars.TimeRemainingColumn()
+    columns = bars.TextColumn("{task.description}"), *kinds
     tasks: dict[str, Any] = {}
     console = Console(stderr=True)
-    with Progress(
-        TextColumn("{task.description}"), *columns, console=console, disable=not sys.stderr.isatty()
-    ) as bar:
+    with bars.Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
 
         def progress(file: str, done: int, total: int | None) -> None:
             if file not in tasks:
@@ -97,27 +100,12 @@ def get(ctx: click.Context, name: str, data_dir: Path | None) -> None:
     click.echo(f"{images!r} in {where}")
 
 
-def _listed(folder: Path | None) -> list[dict[str, Any]]:
-    from rich.console import Console
-
-    from palmette.training.data import DATA_SETS
-
-    rows = []
-    # Decoding pictures for the first time is slow; the name is shown on terminals only.
-    with Console(stderr=True).status("") as status:
-        for name, data_set in DATA_SETS.items():
-            status.update(f"reading {name}")
-            rows.append(_row(data_set, folder))
-    return rows
-
-
 def _row(data_set: DataSet, folder: Path | None) -> dict[str, Any]:
     try:
         images = data_set.load(folder)
-    except FileNotFoundError as error:
-        return {"name": data_set.name, "found": None, "problem": str(error)}
     except (ValueError, ImportError, OSError) as error:
-        return {"name": data_set.name, "found": "unreadable", "problem": str(error)}
+        found = None if isinstance(error, FileNotFoundError) else "unreadable"
+        return {"name": data_set.name, "found": found, "problem": str(error)}
     sha256 = images.sha256()
     return {
         "name": data_set.name,
@@ -151,9 +139,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
         counts = f"{row['train']:,}", f"{row['test']:,}"
         table.add_row(row["name"], *counts, shape, str(row["classes"]), digest, row["found"])
     console.print(table)
-    console.print(
-        "\nok: images and labels equal the official release. `palmette data --json` prints whole digests."
-    )
+    ok = "ok: images and labels equal the official release."
+    console.print(f"\n{ok} `palmette data --json` prints whole digests.")
     for row in rows:
         if "problem" in row:
             console.print(f"\n{row['problem']}", soft_wrap=True)

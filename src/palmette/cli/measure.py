@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.options import parameter_options
+from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
+from palmette.cli.options import FILE, parameter_options
 from palmette.pruning.budgets import Sap
 from palmette.pruning.methods import SCOPES
 from palmette.reports.words import counted, measured, size
@@ -44,12 +45,7 @@ def pattern_options(command: Callable[..., None]) -> Callable[..., None]:
 @pattern_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print one line per layer and one for the whole as CSV.")
-@click.option(
-    "--html",
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the report as one HTML file.",
-)
+@click.option("--html", metavar="FILE", type=FILE, help="Write the report as one HTML file.")
 @click.option(
     "--memory",
     default="1GB",
@@ -62,8 +58,8 @@ def pattern_options(command: Callable[..., None]) -> Callable[..., None]:
     "-o",
     "--out",
     metavar="FILE.json",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Result of --part; `palmette measure` of all these files merges them.",
+    type=FILE,
+    help="Result of --part; `palmette measure` of all parts merges them.",
 )
 def measure(
     paths: tuple[str, ...],
@@ -109,9 +105,10 @@ def measure(
     if out is not None and (out.suffix != ".json" or out.name.endswith(".index.json")):
         raise ValueError(f"-o must name a .json file, to be recognised as a part later, got {str(out)!r}")
     if all(f.suffix == ".json" and not f.name.endswith(".index.json") for f in (file, *others)):
-        given = [n for n in (*parameters, "include", "exclude", "part") if was_given(n)]
-        if given:
-            raise ValueError(f"parts are already measured: leave out --{given[0]}")
+        source = click.get_current_context().get_parameter_source
+        for name in (*parameters, "include", "exclude", "part"):
+            if source(name) is click.core.ParameterSource.COMMANDLINE:
+                raise ValueError(f"parts are already measured: leave out --{name}")
         report = merge_parts([file, *others], memory=_bytes(memory))
     elif others:
         raise ValueError(f"PATH must be one checkpoint, or all parts of one (.json), got {len(paths)} paths")
@@ -139,12 +136,6 @@ def measure(
         _show(report)
 
 
-def was_given(name: str) -> bool:
-    """Whether the flag is on the command line of the running command."""
-    source = click.get_current_context().get_parameter_source(name)
-    return source is click.core.ParameterSource.COMMANDLINE
-
-
 def _bytes(text: str) -> int:
     """Parse a size.
 
@@ -165,8 +156,7 @@ def _fraction(text: str) -> tuple[int, int]:
 
 
 def _csv(report: Compressibility) -> str:
-    rows = [_flat(m) for m in (*report.layers, report.whole)]
-    text = io.StringIO()
+    rows, text = [_flat(m) for m in (*report.layers, report.whole)], io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
@@ -186,8 +176,6 @@ def _flat(measurement: Measurement) -> dict[str, Any]:
 
 def _show(report: Compressibility) -> None:
     from rich.console import Console
-
-    from palmette.checkpoints.verdict import plain_numbers
 
     console = Console(highlight=False, markup=False, emoji=False)
     numbers = plain_numbers(report.layers)
@@ -239,8 +227,6 @@ def _broken(name: str, width: int) -> str:
 
 def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]:
     """Cells by heading; plain numbers have no scopes and no neurons."""
-    from palmette.checkpoints.verdict import scope_of_numbers
-
     columns = {
         "numbers" if numbers else "weights": [f"{m.d:,}" if m.d < 10**8 else f"{m.d / 1e6:,.0f}M" for m in rows],
         "PQ Index": [measured(m.pq_index) for m in rows],
@@ -257,8 +243,6 @@ def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]
 
 
 def _sizes(report: Compressibility) -> list[str]:
-    from palmette.checkpoints.verdict import plain_numbers
-
     if plain_numbers(report.layers):
         columns = [f"{column.name} ({column.why})" for column in report.left_out]
         return [f"Left out: {', '.join(columns[:4])}{', …' if len(columns) > 4 else ''}."] if columns else []

@@ -1,4 +1,4 @@
-"""The flags of `palmette run` and its kin: one for each setting of `Experiment`, and what is made of them."""
+"""Flags of the commands that train, one per setting of `Experiment`, and the runs they describe."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from palmette.studies.spec import BELONGS_TO, PARAMETER_FIELDS, PARAMETERS, para
 if TYPE_CHECKING:
     from palmette.training.data.images import Images
 
+PATH, FILE = click.Path(path_type=Path), click.Path(path_type=Path, dir_okay=False)
 PAPER = ("sap", "lottery-ticket", "one-shot")
 PAIRS = {"sap": ({"p": 0.5, "q": 1.0}, {"p": 1.0, "q": 2.0})}  # the paper's
 SEEDS = "0..2"
 DIGITS_EPOCHS = 15
 
-# Where the command has another default than one `Experiment`.
+# Defaults that differ from those of one `Experiment`.
 _DEFAULTS = {
     "seed": SEEDS,
     "method": "all three, SAP at p, q = 0.5, 1 and 1, 2",
     "p": "0.5 and 1",
     "q": "1 and 2",
-    "epochs": f"200; {DIGITS_EPOCHS} for the small digits that come along",
+    "epochs": f"200; {DIGITS_EPOCHS} for the bundled small digits",
     "saliency": "the method's",
     "stop": "after --rounds, or when nothing is left to cut",
 }
 
 
 class RememberingCommand(click.Command):
-    """A command that keeps the arguments it was given, for the message that says how to go on."""
+    """A command that keeps the arguments it was given, for the message that says how to resume."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does, after a copy of `args`."""
+        """Store a copy of `args` before click parses them."""
         ctx.meta["palmette.arguments"] = list(args)
         return super().parse_args(ctx, args)
 
@@ -70,21 +71,20 @@ def parameter_options(*names: str) -> Callable[[Callable[..., None]], Callable[.
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         for f in reversed(list(PARAMETER_FIELDS.values())):
             if f.name in (names or PARAMETER_FIELDS):
-                command = click.option(f"--{f.name}", type=float, metavar="X", help=_parameter_help(f.name))(
-                    command
-                )
+                option = click.option(f"--{f.name}", type=float, metavar="X", help=_parameter_help(f.name))
+                command = option(command)
         return command
 
     return decorated
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Where runs go and where they are trained: for all commands that train."""
+    """Add the options of all commands that train: folders, device and fleet size."""
     for name, metavar, read, text in (
         ("--fleet", "N|auto", _fleet, "How many networks train at once. [default: auto, what fits]"),
         ("--device", "TEXT", None, "cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]"),
-        ("--data-dir", "FOLDER", None, "Where data sets are looked for first."),
-        ("--out", "FOLDER", _folder, "Where runs, and what is made of them, go. [default: runs]"),
+        ("--data-dir", "FOLDER", None, "Folder to search first for data sets."),
+        ("--out", "FOLDER", _folder, "Folder for runs, tables and figures. [default: runs]"),
     ):
         command = click.option(name, metavar=metavar, callback=read, help=text)(command)
     return command
@@ -97,12 +97,9 @@ def _folder(ctx: click.Context, option: click.Parameter, text: str | None) -> Pa
 
 
 def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]:
-    """The runs that a command line asks for, seed by seed.
+    """The runs that a command line asks for, seed by seed; in `given`, `method` and `seed` may be lists as text.
 
-    Args:
-        file: an experiment as TOML. Without one, all methods are meant, SAP at both of the paper's pairs of p and
-            q, three seeds, and fewer epochs for digits.
-        given: what flags say, by the name of the setting; `method` and `seed` may be lists as text.
+    Without a file: all methods, SAP at both of the paper's pairs of p and q, three seeds, few epochs for digits.
     """
     from palmette.training.data import canonical
 
@@ -131,7 +128,7 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
 
 
 def _fleet(ctx: click.Context, option: click.Parameter, text: str | None) -> int | None:
-    """How many; None is as many as the memory allows."""
+    """Parse --fleet; None is as many as fit in memory."""
     if text is None or text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:
@@ -140,7 +137,7 @@ def _fleet(ctx: click.Context, option: click.Parameter, text: str | None) -> int
 
 
 def process_count(text: str | None, device: str, fleet: int | None, planned: Sequence[Experiment]) -> int:
-    """How many processes train a network together, if that can be done."""
+    """Parse --nproc, the number of processes that train a network together, and check that they can."""
     import torch
 
     if text is None or text == "1":
@@ -163,7 +160,7 @@ def process_count(text: str | None, device: str, fleet: int | None, planned: Seq
 
 
 def checked(planned: Sequence[Experiment], out: Path, data_dir: str | None, *, tensorboard: bool) -> Images:
-    """The data set of the `planned` runs, which share data and model; an error if one of them could not run."""
+    """Data set of the `planned` runs, which share data and model; raise if one of them could not run."""
     from palmette.pruning.weights import prunable
     from palmette.training.data import load
     from palmette.training.data.split import validation_split
@@ -190,7 +187,7 @@ def checked(planned: Sequence[Experiment], out: Path, data_dir: str | None, *, t
 
 
 def device_named(name: str | None) -> str:
-    """A device that is really here."""
+    """The device of this name, or the default; raise if this machine does not have it."""
     import torch
 
     from palmette.training.loop import check_device
@@ -205,7 +202,7 @@ def device_named(name: str | None) -> str:
 
 
 def _parameter_help(name: str) -> str:
-    """What a parameter means and its default, also for methods whose default differs from the first's."""
+    """Help of a parameter with its default, and the methods that have another default."""
     first, *others = PARAMETERS[name]
     defaults = {method: parameters_of(METHODS[method])[name] for method in PARAMETERS[name]}
     differ = [f"{defaults[method]} for {method}" for method in others if defaults[method] != defaults[first]]

@@ -17,6 +17,9 @@ from palmette.cli.options import RememberingCommand, device_named, place_options
 from palmette.cli.paper_list import Scaling, as_json, list_figures, print_list
 from palmette.cli.sweep import Sweep
 from palmette.reports.words import counted
+from palmette.studies.experiment import Experiment
+from palmette.studies.settings import seeds as read_seeds
+from palmette.studies.settings import slug
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,7 +27,6 @@ if TYPE_CHECKING:
     from palmette.reports.paper.published import Published
     from palmette.reports.paper.runs import FigureRuns
     from palmette.reports.tables import Run
-    from palmette.studies.experiment import Experiment
     from palmette.studies.paper import PaperFigure
 
 Suffix = Literal["png", "svg", "pdf"]
@@ -34,7 +36,7 @@ Suffix = Literal["png", "svg", "pdf"]
 @click.argument("names", nargs=-1, metavar="[FIGURE]...")
 @click.option("--epochs", type=int, metavar="N", help="Epochs per round. [default: 200, as in the paper]")
 @click.option("--rounds", type=int, metavar="N", help="Rounds of pruning. [default: 30 or 15, as in the paper]")
-@click.option("--seeds", metavar="TEXT", help="Seeds such as 0..3,7. [default: 0..3, as many as in the paper]")
+@click.option("--seeds", metavar="TEXT", help="Such as 0..3,7: their numbers. [default: 0..3, as in the paper]")
 @click.option("--models", metavar="NAME,…", help="Models instead of the paper's; one figure for each.")
 @click.option("--data", metavar="NAME", help="Data set instead of the paper's, such as digits.")
 @click.option("--from", "sources", multiple=True, metavar="FOLDER", help="Draw existing runs; run nothing.")
@@ -137,9 +139,6 @@ def _refuse_for_tables(ctx: click.Context) -> None:
 
 
 def _scaling(seeds: str | None, models: str | None, data: str | None, **settings: Any) -> Scaling:
-    from palmette.studies.experiment import Experiment
-    from palmette.studies.settings import seeds as read_seeds
-
     epochs = settings["epochs"]
     if epochs is not None and epochs < 1:
         raise ValueError(f"--epochs must be at least 1, got {epochs}: the paper's figures are of trained networks")
@@ -262,7 +261,6 @@ def _write_figure(source: FigureRuns, published: Published | None, log: bool, ou
     from palmette.reports.figures import as_file
     from palmette.reports.paper.drawing import draw
     from palmette.reports.paper.published import published as bundled
-    from palmette.studies.settings import slug
 
     own = published if published is not None and published.fits(source) else None
     figure = draw(source, published=own or bundled(source.figure), log=log)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palmette.studies.experiment import Experiment
+
 if TYPE_CHECKING:
-    from palmette.studies.experiment import Experiment
     from palmette.studies.paper import PaperFigure
     from palmette.studies.paper_cost import Clock
     from palmette.studies.status import Standing

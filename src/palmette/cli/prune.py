@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table, printable
-from palmette.cli.options import parameter_options
-from palmette.pruning.methods import METHODS
+from palmette.cli.options import FILE, PATH, parameter_options
+from palmette.pruning.budgets import Budget, FixedRatio
+from palmette.pruning.methods import METHODS, SCOPES
 from palmette.reports.words import size
 from palmette.studies.spec import RunSpec
 
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
-    from palmette.pruning.budgets import Budget
     from palmette.pruning.methods import Scope
 
 # A cut of one file is the first, and the weights in it are the dense ones.
@@ -32,26 +32,19 @@ _BY_MAGNITUDE = ("magnitude", "dense-magnitude")
     "--out",
     required=True,
     metavar="OUT",
-    type=click.Path(path_type=Path),
-    help="The .safetensors file to write; for a folder, a new folder.",
+    type=PATH,
+    help="Where to write: a .safetensors file or, for a folder, a new folder.",
 )
 @click.option(
-    "--scope",
-    type=click.Choice(["neuron", "layer", "global"]),
-    default="neuron",
-    show_default=True,
-    help="Where weights compete.",
+    "--scope", type=click.Choice(SCOPES), default="neuron", show_default=True, help="Where weights compete."
 )
 @click.option(
     "--method",
     metavar="NAME",
-    help=f"What says how many go: {', '.join(METHODS)}, or your own as module:name. [default: sap]",
+    help=f"Method that sets how many are cut: {', '.join(METHODS)}, or your own as module:name. [default: sap]",
 )
 @click.option(
-    "--density",
-    type=float,
-    metavar="D",
-    help="In place of a method: keep this fraction of what is not pruned yet.",
+    "--density", type=float, metavar="D", help="Instead of a method: keep this fraction of what is not pruned yet."
 )
 @parameter_options()
 @pattern_options
@@ -59,7 +52,7 @@ _BY_MAGNITUDE = ("magnitude", "dense-magnitude")
 @click.option(
     "--calibrate",
     metavar="TEXT",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     help="Rank by |weight| × norm of its input on these sentences, one per line. For a folder of Transformers.",
 )
 def prune(
@@ -115,8 +108,6 @@ def _budget(name: str, parameters: Mapping[str, Any]) -> Budget:
 
 def down_to(density: float) -> Budget:
     """Budget that keeps `density`, with a decimal difference: 1 - 0.9 is 0.1."""
-    from palmette.pruning.budgets import FixedRatio
-
     if not 0 <= density <= 1:
         raise ValueError(f"--density must be between 0 and 1, got {density:g}")
     return FixedRatio(float(1 - Fraction(str(density))))

@@ -9,29 +9,24 @@ from typing import TYPE_CHECKING
 
 import click
 
+from palmette.cli.options import FILE, PATH
 from palmette.reports.words import counted, size
+from palmette.studies.experiment import OwnExperiment
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Run
 
 
 @click.command()
-@click.argument("folders", metavar="RUNS...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option(
-    "-o",
-    "--out",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("report.html"),
-    show_default=True,
-    help="The file to write.",
-)
+@click.argument("folders", metavar="RUNS...", nargs=-1, required=True, type=PATH)
+@click.option("-o", "--out", type=FILE, default=Path("report.html"), show_default=True, help="The file to write.")
 @click.option("--title", default="", help="Title of the page. [default: model and data set]")
 def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
-    """Write one HTML page about the runs in the folders RUNS, at any depth.
+    """Write one HTML page about all runs in the folders RUNS.
 
-    It has a verdict, charts over rounds, the trade-off, phases, layers, p–q maps and settings. It opens from disk
-    and needs no network. Runs that are damaged or have no finished round are named on the page and left out. A run
-    in two of the folders is refused, because it would count twice.
+    Folders are searched at any depth. The page has a verdict, charts over rounds, the trade-off, phases, layers,
+    p–q maps and settings; it opens from disk and needs no network. Runs that are damaged or have no finished round
+    are named on the page and left out. A run in two of the folders is refused, because it would count twice.
     """
     from palmette.files import write_whole
     from palmette.reports.html.page import page
@@ -50,8 +45,6 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
 
 def _same_settings(runs: Mapping[Path, Run]) -> list[str]:
     """One sentence per group of `prune_and_retrain` runs that count as seeds of one method."""
-    from palmette.studies.experiment import OwnExperiment
-
     groups: dict[OwnExperiment, dict[int, Path]] = {}
     for path, (experiment, _) in runs.items():
         if isinstance(experiment, OwnExperiment):

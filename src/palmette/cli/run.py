@@ -20,6 +20,7 @@ import click
 from palmette.cli.display.dry_run import show_plan
 from palmette.cli.display.live import Display, Lines, Live
 from palmette.cli.options import (
+    PATH,
     GroupedCommand,
     checked,
     device_named,
@@ -28,14 +29,16 @@ from palmette.cli.options import (
     process_count,
     setting_options,
 )
+from palmette.errors import RunBusy, RunDamaged, RunInterrupted
 from palmette.reports.words import counted, size
+from palmette.studies.experiment import Experiment
+from palmette.studies.settings import slug
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from palmette.cli.display.watch import Watch
     from palmette.reports.tables import Run
-    from palmette.studies.experiment import Experiment
     from palmette.studies.running import Outcomes
     from palmette.studies.status import Standing
     from palmette.training.data.images import Images
@@ -44,7 +47,7 @@ _TIMED = 4  # networks, to tell how long many take
 
 
 @click.command(cls=GroupedCommand, params=list(setting_options()))
-@click.argument("file", required=False, type=click.Path(path_type=Path), metavar="[EXPERIMENT.toml]")
+@click.argument("file", required=False, type=PATH, metavar="[EXPERIMENT.toml]")
 @place_options
 @click.option("--nproc", metavar="N", help="How many processes train each network together. [default: 1]")
 @click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, next to the records.")
@@ -104,6 +107,7 @@ class Command:
     fleet: int | None
     arguments: Sequence[str]
     nproc: int = 1
+    stem: str = ""
     problems: dict[str, Exception] = field(default_factory=dict)
     signal: int = 0
     trained: bool = False
@@ -141,8 +145,6 @@ class Command:
         """Run everything, fleet by fleet, and print the results; return the exit code."""
         from rich.console import Console
 
-        from palmette.errors import RunBusy, RunDamaged
-
         console, live = Console(highlight=False, markup=False), sys.stdout.isatty()
         standings, names = self.standings(), self.names()
         if live:
@@ -168,14 +170,11 @@ class Command:
 
     def names(self) -> list[str]:
         """Name of each run, without its seed."""
-        from palmette.reports.tables import label
-
-        return [label(e) for e in self.planned]
+        return [e.label for e in self.planned]
 
     def _train(self, display: Display) -> None:
         """Train all runs to their end, or until a signal."""
         from palmette.cli.display.watch import Watch
-        from palmette.errors import RunInterrupted
 
         watch = Watch(self, display)
         # KeyboardInterrupt is the second Ctrl-C; the files on disk are complete.
@@ -230,8 +229,8 @@ class Command:
         standings = self.standings()
         done = sum(s.state == "finished" for s in standings)
         epochs, left = sum(s.epochs_done for s in standings), sum(s.epochs_left for s in standings)
-        share = f"{epochs / max(1, epochs + left):.0%} of all epochs"
-        share = f"{done} of {counted(len(standings), 'run')} finished, {share}"
+        finished = f"{done} of {counted(len(standings), 'run')} finished"
+        share = f"{finished}, {epochs / max(1, epochs + left):.0%} of all epochs"
         click.echo(f"palmette: ended; {share}. The same command resumes from here:\n  {self.again()}", err=True)
 
     def again(self, *more: str) -> str:
@@ -239,10 +238,9 @@ class Command:
         return shlex.join(["palmette", self.word, *self.arguments, *more])
 
     def _greet(self, console: Console) -> None:
-        first = self.planned[0]
+        first, runs = self.planned[0], counted(len(self.planned), "run")
         same = len({e.epochs for e in self.planned}) == 1
         epochs = counted(first.epochs, "epoch") if same else "epochs"
-        runs = counted(len(self.planned), "run")
         what = f"{first.model} on {first.data}, round 0 and {first.rounds} of pruning with {epochs} each"
         where = self.device if self.nproc == 1 else f"{self.device} by {self.nproc} processes"
         console.print(f"{what}: {runs} on {where} into {self.out}\n", soft_wrap=True)
@@ -266,20 +264,19 @@ class Command:
             last |= {name: file and str(file) for name, file in files.items()}
             click.echo(json.dumps(last | {"summary": rows}, allow_nan=False))
             return
-        if runs:
-            console.print(as_table(rows))
-            console.print(f"\n{why_stopped(rows)}\n{NOTES}\n", style="dim")
-        for name, file in files.items() if runs else ():
+        if not runs:
+            return
+        console.print(as_table(rows))
+        console.print(f"\n{why_stopped(rows)}\n{NOTES}\n", style="dim")
+        for name, file in files.items():
             console.print(f"{name:7} {file or 'none'}", soft_wrap=True)
-        if runs:
-            held = f"{size(kept)} in {counted(len(folders), 'folder')}"
-            console.print(f"runs    {self.out}{os.sep}, {held}\n", soft_wrap=True)
-            self._suggest(console)
+        held = f"{size(kept)} in {counted(len(folders), 'folder')}"
+        console.print(f"runs    {self.out}{os.sep}, {held}\n", soft_wrap=True)
+        self._suggest(console)
 
     def _tell_what_failed(self) -> None:
         """Print failures by reason; runs in use by other commands are named already."""
         from palmette.cli.display.watch import by_reason, why_not
-        from palmette.errors import RunBusy
 
         failed = [
             (name, e.seed, why_not(e.id, why))
@@ -304,11 +301,10 @@ class Command:
 
     def _name(self, suffix: str) -> Path:
         """Path of a result that no other command in the same folder has."""
-        from palmette.studies.settings import slug
-
         first = self.planned[0]
+        stem = slug(self.stem) if self.stem else f"{slug(first.data)}-{slug(first.model)}"
         digest = hashlib.sha256("\n".join(sorted(e.id for e in self.planned)).encode()).hexdigest()[:8]
-        return self.out / f"{slug(first.data)}-{slug(first.model)}-{digest}{suffix}"
+        return self.out / f"{stem}-{digest}{suffix}"
 
     def _draw(self, runs: Sequence[Run]) -> Path | None:
         from palmette.files import write_whole
@@ -342,7 +338,7 @@ class Command:
     def _suggest(self, console: Console) -> None:
         ideas = self._ideas()
         width = max(len(command) for command, _ in ideas)
-        beside = all(4 + width + len(why) <= console.width for _, why in ideas)
+        fits = all(4 + width + len(why) <= console.width for _, why in ideas)
         console.print("What next?", style="bold")
         for command, why in ideas:
-            console.print(f"  {command:{width}}  {why}" if beside else f"  {command}\n      {why}", soft_wrap=True)
+            console.print(f"  {command:{width}}  {why}" if fits else f"  {command}\n      {why}", soft_wrap=True)

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.display.live import in_short
+from palmette.cli.options import PATH
 from palmette.errors import RunDamaged
 from palmette.reports.words import counted, duration, measured, size
+from palmette.studies.experiment import Experiment, OwnExperiment
+from palmette.studies.settings import slug
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,7 +30,7 @@ _NUMBERS = ("round", "accuracy", "density", "PQ Index", "disk")
 
 
 @click.command()
-@click.argument("folder", metavar="RUN", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="RUN", type=PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print it for a program.")
 def show(folder: Path, as_json: bool) -> None:
     """Show settings, state and records of the run in the folder RUN.
@@ -61,14 +64,8 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
         return _read(run)
     except RunDamaged as error:
         names = ("stopped", "owner", "failure", "settings", "rounds", "epochs", "epoch", "seconds", "go_on")
-        known = dict.fromkeys(names) | {"rounds_done": 0, "bytes": run.size(), "records": []}
-        return {
-            "run": run.path.name,
-            "folder": str(run.path),
-            "state": "damaged",
-            "damage": str(error),
-            **known,
-        }
+        known = {"run": run.path.name, "folder": str(run.path), "state": "damaged", "damage": str(error)}
+        return known | dict.fromkeys(names) | {"rounds_done": 0, "bytes": run.size(), "records": []}
 
 
 def _read(run: RunDir) -> dict[str, Any]:
@@ -99,19 +96,12 @@ def _read(run: RunDir) -> dict[str, Any]:
 
 
 def _how_to_resume(run: RunDir, experiment: AnyExperiment) -> str:
-    from palmette.studies.experiment import OwnExperiment
-
     if isinstance(experiment, OwnExperiment):
         return f"call prune_and_retrain again, as before, with folder={str(run.path)!r}"
-    name = experiment.id
+    if run.path.resolve().name != experiment.id:
+        return f"{shlex.join(['mv', str(run.path), str(run.path.with_name(experiment.id))])} && …"
     file, parent = os.path.relpath(run.experiment), os.path.relpath(run.path.parent)
-    command = shlex.join(["palmette", "run", file, *(["--out", parent] if parent != "runs" else [])])
-    renamed = run.path.resolve().name != name
-    return (
-        f"mv {shlex.quote(str(run.path))} {shlex.quote(str(run.path.with_name(name)))} && …"
-        if renamed
-        else command
-    )
+    return shlex.join(["palmette", "run", file, *(["--out", parent] if parent != "runs" else [])])
 
 
 def _where(found: Mapping[str, Any]) -> str:
@@ -141,16 +131,14 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
             console.print(f"{name:<9} {text}", soft_wrap=True)
     if not found["records"]:
         return
-    table = _table(
-        "round", "accuracy", "train", "density", "kept", "PQ Index", "Gini", "dead\nneurons", "cut\nnext"
-    )
+    titles = ("round", "accuracy", "train", "density", "kept", "PQ Index", "Gini", "dead\nneurons", "cut\nnext")
+    table = _table(*titles)
     for r in found["records"]:
         accuracies = (_percent(_accuracy(r)), _percent(r["train_accuracy"]))
         measures = (measured(r["pq_index"]), measured(r["gini_index"]))
         counts = (f"{r['dead_neurons']:,}", f"{r['cut_weights']:,}")
-        table.add_row(
-            str(r["round"]), *accuracies, _percent(r["density"], 2), f"{r['kept']:,}", *measures, *counts
-        )
+        left = (_percent(r["density"], 2), f"{r['kept']:,}")
+        table.add_row(str(r["round"]), *accuracies, *left, *measures, *counts)
     console.print()
     console.print(table)
 
@@ -200,16 +188,12 @@ def _state(one: Mapping[str, Any]) -> str:
 
 def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Columns that distinguish the runs, instead of their ids."""
-    from palmette.reports.tables import label
-    from palmette.studies.experiment import Experiment, OwnExperiment
-    from palmette.studies.settings import slug
-
     kinds = [OwnExperiment if "run" in (one["settings"] or ()) else Experiment for one in found]
     them = [None if one["damage"] else kind(**one["settings"]) for kind, one in zip(kinds, found, strict=True)]
     names = {
         "data": [slug(e.data) if e else "" for e in them],
         "model": [slug(e.model) if e else "" for e in them],
-        "method": [label(e) if e else f"…{one['run'][-15:]}" for e, one in zip(them, found, strict=True)],
+        "method": [e.label if e else f"…{one['run'][-15:]}" for e, one in zip(them, found, strict=True)],
         "seed": [str(e.seed) if e else "" for e in them],
     }
     for name in ("data", "model"):

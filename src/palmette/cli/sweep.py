@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.options import RememberingCommand, device_named, place_options
+from palmette.cli.options import PATH, RememberingCommand, device_named, place_options
 from palmette.cli.run import Command
 from palmette.cli.sweep_status import show_status
 from palmette.reports.words import counted, duration
+from palmette.studies.experiment import Experiment
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
     from palmette.cli.display.watch import Watch
     from palmette.integrations.ray.driver import OnRay
     from palmette.reports.tables import Run
-    from palmette.studies.experiment import Experiment
     from palmette.studies.running import Outcomes
 
 
 @click.command(cls=RememberingCommand)
-@click.argument("file", type=click.Path(path_type=Path), metavar="GRID.toml|FOLDER")
+@click.argument("file", type=PATH, metavar="GRID.toml|FOLDER")
 @place_options
 @click.option("--engine", type=click.Choice(["here", "ray"]), default="here", help="Where. [default: here]")
 @click.option("--address", metavar="auto|HOST:PORT", help="The Ray cluster. [default: one is started here]")
@@ -101,7 +101,6 @@ class Sweep(Command):
     """One call of `palmette sweep`: as `palmette run`, for runs of any data and models."""
 
     word: ClassVar = "sweep"
-    stem: str = ""
     engine: OnRay | None = None
 
     def check_all(self) -> None:
@@ -151,8 +150,8 @@ class Sweep(Command):
                 f"{plan['model']} on {plan['data']}: {counted(plan['runs'], 'run')}{together}, "
                 f"{counted(plan['model_epochs'], 'model-epoch')}, about {duration(plan['seconds'])}"
             )
-        wait = f"to wait: about {duration(whole['seconds'])} on {self._where()}"
-        click.echo(f"{wait}, from a few steps; nothing was written")
+        wait = f"about {duration(whole['seconds'])} on {self._where()}"
+        click.echo(f"to wait: {wait}, from a few steps; nothing was written")
 
     def names(self) -> list[str]:
         """Name of each run, without its seed: the method, and the settings that vary in the grid."""
@@ -198,9 +197,3 @@ class Sweep(Command):
             (f"palmette table {folder}", "every round; with --at 0.5,0.2 at equal density"),
             (f"palmette report {folder}", "one page of charts, report.html"),
         ]
-
-    def _name(self, suffix: str) -> Path:
-        """Path of a result, named by the grid so that another grid in the same folder has another."""
-        from palmette.studies.settings import slug
-
-        return self.out / f"{slug(self.stem)}-{super()._name(suffix).stem[-8:]}{suffix}"

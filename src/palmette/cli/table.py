@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from palmette.cli.options import PATH
 from palmette.reports.words import counted
 
 if TYPE_CHECKING:
@@ -17,16 +18,13 @@ FORMATS = {"markdown": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parqu
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUNS...", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, required=True, metavar="RUNS...", type=PATH)
 @click.option("--baseline", metavar="METHOD", help="Show differences from it, paired by seed.")
 @click.option("--at", metavar="DENSITY,…", help="Compare at densities such as 0.5,0.1. [default: every round]")
 @click.option(
-    "--format",
-    "kind",
-    type=click.Choice(list(FORMATS)),
-    help="[default: by the suffix of FILE, else markdown]",
+    "--format", "kind", type=click.Choice(list(FORMATS)), help="[default: by the suffix of FILE, else markdown]"
 )
-@click.option("-o", "--out", "output", metavar="FILE", type=click.Path(path_type=Path), help="File to write.")
+@click.option("-o", "--out", "output", metavar="FILE", type=PATH, help="File to write.")
 def table(
     runs: tuple[Path, ...], baseline: str | None, at: str | None, kind: str | None, output: Path | None
 ) -> None:

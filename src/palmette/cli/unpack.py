@@ -6,14 +6,13 @@ from pathlib import Path
 
 import click
 
+from palmette.cli.options import FILE, PATH
 from palmette.reports.words import counted, size
 
 
 @click.command()
-@click.argument("path", metavar="IN", type=click.Path(path_type=Path))
-@click.option(
-    "-o", "--out", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write."
-)
+@click.argument("path", metavar="IN", type=PATH)
+@click.option("-o", "--out", required=True, type=FILE, help="The file to write.")
 def unpack(path: Path, out: Path) -> None:
     """Write the packed file IN as a plain safetensors file.
 

@@ -21,7 +21,7 @@ from palmette.reports.statistics import (
     MeanSd,
     accuracy_at,
 )
-from palmette.reports.tables import canonical_order, label
+from palmette.reports.tables import canonical_order
 from palmette.reports.words import mean_and_sd, setting, signed
 from palmette.studies.experiment import Experiment, OwnExperiment
 from palmette.studies.folder import RunDir
@@ -56,10 +56,8 @@ def name_of(experiment: AnyExperiment) -> str:
     ('SAP (p=1, q=2), eta=0.1', 'One Shot')
     """
     differences = experiment.differences()
-    more = (
-        f"{n}={setting(differences[n])}" for n in OF_METHOD if n in differences and n not in experiment.in_label
-    )
-    return ", ".join([label(experiment), *more])
+    named = [n for n in OF_METHOD if n in differences and n not in experiment.in_label]
+    return ", ".join([experiment.label, *(f"{n}={setting(differences[n])}" for n in named)])
 
 
 def names_among(experiments: Sequence[Experiment]) -> list[str]:
@@ -85,15 +83,11 @@ def with_names(table: pd.DataFrame) -> pd.DataFrame:
         # Next to numbers, None is NaN in a table.
         values = {f.name: None if row[f.name] != row[f.name] else row[f.name] for f in fields(kind)}
         made[row["id"]] = kind(**values)
-    return table.assign(
-        name=table["id"].map({key: name_of(e) for key, e in made.items()}),
-        held_out=table["id"].map(
-            {
-                key: e.evaluate if isinstance(e, OwnExperiment) else e.validation_images(2**60)
-                for key, e in made.items()
-            }
-        ),
-    )
+    names, held_out = {}, {}
+    for key, e in made.items():
+        names[key] = name_of(e)
+        held_out[key] = e.evaluate if isinstance(e, OwnExperiment) else e.validation_images(2**60)
+    return table.assign(name=table["id"].map(names), held_out=table["id"].map(held_out))
 
 
 def at_densities(table: pd.DataFrame, densities: Sequence[float]) -> pd.DataFrame:
@@ -115,10 +109,6 @@ def differences(points: pd.DataFrame, baseline: str) -> pd.Series:
     The partner is the run of the method `baseline`, at the same round or density, with the same seed (so initial
     weights and order of images), data, model, scope, rewind and recipe. If several runs qualify, which differ in
     their stop rule, the first with a value is the partner. A run of `baseline` itself has none.
-
-    Args:
-        points: from `with_names`, optionally through `at_densities`.
-        baseline: a value of the column `name`.
     """
     keys = [*_SHARED_BY_PAIRS, "round" if "round" in points else "density"]
     partners = points[(points["name"] == baseline) & points["test_accuracy"].notna()]
@@ -139,10 +129,8 @@ def resolve_baseline(baseline: str, names: Iterable[str], methods: Iterable[str]
     fits = [name for name in pairs if name.lower() == wanted]
     fits = fits or [name for name, method in pairs.items() if method == wanted]
     if len(fits) != 1:
-        all_names = ", ".join(map(repr, pairs))
-        raise ValueError(
-            f"the baseline must be one of {all_names}, got {baseline!r}, which is {len(fits) or 'none'} of them"
-        )
+        known, count = ", ".join(map(repr, pairs)), len(fits) or "none"
+        raise ValueError(f"the baseline must be one of {known}, got {baseline!r}, which is {count} of them")
     return fits[0]
 
 
@@ -153,13 +141,8 @@ def compare(
 
     A row for each method (`name_of`), each combination of the settings that vary, and each round or density.
     `n` runs differ only in their seed; `sd` is over them (with n - 1), NaN for one. If no run of a method has
-    reached a density, `n` is 0 and `accuracy` NaN.
-
-    Args:
-        table: from `read` or `read_runs`.
-        at: densities above 0; every round by default.
-        baseline: a name or method (`resolve_baseline`). It adds `pairs`, the number of runs with a partner (see
-            `differences`); `difference`, the mean over pairs; `low` and `high`, its `interval`.
+    reached a density, `n` is 0 and `accuracy` NaN. A `baseline` (see `resolve_baseline`) adds `pairs`, the number
+    of runs with a partner (see `differences`); `difference`, their mean; `low` and `high`, its `interval`.
 
     >>> from dataclasses import asdict
     >>> import pandas as pd

@@ -30,11 +30,10 @@ def with_distinct_names(runs: Mapping[Path, Run]) -> dict[Path, AnyExperiment]:
         alike = networks[experiment.data, experiment.model]
         if len(alike) > 1:
             first, firsts = alike[_network(records)], list(alike.values())
-            which = (
-                f" as in {_short(first, firsts)}"
-                if isinstance(experiment, OwnExperiment)
-                else _by_size(first, {other: runs[other][1] for other in firsts})
-            )
+            if isinstance(experiment, OwnExperiment):
+                which = f" as in {_short(first, firsts)}"
+            else:
+                which = _by_size(first, {other: runs[other][1] for other in firsts})
             experiment = replace(experiment, model=experiment.model + which)
         if isinstance(experiment, OwnExperiment):
             tokens = seeds.setdefault(replace(experiment, run=""), [])

@@ -164,14 +164,11 @@ def accuracy_at(density: float, densities: Sequence[float], accuracies: Sequence
 
     .. math:: a = a_t + (a_{t+1} - a_t) \frac{\log d_t - \log d}{\log d_t - \log d_{t+1}}
 
-    for :math:`d_t \ge d \ge d_{t+1}`: linear in the logarithm, since a round removes a share of what remains.
+    for :math:`d_t \ge d \ge d_{t+1}` of `densities` and :math:`a_t` of `accuracies`, round by round: linear in the
+    logarithm, since a round removes a share of what remains.
     NaN outside the densities of the run (no extrapolation), and NaN across a cut that leaves less than a quarter
     of the weights, unless :math:`d` is within 5 % of one of the two rounds. Of rounds with equal density the last
     counts; a network without weights, at density 0, has no logarithm and is skipped.
-
-    Args:
-        density: :math:`d`, above 0.
-        densities, accuracies: :math:`d_t` and :math:`a_t`, round by round.
 
     >>> accuracy_at(0.5, [1.0, 0.25], [0.75, 0.25])  # 1/2 is half-way from 1 to 1/4
     0.5

@@ -53,7 +53,7 @@ def by_method(runs: Iterable[Run], names: Iterable[str] | None = None) -> dict[s
     """Records of the runs of each method, or each name, in order of first appearance."""
     runs = list(runs)
     groups: dict[str, list[Sequence[Record]]] = {}
-    for name, (_, records) in zip(names or [label(e) for e, _ in runs], runs, strict=True):
+    for name, (_, records) in zip(names or [e.label for e, _ in runs], runs, strict=True):
         groups.setdefault(name, []).append(records)
     return groups
 

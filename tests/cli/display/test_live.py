@@ -9,7 +9,6 @@ from rich.console import Console
 
 from palmette.cli.display.live import Live, Pace
 from palmette.cli.options import experiments
-from palmette.reports.tables import label
 from palmette.studies.engine import Progress
 from palmette.studies.experiment import Experiment
 from palmette.studies.status import Standing
@@ -33,7 +32,7 @@ def test_numbers_are_never_truncated(width):
     record = {"round": 30, "test": {"accuracy": 1.0}, "retrained": {"pq_index": 0.1234, "density": 1.0}}
 
     def show(console):
-        live = Live([Standing(e) for e in planned], [label(e) for e in planned], console)
+        live = Live([Standing(e) for e in planned], [e.label for e in planned], console)
         for i in range(len(planned)):
             live.epoch(i, Progress(30, 200, 200, Score(0.1, 1.0), 1.0))
             live.recorded(i, record)
@@ -44,7 +43,7 @@ def test_numbers_are_never_truncated(width):
     screen = printed(width, show)
     rows = screen[1:13]
     assert all(len(line) <= width for line in screen)
-    assert [row[: len(label(e))] for row, e in zip(rows, planned, strict=True)] == [label(e) for e in planned]
+    assert [row[: len(e.label)] for row, e in zip(rows, planned, strict=True)] == [e.label for e in planned]
     wide = ["100.0%", "200/200"] if width >= 80 else []
     assert all(word in row for row in rows for word in ("30/30", "100.0%", "0.1234", *wide))
     assert not any("…" in row.partition("0.1234")[0] for row in [screen[0], *rows])
@@ -79,7 +78,7 @@ def test_runs_without_room_are_counted():
     planned = experiments(None, {"seed": "0..14"})  # 60 of them, and room for 16
 
     def show(console, at=0):
-        live = Live([Standing(e) for e in planned], [label(e) for e in planned], console)
+        live = Live([Standing(e) for e in planned], [e.label for e in planned], console)
         live.epoch(at, Progress(1, 1, 15, Score(0.1, 1.0), 1.0))
         console.print(live.render())
 

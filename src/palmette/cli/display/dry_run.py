@@ -34,15 +34,13 @@ def show_plan(standings: Sequence[Standing], cost: Cost, device: str, out: Path)
     from rich.console import Console
     from rich.table import Table
 
-    from palmette.reports.tables import label
-
     console = Console(highlight=False, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("method", "seed", "state", "run"):
         table.add_column(title, justify="right" if title == "seed" else "left", overflow="fold")
     for s in standings:
         state = f"in round {s.rounds}/{s.experiment.rounds}" if s.state == "interrupted" else s.state
-        table.add_row(label(s.experiment), str(s.experiment.seed), state, s.experiment.id)
+        table.add_row(s.experiment.label, str(s.experiment.seed), state, s.experiment.id)
     console.print(table)
     first = standings[0].experiment
     speed = f"{cost.images / cost.seconds_per_epoch:,.0f} images per second"

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.reports.words import counted, duration, measured
+from palmette.studies.experiment import Experiment
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from palmette.studies.engine import Progress
-    from palmette.studies.experiment import Experiment
     from palmette.studies.status import Standing
 
 
@@ -205,9 +205,8 @@ class Live:
             style = "bold cyan" if i in self.running else ""
             row = self.rows[i] | {"method": _end_of(self.rows[i]["method"], longest)}
             table.add_row(*(row.get(cell, "") for cell in columns), style=style)
-        left = self.pace.seconds_left
+        left, over = self.pace.seconds_left, self.pace.left.count(0)
         bar = Table.grid(padding=(0, 1))
-        over = sum(left == 0 for left in self.pace.left)
         said = f"{self.pace.fraction:4.0%}, {over} of {counted(len(self.rows), 'run')} over"
         if over < len(self.rows):
             said += ", measuring the speed" if left is None else f", about {duration(left)} left"

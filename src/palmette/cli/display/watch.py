@@ -64,10 +64,9 @@ class Watch(Observer):
         first, count = self.busy[0].id, len(self.busy)
         which = f"the run {first} is" if count == 1 else f"{count} runs, such as {first}, are"
         self.busy.clear()
-        click.echo(
-            f"palmette: {which} in use by {owners}. Wait until it ends, or end it, and start the same command "
-            "again; or choose another folder with --out.",
-            err=True,
+        self.say(
+            f"{which} in use by {owners}. Wait until it ends, or end it, and start the same command again; or "
+            "choose another folder with --out."
         )
 
     def _owner(self, experiment: Experiment) -> str:
