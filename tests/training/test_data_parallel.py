@@ -178,7 +178,7 @@ def test_ctrl_c_while_workers_start():
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "The same command goes on from here" in err
+    assert "The same command resumes from here" in err
     check_gone(workers)
 
 

@@ -81,10 +81,8 @@ class WorkerGroup:
         """Receive a message of the leader."""
         dist.broadcast(size := torch.tensor(0), 0)
         dist.broadcast(data := torch.empty(int(size), dtype=torch.uint8), 0)
-        message: tuple[Any, ...] = torch.load(
-            io.BytesIO(data.numpy().tobytes()), map_location=self.device, weights_only=False
-        )
-        return message
+        buffer = io.BytesIO(data.numpy().tobytes())
+        return tuple(torch.load(buffer, map_location=self.device, weights_only=False))
 
     def send_images(self, images: Images) -> None:
         """Send the data set to the workers, unless they have it."""
@@ -144,7 +142,10 @@ def worker_group(size: int, device: str) -> Iterator[WorkerGroup | None]:
             group.close()
     finally:
         over.set()
-        _stop(workers)
+        for process, output in workers:
+            process.kill()
+            process.communicate()
+            output.close()
         torch.set_num_threads(threads)
 
 
@@ -194,13 +195,6 @@ def _lost(workers: Sequence[_Worker]) -> str:
             why = f": {lines[-1]}" if lines else ""
             return f"process {rank + 1} of {len(workers) + 1} has ended {how}{why}"
     return ""
-
-
-def _stop(workers: Sequence[_Worker]) -> None:
-    for process, output in workers:
-        process.kill()
-        process.communicate()
-        output.close()
 
 
 class DataParallelTraining(Training):
@@ -264,8 +258,8 @@ def run_worker(rank: int, size: int, device: str, port: int, threads: int) -> No
     store = TCPStore("127.0.0.1", port, None, is_master=False)
     store.add("ready", 1)
     group = WorkerGroup(rank, size, device, store)
-    images: Images | None = None
-    training: DataParallelTraining | None = None
+    images: Images
+    training: DataParallelTraining
     while True:
         try:
             kind, *rest = group.receive()
@@ -274,10 +268,8 @@ def run_worker(rank: int, size: int, device: str, port: int, threads: int) -> No
         if kind == "images":
             images = rest[0]
         elif kind == "train":
-            assert images is not None
             training = DataParallelTraining(rest[0], images, rest[1], group)
         elif kind == "epoch":
-            assert training is not None
             training.epoch(rest[0], learning_rate=rest[1])
         else:
             break
