@@ -42,11 +42,9 @@ class Layer:
     """Result of one pass over a weight, before the threshold of the whole network is known.
 
     Args:
-        name, shape, dtype, coding, neurons, bytes: as in `Measurement`.
         sums: power sums of the weight as one row.
         measures: of its magnitudes, by the names of `Measurement`.
         cuts: how many weights SAP would cut in scope "neuron" and in scope "layer".
-        dead: neurons whose weights are all zero.
         counts: its magnitudes if all are 16-bit floats; the weight is then not read again.
     """
 
@@ -101,12 +99,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Findings:
-    """Result of one pass over some weights of a checkpoint; results of several passes add up.
-
-    Args:
-        layers: one for each weight.
-        wide: magnitudes of all weights of more than 16 bits, together.
-    """
+    """Result of one pass over some weights; `wide` has the magnitudes of all weights of more than 16 bits."""
 
     layers: tuple[Layer, ...]
     wide: Spectrum
@@ -131,12 +124,9 @@ def conclude(
     title: str = "",
     chunk: int = CHUNK,
 ) -> Compressibility:
-    """Report on all weights from the findings of several passes.
+    """Report on all weights from results of `look`, in the order of the weights.
 
-    Args:
-        parts: results of `look`, in the order of the weights.
-        weights: all of them; weights of more than 16 bits are read again, for the threshold of scope "global".
-        budget, left_out, title, chunk: as for `measure`.
+    Weights of more than 16 bits are read again, for the threshold of scope "global".
     """
     found = [layer for part in parts for layer in part.layers]
     if not found:

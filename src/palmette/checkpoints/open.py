@@ -31,9 +31,7 @@ WEIGHT_READERS: dict[str, Callable[[Path], Contents]] = {
     ".gguf": gguf.read,
 }
 """Formats of weights: suffix -> reader. A new format is a new file in `formats` and a line here."""
-NUMBER_READERS = {".npy": arrays.read_npy, ".npz": arrays.read_npz, ".csv": arrays.read_csv}
-"""Formats of plain numbers."""
-READERS = WEIGHT_READERS | NUMBER_READERS
+READERS = WEIGHT_READERS | {".npy": arrays.read_npy, ".npz": arrays.read_npz, ".csv": arrays.read_csv}
 SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".index.json")
 FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Files of a Transformers folder, in the order in which Transformers looks for them."""

@@ -54,9 +54,9 @@ def measure_part(
 
     >>> import palmette
     >>> path = Path(palmette.__file__).parent / "examples" / "digits-mlp.safetensors"
-    >>> parts = [measure_part(path, part, 2) for part in (1, 2)]  # each may run on another machine
+    >>> parts = [measure_part(path, part, 2) for part in (2, 1)]  # each may run on another machine
     >>> [[layer["name"] for layer in part["layers"]] for part in parts]
-    [['head.weight', 'layer1.weight'], ['layer2.weight']]
+    [['layer2.weight'], ['head.weight', 'layer1.weight']]
     >>> merge_parts(parts) == palmette.how_compressible(path)
     True
     """
@@ -84,16 +84,11 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int 
     """Merge parts into the report on the whole checkpoint, equal to that of `palmette.how_compressible`.
 
     Weights of more than 16 bits are read a second time, to count what each layer loses in scope "global".
+    `measure_part` has an example.
 
     Args:
         parts: results of `measure_part`, or files that hold them, in any order.
         memory: as for `palmette.how_compressible`.
-
-    >>> import palmette
-    >>> path = Path(palmette.__file__).parent / "examples" / "digits-mlp.safetensors"
-    >>> parts = [measure_part(path, part, 2) for part in (2, 1)]
-    >>> merge_parts(parts) == palmette.how_compressible(path)
-    True
     """
     found = sorted((_opened(part) for part in parts), key=lambda part: int(part["part"]))
     _check_complete(found)
@@ -180,8 +175,7 @@ def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[StoredW
         raise FileNotFoundError(
             f"{str(path)!r} is not here; merging reads weights of more than 16 bits once more, for scope global"
         )
-    stored = open_checkpoint(path, include=["*"]).weights
-    by_name = {w.name: w for w in stored}
+    by_name = {w.name: w for w in open_checkpoint(path, include=["*"]).weights}
     found = [by_name[name] for name in names if name in by_name]
     if _fingerprint(found) != fingerprint:
         raise ValueError(f"{str(path)!r} is no longer what the parts were measured of")

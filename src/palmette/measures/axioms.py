@@ -156,13 +156,8 @@ def check(measure: Callable[..., Any], *, trials: int = 1000, seed: int = 0) -> 
     return {key: _judge(evaluate, what, int(trials), int(seed)) for key, what in PROPERTIES.items()}
 
 
-@dataclass(frozen=True)
-class _Batch:
-    """Trials of vectors of equal length, as `befores` [n, betas, d] and `afters` [n, betas, alphas, d']."""
-
-    trials: tuple[Trial, ...]
-    befores: Tensor
-    afters: Tensor
+_Batch = tuple[list[Trial], Tensor, Tensor]
+"""Trials of vectors of equal length, their `befores` [n, betas, d] and `afters` [n, betas, alphas, d']."""
 
 
 @functools.lru_cache(maxsize=len(_SIX))
@@ -176,14 +171,14 @@ def _batches(key: Key, trials: int, seed: int) -> tuple[_Batch, ...]:
             if of_length:
                 befores = torch.tensor([t.befores for t in of_length], dtype=torch.float64)
                 afters = torch.tensor([t.afters for t in of_length], dtype=torch.float64)
-                batches.append(_Batch(tuple(of_length), befores, afters))
+                batches.append((of_length, befores, afters))
     return tuple(batches)
 
 
 def _judge(evaluate: Callable[[Tensor], Tensor], what: Property, trials: int, seed: int) -> Verdict:
     made = 0
-    for batch in _batches(what.key, trials, seed):
-        before, after = evaluate(batch.befores), evaluate(batch.afters)
+    for batch, befores, afters in _batches(what.key, trials, seed):
+        before, after = evaluate(befores), evaluate(afters)
         defined = before.isfinite()
         kept = _compares(before[..., None], after, what.relation) & defined[..., None]
         counts = defined.any(1)
@@ -191,8 +186,7 @@ def _judge(evaluate: Callable[[Tensor], Tensor], what: Property, trials: int, se
         refuted = counts & ~kept.all(2).any(1)
         if bool(refuted.any()):
             found = [
-                _counterexample(batch.trials[n], before[n], after[n], kept[n])
-                for n in refuted.nonzero()[:, 0].tolist()
+                _counterexample(batch[n], before[n], after[n], kept[n]) for n in refuted.nonzero()[:, 0].tolist()
             ]
             return Verdict(what.key, made, min(found, key=_complexity))
     if made == 0:

@@ -164,13 +164,9 @@ def cut_into_tiles(matrix: Tensor) -> Iterator[tuple[slice, slice]]:
 def as_rows(
     w: Any, *, dim: int | None = None, kept: Any = None, name: str = "w"
 ) -> tuple[Rows, Callable[[Tensor], Any]]:
-    """Rows of `w`, and a function that converts a result to the type of `w`.
+    """Rows of `w` along `dim`, by default all entries as one, and a function that converts a result to its type.
 
-    Args:
-        w: numbers as a Python list, numpy array or torch tensor of any float or integer dtype.
-        dim: the dimension along which a row lies; None takes all entries as one row.
-        kept: boolean mask of the shape of `w`: which entries count.
-        name: name of `w` in error messages.
+    `kept` marks the entries that count, and `name` is that of `w` in error messages.
     """
     values = as_tensor(w, name)
     shape = values.shape
@@ -207,12 +203,7 @@ def scaled(c: Tensor) -> Tensor:
 
 
 def as_tensor(values: Any, name: str) -> Tensor:
-    """`values` as a dense tensor of real numbers without a gradient, without a copy where possible.
-
-    Args:
-        values: a number, Python list, numpy array or torch tensor.
-        name: name of the values in error messages.
-    """
+    """`values` as a dense tensor of real numbers without a gradient, without a copy where possible."""
     tensor = _any_tensor(values, name)
     narrow = tensor.dtype in (torch.bool, torch.float4_e2m1fn_x2)
     if narrow or tensor.is_complex() or tensor.is_quantized or tensor.layout != torch.strided:

@@ -66,8 +66,7 @@ class Mailbox:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._instructions: dict[int, Instruction] = {}
-        self._everybody: Instruction = "continue"
+        self._instructions: dict[int | None, Instruction] = {}  # by batch; None is for all
         self._lent: dict[int, ExitStack] = {}
         allow_open_files()  # for the locks of the runs that are lent
 
@@ -78,7 +77,7 @@ class Mailbox:
         for folder, (changed, names) in files.items():
             put(RunDir(folder), changed, names)
         self._events += events
-        return "end" if self._everybody == "end" else self._instructions.get(batch, "continue")
+        return self._instructions.get(None) or self._instructions.get(batch, "continue")
 
     def take(self) -> list[Event]:
         """All events since the last call."""
@@ -87,10 +86,7 @@ class Mailbox:
 
     def ask(self, instruction: Instruction, batch: int | None = None) -> None:
         """Instruct a batch, or all of them."""
-        if batch is None:
-            self._everybody = instruction
-        else:
-            self._instructions[batch] = instruction
+        self._instructions[batch] = instruction
 
     def lend(self, batch: int, folders: list[Path]) -> dict[Path, Files | RunBusy]:
         """Files of runs that a worker without access to the folders trains; locked until `close`."""
