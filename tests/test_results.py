@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from results.make import difference, equal_density, pages, percent, renewed, spread, table
 from results.records import BASES, DENSITIES, HERE, LT, ONE_SHOT, SAP, SAP2, keep, studies, study
+from results.significance import beyond_noise, holm
 
 from palmette import read_runs
 from palmette.reports.comparison import name_of
@@ -117,6 +118,21 @@ def test_a_page_without_marks_is_refused():
     assert renewed(marked, {"x": "new"}) == marked.replace("old\n", "\nnew\n\n")
     with pytest.raises(ValueError, match="must have the marks '<!-- y: written by"):
         renewed(marked, {"y": "new"})
+
+
+def test_holm_adjusts_p_values_for_their_number():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.9, 0.8]) == [1.0, 1.0]
+
+
+def test_a_difference_must_hold_among_all_that_are_tested():
+    near = [0.1, 0.2, 0.3, 0.4]  # p = 0.03
+    noise = {str(i): [1.0, -1.0, 0.5, -0.5] for i in range(9)}
+    assert beyond_noise({"near": near}) == {"near": 1}
+    mixed = {"a": [0.1, 0.11, 0.12], "b": [0.1, -0.1, 0.1], "c": [1.0, 1.0]}
+    assert beyond_noise(mixed) == {"a": 1, "b": 0, "c": 0}
+    assert beyond_noise({"near": near} | noise) == dict.fromkeys(["near", *noise], 0)
+    assert beyond_noise({"down": [-1.0, -1.1, -0.9], "two": [1.0, 1.0]}) == {"down": -1, "two": 0}
 
 
 def test_numbers_are_written_for_readers():

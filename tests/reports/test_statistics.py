@@ -11,8 +11,6 @@ from palmette.reports.statistics import (
     Difference,
     MeanSd,
     accuracy_at,
-    beyond_noise,
-    holm,
     interval,
     last_within,
 )
@@ -125,19 +123,6 @@ def test_differences_pair_equal_keys():
     nothing = Difference.between({0: 0.5}, {1: 0.5})
     assert math.isnan(nothing.mean)
     assert (nothing.pairs, nothing.sign) == (0, 0)
-
-
-def test_holm_adjusts_p_values_for_their_number():
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-def test_a_difference_must_hold_among_all_that_are_tested():
-    near = [0.1, 0.2, 0.3, 0.4]  # p = 0.03
-    noise = {str(i): [1.0, -1.0, 0.5, -0.5] for i in range(9)}
-    assert beyond_noise({"near": near}) == {"near": 1}
-    assert beyond_noise({"near": near} | noise) == dict.fromkeys(["near", *noise], 0)
-    assert beyond_noise({"down": [-1.0, -1.1, -0.9], "two": [1.0, 1.0]}) == {"down": -1, "two": 0}
 
 
 # Mean and standard deviation, and within a point

@@ -132,38 +132,29 @@ def _parameters(m: Measure) -> str:
 def _as_data(measures: list[Measure], verdicts: Mapping[str, _Verdicts]) -> dict[str, Any]:
     from palmette.measures.axioms import PROPERTIES
 
+    shown = ("symbol", "parameters", "range", "sparser_is_larger", "source")
     return {
         "published": _CITED,
         "properties": {key: {"name": p.name, "statement": p.statement} for key, p in PROPERTIES.items()},
         "measures": {
-            m.name: {
-                "symbol": m.symbol,
-                "parameters": dict(m.parameters),
-                "range": m.range,
-                "sparser_is_larger": m.sparser_is_larger,
-                "source": m.source,
-                "verdicts": {key: _verdict_data(m.name, v) for key, v in verdicts[m.name].items()},
-            }
+            m.name: {name: getattr(m, name) for name in shown}
+            | {"verdicts": {key: _verdict_data(m.name, v) for key, v in verdicts[m.name].items()}}
             for m in measures
         },
     }
 
 
 def _verdict_data(name: str, verdict: Verdict) -> dict[str, Any]:
-    example = verdict.counterexample
+    example = None
+    if verdict.counterexample is not None:
+        example = dict(vars(verdict.counterexample))
+        example["said"] = example.pop("change")
+        if not math.isfinite(example["value_after"]):  # JSON has no NaN
+            example["value_after"] = None
     return {
         "holds": verdict.holds,
         "trials": verdict.trials,
         "published": published(name, verdict.key),
         "differs": _differs(name, verdict),
-        "counterexample": None
-        if example is None
-        else {
-            "before": example.before,
-            "after": example.after,
-            "value_before": example.value_before,
-            # JSON has no NaN.
-            "value_after": example.value_after if math.isfinite(example.value_after) else None,
-            "said": example.change,
-        },
+        "counterexample": example,
     }

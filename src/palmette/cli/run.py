@@ -51,7 +51,7 @@ _TIMED = 4  # networks, to tell how long many take
 @place_options
 @click.option("--nproc", metavar="N", help="How many processes train each network together. [default: 1]")
 @click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, next to the records.")
-@click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be run and how long it takes; write nothing.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -114,13 +114,13 @@ class Command:
     images: Images | None = None
 
     def check(self) -> Images:
-        """Raise before the first run whatever would stop one; return the data set."""
+        """Raise if any run could not start; return the data set."""
         sys.path.insert(0, os.getcwd())  # as `python -m` has it, for a model of the user
         self.images = checked(self.planned, self.out, self.data_dir, tensorboard=self.tensorboard)
         return self.images
 
     def standings(self) -> list[Standing]:
-        """Where each run stands; one whose folder is damaged counts as not begun."""
+        """State of each run; one with a damaged folder counts as not begun."""
         from palmette.studies.folder import RunDir
         from palmette.studies.status import standing_or_damage
 

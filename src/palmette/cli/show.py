@@ -105,7 +105,7 @@ def _how_to_resume(run: RunDir, experiment: AnyExperiment) -> str:
 
 
 def _where(found: Mapping[str, Any]) -> str:
-    """The state in words."""
+    """State of a run and its place, as text."""
     if found["state"] == "finished":
         return f"finished: {found['stopped']}"
     place = f"round {found['rounds_done']} of {found['rounds']}"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--engine", type=click.Choice(["here", "ray"]), default="here", help="Where. [default: here]")
 @click.option("--address", metavar="auto|HOST:PORT", help="The Ray cluster. [default: one is started here]")
 @click.option("--status", is_flag=True, help="Show the progress of the runs of GRID.toml, or of all in a FOLDER.")
-@click.option("--dry-run", is_flag=True, help="Say what would be run and what it costs; write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be run and how long it takes; write nothing.")
 @click.pass_context
 def sweep(
     ctx: click.Context,
@@ -82,7 +82,7 @@ def sweep(
         command = Sweep(planned, out, data_dir, where, False, fleet, arguments, stem=file.stem, engine=on_ray)
         command.check_all()
         if dry_run:
-            device_named(where)  # what it costs is timed on this machine
+            device_named(where)  # timing needs the device on this machine
             command.show_plans()
             return
         ctx.exit(command.run())
@@ -104,7 +104,7 @@ class Sweep(Command):
     engine: OnRay | None = None
 
     def check_all(self) -> None:
-        """Raise before the first run whatever would stop one."""
+        """Raise if any run could not start."""
         kinds: dict[Hashable, list[Experiment]] = {}
         for e in self.planned:
             kinds.setdefault((e.data, e.model, e.validation_images(2**60)), []).append(e)

@@ -1,1 +1,1 @@
-"""From records to what people look at."""
+"""Tables, figures and pages from the records of runs."""

@@ -1,4 +1,4 @@
-"""Distinct names for networks of the user: a run knows no more of its network than what it is called."""
+"""Distinct names for networks of the user: records have the name of a network, not its code."""
 
 from __future__ import annotations
 
