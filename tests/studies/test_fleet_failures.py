@@ -11,9 +11,9 @@ from observers import EndsAfter, records_are_the_same
 
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.studies.experiment import Experiment
-from palmette.studies.fleet_trainer import FleetRun
 from palmette.studies.folder import RunDir
 from palmette.studies.running import run, run_together
+from palmette.studies.trainers.fleet_trainer import FleetRun
 from palmette.training.data import load
 from palmette.training.fleet import Fleet
 

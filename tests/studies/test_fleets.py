@@ -9,9 +9,9 @@ import palmette as pm
 from palmette.errors import NotFinite, RunInterrupted
 from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
-from palmette.studies.fleet_trainer import FleetRun
 from palmette.studies.folder import RunDir
 from palmette.studies.running import fleets, run, run_together
+from palmette.studies.trainers.fleet_trainer import FleetRun
 from palmette.training.data import load
 from palmette.training.fleet import Fleet
 from palmette.training.loop import Score

@@ -315,3 +315,30 @@ def test_readme_adds_two_lines_to_a_training_loop():
     assert len(pruned["pruner"].decisions) == 5
     zeros = weights(pruned["model"]) == 0
     assert int(zeros.sum()) == round((1 - pruned["pruner"].density) * zeros.numel()) > 2000
+
+
+# Saliencies by name
+
+
+def test_dense_magnitude_ranks_by_the_trained_dense_network(tmp_path):
+    folder = tmp_path / "run"
+    options = {"budget": pm.FixedRatio(0.5), "rounds": 2, "say": None, "stop": [], "folder": folder}
+    pm.prune_and_retrain(network(), train, saliency="dense-magnitude", **options)
+    masks = [pm.Masks.load(RunDir(folder).mask(t)) for t in range(3)]
+    dense = network()
+    train(dense)
+    expected, _ = pm.prune(pm.prunable(dense), scope="global", budget=pm.FixedRatio(0.5))
+    assert masks[1] == expected
+    ranked = pm.magnitude_of(pm.prunable(dense))
+    expected, _ = pm.prune(
+        pm.prunable(dense), masks[1], scope="global", budget=pm.FixedRatio(0.5), saliency=ranked
+    )
+    assert masks[2] == expected
+    assert pm.read_runs(folder)["method"].unique().tolist() == ["one-shot"]
+
+
+def test_a_saliency_that_needs_inputs_or_is_unknown_is_refused():
+    with pytest.raises(ValueError, match=r"give weighted_by_inputs\(input_norms"):
+        pm.prune_and_retrain(network(), train, saliency="input-weighted", say=None)
+    with pytest.raises(ValueError, match="saliency must be one of magnitude, dense-magnitude"):
+        pm.prune_and_retrain(network(), train, saliency="size", say=None)

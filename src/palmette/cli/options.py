@@ -201,13 +201,13 @@ def device_named(name: str | None) -> str:
     return name
 
 
-def _parameter_help(name: str) -> str:
+def _parameter_help(name: str, shown: str | None = None) -> str:
     """Help of a parameter with its default, and the methods that have another default."""
     first, *others = PARAMETERS[name]
     defaults = {method: parameters_of(METHODS[method])[name] for method in PARAMETERS[name]}
     differ = [f"{defaults[method]} for {method}" for method in others if defaults[method] != defaults[first]]
-    shown = _DEFAULTS.get(name, str(defaults[first]))
-    return f"{PARAMETER_FIELDS[name].metadata['help']} [default: {', '.join([shown, *differ])}]"
+    told = ", ".join([shown or str(defaults[first]), *differ])
+    return f"{PARAMETER_FIELDS[name].metadata['help']} [default: {told}]"
 
 
 def _flag(name: str) -> str:
@@ -226,7 +226,7 @@ def _option(name: str, default: Any, text: str) -> click.Option:
         return click.Option(
             [f"{_flag(name)}/--no-{name}", name], default=None, help=f"{text} [default: {shown}]", is_flag=True
         )
-    full = _parameter_help(name) if name in PARAMETERS else f"{text} [default: {shown}]"
+    full = _parameter_help(name, _DEFAULTS.get(name)) if name in PARAMETERS else f"{text} [default: {shown}]"
     return click.Option(names, type=kind, metavar=metavar, default=None, help=full)
 
 

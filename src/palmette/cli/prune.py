@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,16 +12,14 @@ import click
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table, printable
 from palmette.cli.options import FILE, PATH, parameter_options
 from palmette.pruning.budgets import Budget, FixedRatio
-from palmette.pruning.methods import METHODS, SCOPES
+from palmette.pruning.methods import METHODS, SALIENCIES, SCOPES, Method, imported
 from palmette.reports.words import size
 from palmette.studies.spec import RunSpec
 
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
     from palmette.pruning.methods import Scope
-
-# A cut of one file is the first, and the weights in it are the dense ones.
-_BY_MAGNITUDE = ("magnitude", "dense-magnitude")
+    from palmette.pruning.saliency import Saliency
 
 
 @click.command()
@@ -47,6 +44,12 @@ _BY_MAGNITUDE = ("magnitude", "dense-magnitude")
     "--density", type=float, metavar="D", help="Instead of a method: keep this fraction of what is not pruned yet."
 )
 @parameter_options()
+@click.option(
+    "--saliency",
+    metavar="NAME",
+    default="",
+    help="Which go first, by magnitude or by your own as module:function. [default: magnitude]",
+)
 @pattern_options
 @click.option("--pack", is_flag=True, help="Write the packed form that `pm.load` and `palmette unpack` read.")
 @click.option(
@@ -61,6 +64,7 @@ def prune(
     scope: Scope,
     method: str | None,
     density: float | None,
+    saliency: str,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     pack: bool,
@@ -80,14 +84,15 @@ def prune(
     """
     from palmette.checkpoints.prune import prune_checkpoint
 
-    given = {name: value for name, value in parameters.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
     if density is not None and (given or method):
         raise ValueError(f"--density decides in place of a method; leave out --{next(iter(given), 'method')}")
-    chosen = _budget(method or "sap", given) if density is None else down_to(density)
+    named = RunSpec(method=method or "sap", saliency=saliency, **given).pruning
+    chosen = named.budget if density is None else down_to(density)
     source = EXAMPLE if path == "example" else Path(path)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
     if calibrate is None:
-        cut = prune_checkpoint(source, out, pack=pack, **settings)
+        cut = prune_checkpoint(source, out, pack=pack, saliency=_saliency(named), **settings)
     else:
         from palmette.checkpoints.calibration import prune_calibrated
 
@@ -95,15 +100,16 @@ def prune(
     _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
 
 
-def _budget(name: str, parameters: Mapping[str, Any]) -> Budget:
-    """Budget of a method that ranks weights by magnitude."""
-    method = RunSpec(method=name, **parameters).pruning
-    if method.saliency not in _BY_MAGNITUDE:
+def _saliency(method: Method) -> Saliency:
+    """Scores of weights in a file: their magnitudes, which are the dense ones too, or what your function gives."""
+    from palmette.pruning.saliency import magnitude
+
+    if method.of_inputs:
         raise ValueError(
-            f"--method {name} ranks weights by {method.saliency}, and a file holds magnitudes alone; "
-            "--calibrate ranks those of a folder of Transformers by their inputs"
+            f"saliency {method.saliency!r} looks at inputs, and a file has none; --calibrate TEXT gives them, "
+            "for a folder of Transformers"
         )
-    return method.budget
+    return magnitude if method.saliency in SALIENCIES else imported(method.saliency, "saliency")
 
 
 def down_to(density: float) -> Budget:

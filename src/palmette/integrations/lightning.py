@@ -7,7 +7,7 @@ from typing import Any
 from torch.optim.swa_utils import AveragedModel
 
 from palmette.integrations.callbacks import Cutting
-from palmette.studies.randomness import random_state, set_random_state
+from palmette.studies.trainers.randomness import random_state, set_random_state
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

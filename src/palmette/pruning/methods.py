@@ -35,17 +35,19 @@ class SaliencySpec:
     Args:
         help: what is compared, in a few words.
         of_dense: whether it ranks weights by the trained dense network, in every round.
+        of_inputs: whether it looks at inputs of the network.
     """
 
     help: str
     of_dense: bool = False
+    of_inputs: bool = False
 
 
 SALIENCIES: Mapping[str, SaliencySpec] = MappingProxyType(
     {
         "magnitude": SaliencySpec("magnitude after the round's training"),
         "dense-magnitude": SaliencySpec("magnitude in the trained dense network", of_dense=True),
-        "input-weighted": SaliencySpec("magnitude times the norm of the input it multiplies (Wanda)"),
+        "input-weighted": SaliencySpec("magnitude times the norm of its input (Wanda)", of_inputs=True),
     }
 )
 
@@ -83,6 +85,11 @@ class Method:
     def of_dense(self) -> bool:
         """Whether weights are ranked by the trained dense network, in every round."""
         return self.saliency in SALIENCIES and SALIENCIES[self.saliency].of_dense
+
+    @property
+    def of_inputs(self) -> bool:
+        """Whether the ranking looks at inputs of the network."""
+        return self.saliency in SALIENCIES and SALIENCIES[self.saliency].of_inputs
 
     def build_saliency(self, subject: Subject) -> Saliency:
         """The scores to cut `subject` by."""

@@ -14,7 +14,7 @@ from palmette.pruning.weights import Weight
 from palmette.studies.folder import RunDir
 from palmette.studies.measurements import index_maps, measured
 from palmette.studies.record import AnyExperiment, Record
-from palmette.studies.state import RunState
+from palmette.studies.trainers.run_state import RunState
 from palmette.training.loop import Score
 
 SECONDS_BETWEEN_SAVES = 30.0

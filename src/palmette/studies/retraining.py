@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from palmette.errors import MaskMismatch, RunDamaged
 from palmette.measures.parameters import is_number
-from palmette.pruning.budgets import Budget
+from palmette.pruning.budgets import Budget, Sap
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import METHODS, Scope
+from palmette.pruning.methods import METHODS, Method, Scope
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.stopping import DEFAULT_RULES, ScoreDrops, SmallCut, StopRule, rule_text
@@ -28,8 +28,8 @@ from palmette.pruning.weights import uncompiled
 from palmette.studies.engine import Observer, RoundEngine
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
-from palmette.studies.function_trainer import FunctionRun, FunctionTrainer, read_good
 from palmette.studies.record import Record, experiment_of, run_of_version_1
+from palmette.studies.trainers.function_trainer import FunctionRun, FunctionTrainer, read_good
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -41,7 +41,7 @@ def prune_and_retrain(
     *,
     budget: Budget | None = None,
     scope: Scope = "global",
-    saliency: Saliency = magnitude,
+    saliency: Saliency | str = magnitude,
     rewind: str = "learning-rate",
     stop: StopRule | Sequence[StopRule] | None = None,
     rounds: int = 30,
@@ -65,7 +65,8 @@ def prune_and_retrain(
         evaluate: how good the model is, larger is better, such as accuracy in [0, 1] or minus a loss; **on data
             held out of training that are not the test data**: it decides how far to prune.
         budget: how many weights go in a round; `Sap()` by default.
-        scope, saliency, include, exclude, masks: as for `Pruner`.
+        scope, include, exclude, masks: as for `Pruner`.
+        saliency: as for `Pruner`, or a name: "dense-magnitude" ranks by the trained dense network in every round.
         rewind: where a round after the first starts. "learning-rate": at the weights of the last round, with the
             schedule from its beginning (Renda et al. 2020). "init": at the weights and buffers that `model` came
             with (Frankle and Carbin 2019). "fine-tune": at the weights of the last round, with every step at the
@@ -112,18 +113,21 @@ def prune_and_retrain(
     _check_rewind(rewind, trained)
     if stop is None:
         stop = DEFAULT_RULES if evaluate is None else [SmallCut()]
-    settings: dict[str, Any] = {"budget": budget, "scope": scope, "saliency": saliency, "stop": stop}
+    method = _named_saliency(saliency) if isinstance(saliency, str) else None
+    settings: dict[str, Any] = {"budget": budget, "scope": scope, "stop": stop}
+    settings["saliency"] = magnitude if method else saliency
     pruner = Pruner(model, include=include, exclude=exclude, masks=masks, **settings)
     most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
     tolerance = None if tolerance is None else float(tolerance)
     drops = None if evaluate is None else ScoreDrops(0.01 if tolerance is None else tolerance)
     more = {"tolerance": tolerance, "trained": bool(trained), "test": test is not None}
-    spec = _spec(pruner, drops, rewind=rewind, rounds=most, **more)
+    spec = _spec(pruner, method, drops, rewind=rewind, rounds=most, **more)
     rules: list[StopRule] = [*filter(None, [drops]), *pruner.rules]
     outcomes: list[str | Exception] = []
     lines = _Lines(say)
     with nullcontext() if folder is None else RunDir(folder).lock() as rundir:
         run = FunctionRun(spec, pruner, rules=rules, rundir=rundir, storage=torch.device("cpu"))
+        run.method, run.of_dense = method, method is not None and method.of_dense
         trainer = FunctionTrainer(run, train, evaluate, test, drops)
         if not (rundir is not None and _resumed(run, rundir)):
             trainer.try_out()
@@ -203,9 +207,21 @@ def _check_rewind(rewind: str, trained: bool) -> None:
         raise ValueError(f"trained=True needs rewind='learning-rate', got {rewind!r}: {why_not_trained[rewind]}")
 
 
-def _spec(pruner: Pruner, drops: ScoreDrops | None, **more: Any) -> OwnExperiment:
+def _named_saliency(name: str) -> Method:
+    """A method that ranks by the saliency called `name`."""
+    method = Method(budget=Sap(), saliency=name)
+    if method.of_inputs:
+        raise ValueError(
+            f"saliency={name!r} looks at inputs of the network, and train alone knows them; give "
+            "weighted_by_inputs(input_norms(model, batches), model) of palmette.pruning.saliency"
+        )
+    return method
+
+
+def _spec(pruner: Pruner, method: Method | None, drops: ScoreDrops | None, **more: Any) -> OwnExperiment:
     """What is run, as a folder says it."""
-    budget = pruner.budget
+    budget, own = pruner.budget, "" if pruner.saliency is magnitude else f"own:{_short(pruner.saliency)}"
+    ranked_by = method.saliency if method else own
     name = next((n for n, method in METHODS.items() if type(method.budget) is type(budget)), None)
     parameters = {f.name: getattr(budget, f.name) for f in budget.parameters()} if name else {}
     texts = [(rule, rule_text(rule)) for rule in pruner.rules]
@@ -215,7 +231,7 @@ def _spec(pruner: Pruner, drops: ScoreDrops | None, **more: Any) -> OwnExperimen
     return OwnExperiment(
         model=f"own:{type(uncompiled(pruner.model)).__name__}",
         method=name or f"own:{_short(budget)}",
-        saliency="" if pruner.saliency is magnitude else f"own:{_short(pruner.saliency)}",
+        saliency=ranked_by,
         scope=pruner.scope,
         stop=",".join(stop),
         own_rules=", ".join(_short(rule) for rule, text in texts if text is None),

@@ -15,10 +15,10 @@ import torch
 from palmette.errors import RunBusy, RunDamaged
 from palmette.studies.engine import SECONDS_BETWEEN_SAVES, Observer, RoundEngine
 from palmette.studies.experiment import Experiment
-from palmette.studies.fleet_trainer import FleetRun, FleetTrainer
 from palmette.studies.folder import RunDir
 from palmette.studies.locking import allow_open_files
 from palmette.studies.record import experiment_of, records_of
+from palmette.studies.trainers.fleet_trainer import FleetRun, FleetTrainer
 from palmette.training.data import load
 from palmette.training.data.images import Images
 from palmette.training.data.split import validation_split

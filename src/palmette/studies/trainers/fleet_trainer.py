@@ -15,8 +15,8 @@ from palmette.pruning.saliency import Saliency, Subject
 from palmette.studies.engine import Scores, Trainer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.state import RunState, copied
 from palmette.studies.status import epochs_of
+from palmette.studies.trainers.run_state import RunState, copied
 from palmette.training.data.augment import Preparation
 from palmette.training.data.images import Images
 from palmette.training.data_parallel import WorkerGroup

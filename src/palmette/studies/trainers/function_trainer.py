@@ -12,14 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import NotFinite, ParameterGone, RunDamaged
+from palmette.pruning.methods import Method
 from palmette.pruning.optimizers import AutoHold
+from palmette.pruning.saliency import Saliency, Subject
 from palmette.pruning.stopping import IndexTurnsUp, ScoreDrops
 from palmette.pruning.weights import evaluating, tensors_of, uncompiled
 from palmette.studies.engine import Scores
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
-from palmette.studies.randomness import random_state, set_random_state
-from palmette.studies.state import RunState
+from palmette.studies.trainers.randomness import random_state, set_random_state
+from palmette.studies.trainers.run_state import RunState
 
 
 def as_scores(score: float | None) -> dict[str, float | None]:
@@ -32,8 +34,15 @@ class FunctionRun(RunState):
 
     spec: OwnExperiment
     train_scores = as_scores(None)
+    method: Method | None = None
+    """With a saliency by name; None where `Pruner` has a function."""
     rates: dict[str, float] | None = None
     """Learning rates of the last step of round 0, for "fine-tune"."""
+
+    def saliency(self) -> Saliency:
+        """The scores to cut by."""
+        dense = None if self.dense is None else {name: self.dense[name] for name in self.weights}
+        return self.method.build_saliency(Subject(self.model, dense)) if self.method else self.pruner.saliency
 
     def state(self) -> dict[str, Any]:
         """What a checkpoint holds: the random numbers too, since the function draws them."""
