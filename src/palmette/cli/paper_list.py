@@ -43,8 +43,7 @@ class Scaling:
     @property
     def scaled(self) -> bool:
         """Whether anything differs from the paper."""
-        given = (self.epochs, self.rounds, self.seeds, self.data)
-        return any(value is not None for value in given) or bool(self.models)
+        return bool(self.models) or {self.epochs, self.rounds, self.seeds, self.data} != {None}
 
     def variants(self, figures: Iterable[PaperFigure]) -> Iterator[PaperFigure]:
         """The figures without tables, once per requested model."""
@@ -110,7 +109,6 @@ def as_json(entries: Sequence[ListEntry], device: str) -> dict[str, Any]:
     from palmette.studies.paper import model_epochs
 
     *single, whole = entries
-    states = {s.experiment.id: s.state for s in whole.standings}
     return {
         "figures": [
             {"name": e.figure.name, "title": e.figure.title, "data": e.figure.data, "model": e.figure.model}
@@ -119,7 +117,7 @@ def as_json(entries: Sequence[ListEntry], device: str) -> dict[str, Any]:
             for e in single
         ],
         "device": device,
-        "runs": states,
+        "runs": {s.experiment.id: s.state for s in whole.standings},
         "model_epochs": sum(s.epochs_left for s in whole.standings),
         "seconds": whole.seconds,
     }
@@ -141,11 +139,9 @@ def print_list(entries: Sequence[ListEntry], device: str, scaling: Scaling, *, w
         figure, count = entry.figure, len(entry.standings)
         shows = _SHOWS.get(figure.kind) or _SHOWS.get(figure.name) or figure.said
         what = (shows, figure.data, MODEL_NAMES.get(figure.model, figure.model))
-        if not count:
-            table.add_row(figure.name, *what, *("", "", "", ""))
-            continue
-        numbers = (f"{count}", f"{model_epochs(s.experiment for s in entry.standings):,}")
-        table.add_row(figure.name, *what, *numbers, _roughly(entry.seconds), f"{entry.done}/{count}")
+        epochs = f"{model_epochs(s.experiment for s in entry.standings):,}"
+        numbers = (f"{count}", epochs, _roughly(entry.seconds), f"{entry.done}/{count}") if count else ()
+        table.add_row(figure.name, *what, *numbers)
     console.print(table)
     scaled = (
         "Scaled as given; without flags it is the paper's protocol." if scaling.scaled else "The paper's protocol."
