@@ -25,7 +25,6 @@ import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, Literal
 
 import torch
@@ -73,7 +72,7 @@ _SIX = (
     ),
     Property("P2", "Babies", "S([w, 0]) > S(w) for w not all zero", ">", changes.babies),
 )
-PROPERTIES: Mapping[str, Property] = MappingProxyType({p.key: p for p in _SIX})
+PROPERTIES: Mapping[str, Property] = {p.key: p for p in _SIX}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ explains which is right.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 
 _COLUMNS = ("D1", "D2", "D3", "D4", "P1", "P2")
 _ROWS = {
@@ -29,12 +28,10 @@ _ROWS = {
     "gini": "x x x x x x",
 }
 
-TABLE_III: Mapping[str, Mapping[str, bool]] = MappingProxyType(
-    {
-        name: MappingProxyType({key: mark == "x" for key, mark in zip(_COLUMNS, marks.split(), strict=True)})
-        for name, marks in _ROWS.items()
-    }
-)
+TABLE_III: Mapping[str, Mapping[str, bool]] = {
+    name: {key: mark == "x" for key, mark in zip(_COLUMNS, marks.split(), strict=True)}
+    for name, marks in _ROWS.items()
+}
 
 
 def published(measure: str, key: str) -> bool | None:
