@@ -9,11 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from palmette.files import write_whole
-from palmette.reports.statistics import Difference, MeanSd
+from palmette.reports.statistics import Difference, MeanSd, beyond_noise
 from palmette.reports.words import in_percent, mean_and_sd, signed
 from results import figures
 from results.records import BASES, DENSITIES, HERE, LT, METHODS, SCOPES, BySeed, Study, studies, study
-from results.significance import beyond_noise
 
 FRONT = HERE.parent / "README.md"
 FOUR = ("fashionmnist-mlp", "fashionmnist-linear", "cifar10-mlp", "cifar10-cnn-20")

@@ -69,10 +69,9 @@ from on_record import (
 from results.figures import SETTINGS
 from results.make import FRONT, difference, mean, percent, spread
 from results.records import DENSITIES, HERE, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES
-from results.significance import beyond_noise
 from scipy import stats
 
-from palmette.reports.statistics import Difference, MeanSd
+from palmette.reports.statistics import Difference, MeanSd, beyond_noise
 from palmette.reports.words import signed
 
 NAMES = re.compile(

@@ -14,11 +14,10 @@ import pandas as pd
 import pytest
 from results.make import difference, equal_density, pages, percent, renewed, spread, table
 from results.records import BASES, DENSITIES, HERE, LT, ONE_SHOT, SAP, SAP2, keep, studies, study
-from results.significance import beyond_noise, holm
 
 from palmette import read_runs
 from palmette.reports.comparison import name_of
-from palmette.reports.statistics import Difference
+from palmette.reports.statistics import Difference, beyond_noise, holm
 from palmette.studies.sweep import read
 
 STUDIES = [of.name for of in studies()]

@@ -11,13 +11,12 @@ import pandas as pd
 from results.figures import SETTINGS
 from results.make import FOUR, mean, percent, spread
 from results.records import BASES, DENSITIES, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES, study
-from results.significance import LEVEL, beyond_noise, holm
 from scipy import stats
 
 from palmette import read_runs
 from palmette.reports.paper.published import published
 from palmette.reports.phases import phases, turns
-from palmette.reports.statistics import Difference, MeanSd, last_within
+from palmette.reports.statistics import LEVEL, Difference, MeanSd, beyond_noise, holm, last_within
 from palmette.reports.words import signed
 from palmette.studies.paper import FIGURES
 
