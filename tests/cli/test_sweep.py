@@ -286,7 +286,7 @@ def test_run_without_experiment_toml_is_named_until_repaired(tmp_path):
     first.unlink()
     Path("runs/notes").mkdir()
     Path("runs/notes/records.jsonl").write_text("{}\n")  # of something else
-    said = f"'{first.parent}' has records, but no experiment.toml that says what is run in it; the command"
+    said = f"'{first.parent}' has records, but no experiment.toml with its settings; run its command"
     for command in (("table", "runs"), ("report", "runs", "-o", "a.html"), ("sweep", "--status", "runs")):
         assert said in palmette(*command).stderr
     assert said in palmette("show", "runs").stdout
@@ -341,7 +341,7 @@ def test_a_folder_without_runs_is_refused(tmp_path):
 
 def test_grid_in_another_encoding_is_reported_as_such():
     Path("wide.toml").write_text(GRID, encoding="utf-16")
-    said = "palmette: wide.toml: this file is no text in UTF-8; save it as UTF-8\n"
+    said = "palmette: wide.toml: this file is not UTF-8 text; save it as UTF-8\n"
     assert sweep("wide.toml", code=2).stderr == palmette("run", "wide.toml", code=2).stderr == said
 
 

@@ -295,7 +295,7 @@ WRONG = {
     "half": ({"epochs": [0.5]}, ValueError, r"epochs must be whole numbers of at least 1"),
     "none": ({"steps": []}, ValueError, r"steps must be whole numbers of at least 1"),
     "scope": ({"steps": [1], "scope": "heads"}, ValueError, r"scope must be one of"),
-    "budget": ({"steps": [1], "budget": 0.5}, TypeError, r"budget must be one such as"),
+    "budget": ({"steps": [1], "budget": 0.5}, TypeError, r"budget must be a Budget such as"),
     "include": ({"steps": [1], "include": "*.weight"}, TypeError, r"include must be a list of patterns"),
     "stop": ({"steps": [1], "stop": 0.1}, TypeError, r"stop must be a rule such as"),
     "say": (

@@ -152,7 +152,7 @@ def test_a_torn_file_is_refused(tmp_path, part):
     some_masks().save(tmp_path / "masks")
     whole = (tmp_path / "masks").read_bytes()
     (tmp_path / "masks").write_bytes(whole[: int(part * len(whole))])
-    with pytest.raises(MaskMismatch, match="not a whole file of masks") as error:
+    with pytest.raises(MaskMismatch, match="not a complete mask file") as error:
         pm.Masks.load(tmp_path / "masks")
     assert str(tmp_path / "masks") in str(error.value)
 
@@ -187,7 +187,7 @@ BITS = torch.tensor([5], dtype=torch.uint8)
 )
 def test_a_damaged_file_is_refused(tmp_path, bits, metadata):
     safetensors.torch.save_file(bits, tmp_path / "masks", metadata)
-    with pytest.raises(MaskMismatch, match="not a whole file of masks"):
+    with pytest.raises(MaskMismatch, match="not a complete mask file"):
         pm.Masks.load(tmp_path / "masks")
 
 
@@ -204,7 +204,7 @@ def test_a_state_that_is_not_one_of_masks_is_refused(state):
 
 
 def test_a_model_in_place_of_weights_is_refused():
-    with pytest.raises(TypeError, match=r"as prunable\(model\) gives them, got Linear"):
+    with pytest.raises(TypeError, match=r"as prunable\(model\) returns them, got Linear"):
         some_masks().apply_(torch.nn.Linear(2, 2))
 
 

@@ -326,7 +326,7 @@ def test_an_error_during_a_step_leaves_everything_as_it_was(scope, break_it, err
     ("arguments", "error", "says"),
     [
         ({"weights": {}}, NothingToPrune, "at least one tensor"),
-        ({"weights": nn.Linear(2, 2)}, TypeError, "as prunable(model) gives them, got Linear"),
+        ({"weights": nn.Linear(2, 2)}, TypeError, "as prunable(model) returns them, got Linear"),
         (
             {"weights": {"w": torch.ones(2, 2, dtype=torch.int64)}},
             TypeError,
@@ -339,7 +339,7 @@ def test_an_error_during_a_step_leaves_everything_as_it_was(scope, break_it, err
         ({"masks": {"w": torch.ones(2, 3, dtype=torch.bool)}}, MaskMismatch, "w ((2, 3) instead of (2, 2))"),
         ({"masks": {"v": torch.ones(2, 2, dtype=torch.bool)}}, MaskMismatch, "missing: w; not in this model: v"),
         ({"masks": {"w": torch.ones(2, 2)}}, TypeError, "torch.float32 for 'w'"),
-        ({"budget": 0.2}, TypeError, "budget must be one such as Sap() or FixedRatio(0.2), got 0.2"),
+        ({"budget": 0.2}, TypeError, "budget must be a Budget such as Sap() or FixedRatio(0.2), got 0.2"),
         ({"budget": pm.Sap}, TypeError, "got <class"),
     ],
     ids=str,

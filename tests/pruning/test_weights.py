@@ -223,7 +223,10 @@ def test_a_model_with_nothing_prunable_is_refused_with_the_names_it_has(model, p
             r"include has the pattern '2\.weight'.* 0\.weight, 2\.0\.weight, 3\.weight$",
         ),
         ({"include": ["3.*", "*.bias"]}, r"include has the pattern '\*\.bias'"),
-        ({"exclude": ["3"]}, r"'3'.*for the whole name, with \* for any part of it; the names are 0\.weight"),
+        (
+            {"exclude": ["3"]},
+            r"'3'.*match the whole name, with \* for any part of it; the names are 0\.weight",
+        ),
     ],
     ids=str,
 )

@@ -113,7 +113,7 @@ def test_a_method_value_that_no_file_can_hold_is_refused():
     class Own(Sap):
         pass
 
-    with pytest.raises(ValueError, match="is given as method='module:name'"):
+    with pytest.raises(ValueError, match="must be given as method='module:name'"):
         Experiment(method=Method(budget=Own()))
     with pytest.raises(ValueError, match="ratio is given twice"):
         Experiment(method=Method(budget=FixedRatio()), ratio=0.3)
@@ -275,7 +275,7 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
     with pytest.raises(FileNotFoundError, match="no experiment at"):
         Experiment.from_toml(tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match=r"bytes\.toml: .* no text in UTF-8; save it as UTF-8"):
+    with pytest.raises(ValueError, match=r"bytes\.toml: .* not UTF-8 text; save it as UTF-8"):
         Experiment.from_toml(tmp_path / "bytes.toml")
 
 
@@ -298,7 +298,7 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
         ({"rewind": "epoch:5", "epochs": 4}, "rewind=epoch:5 needs a recipe of at least 5 epochs, got 4"),
         (
             {"method": "SAP"},
-            "method must be one of sap, lottery-ticket, one-shot, tail-mass, or module:name",
+            "method must be one of sap, lottery-ticket, one-shot, tail-mass, or your own as module:name",
         ),
         ({"scope": "network"}, "scope must be one of 'neuron', 'layer', 'global', got 'network'"),
         ({"model": "mpl"}, "model must be one of linear, mlp"),
@@ -316,7 +316,7 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
         ({"rewind": "start"}, "rewind must be init, epoch:k, learning-rate or fine-tune, got 'start'"),
         (
             {"stop": "later"},
-            "stop must be made of index-turns-up, small-cut, density, accuracy-drops, got 'later' in stop='later'",
+            "stop must consist of index-turns-up, small-cut, density, accuracy-drops, got 'later' in stop='later'",
         ),
         ({"stop": "small-cut,"}, "got '' in stop='small-cut,'"),
         ({"stop": "density"}, "stop='density' needs a number such as density:0.05"),

@@ -67,7 +67,7 @@ def test_an_irreparable_run_is_named_and_others_continue(tmp_path):
     assert outcomes[tmp_path / RUNS[0].id] == "5 rounds are done"
     assert "checkpoints are damaged; remove" in str(outcomes[tmp_path / RUNS[1].id])
     lacks, folder = str(outcomes[tmp_path / RUNS[2].id]), tmp_path / RUNS[2].id
-    assert lacks.endswith(f"lacks rounds, or has one twice; remove {str(folder)!r} to begin again")
+    assert lacks.endswith(f"has missing or duplicate rounds; remove {str(folder)!r} to start again")
 
 
 def test_changed_data_are_detected(tmp_path, monkeypatch):
@@ -152,7 +152,7 @@ def test_a_fleet_too_large_for_memory_is_halved(tmp_path, monkeypatch, from_roun
         "1 round is done",
         *["5 rounds are done"] * 3,
     ]
-    assert "do not fit into the memory of the device; 2 at once then" in observer.said[0]
+    assert "do not fit into the memory of the device; trying 2 at once" in observer.said[0]
     assert len(alive) == 2
     assert max(alive) <= 2
 

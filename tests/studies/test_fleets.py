@@ -125,7 +125,7 @@ def test_a_member_can_finish_alone_or_in_another_fleet(tmp_path):
 
 def test_one_experiment_in_two_folders_is_refused(tmp_path):
     one = pm.Experiment(model="linear", epochs=1, rounds=1)
-    with pytest.raises(ValueError, match=f"{one.id} is to be run in 2 folders; at one time it has one"):
+    with pytest.raises(ValueError, match=f"{one.id} is given for 2 folders; a run has one folder at a time"):
         run_together({tmp_path / "a": one, tmp_path / "b": one})
     assert not list(tmp_path.iterdir())
 

@@ -197,7 +197,7 @@ def test_a_torn_last_line_is_cut_off_and_reported(tmp_path, said):
 
 def test_a_damaged_line_inside_the_records_is_named(run):
     run.records_file.write_text('{"round": 0}\n{"rou\n{"round": 2}\n')
-    again = f"remove '{run.path}' to begin the run again"
+    again = f"remove '{run.path}' to start the run again"
     with pytest.raises(RunDamaged, match=rf"line 2 of .*records\.jsonl' is damaged: it is not JSON.*{again}$"):
         run.append_record({"round": 3})
 
@@ -205,7 +205,9 @@ def test_a_damaged_line_inside_the_records_is_named(run):
 @pytest.mark.parametrize("line", ["{}", "[]", "null", '[["round", 0]]'])
 def test_a_line_that_is_not_of_a_round_is_damage(run, line):
     run.records_file.write_text(f'{{"round": 0}}\n{line}\n')
-    with pytest.raises(RunDamaged, match=r"line 2 of .*records.jsonl' is damaged: it is not of a round"):
+    with pytest.raises(
+        RunDamaged, match=r"line 2 of .*records.jsonl' is damaged: it is not the record of a round"
+    ):
         run.records()
 
 
@@ -280,7 +282,7 @@ def test_damaged_checkpoint_falls_back_to_the_previous_one(run, said, damage):
     assert "0002.pt' is damaged" in said[0]
 
     run.checkpoint(1).write_bytes(DAMAGES[damage](run.checkpoint(1).read_bytes()))
-    with pytest.raises(RunDamaged, match=r"all 2 checkpoints are damaged; remove .*/run' to begin again"):
+    with pytest.raises(RunDamaged, match=r"all 2 checkpoints are damaged; remove .*/run' to start again"):
         run.load_checkpoint()
 
 

@@ -132,12 +132,12 @@ def of_layer(record):
 
 
 DAMAGES = {
-    "whole": (lambda record: record["retrained"].pop("density"), r"is no record: KeyError\('density'\)"),
-    "layer": (lambda record: of_layer(record).pop("gini_index"), r"is no record: KeyError\('gini_index'\)"),
-    "no number": (lambda record: of_layer(record).update(density=None), "is no record: TypeError"),
+    "whole": (lambda record: record["retrained"].pop("density"), r"is not a record: KeyError\('density'\)"),
+    "layer": (lambda record: of_layer(record).pop("gini_index"), r"is not a record: KeyError\('gini_index'\)"),
+    "no number": (lambda record: of_layer(record).update(density=None), "is not a record: TypeError"),
     "layers": (lambda record: record["retrained"].update(layers={}), "lacks a layer in round 0"),
-    "test": (lambda record: record.update(test=None), "is no record: TypeError"),
-    "round": (lambda record: record.update(round=1), "lacks rounds, or has one twice"),
+    "test": (lambda record: record.update(test=None), "is not a record: TypeError"),
+    "round": (lambda record: record.update(round=1), "has missing or duplicate rounds"),
 }
 
 
@@ -167,11 +167,11 @@ def test_damaged_or_escaping_archive_is_refused(folder, tmp_path):
     with tarfile.open(archive, "w:xz") as file:
         file.add(folder, arcname=".")
     archive.write_bytes(archive.read_bytes()[:-200])
-    with pytest.raises(RunDamaged, match="not whole"):
+    with pytest.raises(RunDamaged, match="is incomplete"):
         pm.read_runs(archive.parent)
     archive = tmp_path / "elsewhere" / "runs.tar.xz"
     archive.parent.mkdir()
     with tarfile.open(archive, "w:xz") as file:
         file.add(folder, arcname="../../elsewhere")
-    with pytest.raises(RunDamaged, match="no archive of runs"):
+    with pytest.raises(RunDamaged, match="not an archive of runs"):
         pm.read_runs(archive.parent)

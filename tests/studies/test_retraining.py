@@ -338,7 +338,7 @@ def test_dense_magnitude_ranks_by_the_trained_dense_network(tmp_path):
 
 
 def test_a_saliency_that_needs_inputs_or_is_unknown_is_refused():
-    with pytest.raises(ValueError, match=r"give weighted_by_inputs\(input_norms"):
+    with pytest.raises(ValueError, match=r"pass weighted_by_inputs\(input_norms"):
         pm.prune_and_retrain(network(), train, saliency="input-weighted", say=None)
     with pytest.raises(ValueError, match="saliency must be one of magnitude, dense-magnitude"):
         pm.prune_and_retrain(network(), train, saliency="size", say=None)

@@ -246,7 +246,7 @@ def other_width():
 def test_folder_belongs_to_one_model_and_its_settings(whole, tmp_path):
     options = OPTIONS | {"test": test, "folder": whole[1]}
     with pytest.raises(
-        MaskMismatch, match=r"0.weight \(\(32, 64\) instead of \(16, 64\)\).*begun with, or another"
+        MaskMismatch, match=r"0.weight \(\(32, 64\) instead of \(16, 64\)\).*started with, or another"
     ):
         pm.prune_and_retrain(other_width(), train, evaluate, **options)
     with pytest.raises(MaskMismatch, match=r"missing: inner.weight.*not in this model: 0.weight"):
@@ -281,7 +281,7 @@ def test_damage_in_a_folder_is_named(tmp_path):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
     (run / "settings.json").unlink()
     (run / "experiment.toml").write_text("epochs =")
-    with pytest.raises(RunDamaged, match="does not say what is run in it"):
+    with pytest.raises(RunDamaged, match="has no readable settings"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
     for content in (pm.Experiment().to_toml(), None):
         (run / "experiment.toml").unlink()

@@ -28,7 +28,7 @@ def test_optimizer_made_outside_is_refused_and_the_run_resumes_after_a_fix(tmp_p
         optimizer.step()
         optimizer.zero_grad()
 
-    with pytest.raises(ValueError, match=r"this SGD has trained in an earlier round.*inside of train"):
+    with pytest.raises(ValueError, match=r"this SGD has trained in an earlier round.*inside train"):
         pm.prune_and_retrain(model, outside, evaluate, folder=tmp_path, **OPTIONS)
     assert len(RunDir(tmp_path).records()) == 1
     pm.prune_and_retrain(model, train, evaluate, folder=tmp_path, **OPTIONS)
@@ -68,12 +68,12 @@ def returns_another(model):
 
 
 WRONG = {
-    "copy": (trains_a_copy, {}, ValueError, "left every weight as it was.*train a copy.*trained=True"),
+    "copy": (trains_a_copy, {}, ValueError, "left every weight unchanged.*train a copy.*trained=True"),
     "replaced": (replaces_a_layer, {}, ParameterGone, "'0.weight' was replaced .* by train.*before"),
-    "another": (returns_another, {}, ValueError, "train the model that it is given, in place"),
-    "no train": (None, {}, TypeError, "train must be a function that is given the model, got None"),
+    "another": (returns_another, {}, ValueError, "train the given model in place"),
+    "no train": (None, {}, TypeError, "train must be a function that takes the model, got None"),
     "evaluate": (train, {"evaluate": 0.9}, TypeError, "evaluate must be a function"),
-    "say": (train, {"say": True}, TypeError, "say must be a function that is given a line, got True"),
+    "say": (train, {"say": True}, TypeError, "say must be a function that takes a line, got True"),
     "no number": (train, {"evaluate": lambda m: None}, TypeError, "evaluate must return one number.*got None"),
     "percent": (train, {"evaluate": lambda m: 91.7, "tolerance": None}, ValueError, "tolerance=1.0 for accuracy"),
     "loss": (train, {"evaluate": lambda m: -2.3, "tolerance": None}, ValueError, "minus the loss"),
@@ -81,10 +81,10 @@ WRONG = {
     "masks": (train, {"masks": {"0.weight": torch.ones(2, 2) > 0}}, MaskMismatch, "missing: 4.weight; of another"),
     "tolerance": (train, {"tolerance": -1}, ValueError, "at least 0, got tolerance=-1"),
     "rounds": (train, {"rounds": 2.5}, ValueError, "rounds must be a whole number of at least 0, got rounds=2.5"),
-    "epoch": (train, {"rewind": "epoch:3"}, ValueError, "its epochs are its own.*say 'init'"),
+    "epoch": (train, {"rewind": "epoch:3"}, ValueError, "train runs all epochs in one call.*use 'init'"),
     "rewind": (train, {"rewind": "back"}, ValueError, "rewind must be 'init', 'learning-rate' or 'fine"),
     "rewind kind": (train, {"rewind": 3}, TypeError, "rewind must be"),
-    "init": (train, {"rewind": "init", "trained": True}, ValueError, "no initial weights to go back to"),
+    "init": (train, {"rewind": "init", "trained": True}, ValueError, "no initial weights to rewind to"),
     "fine-tune": (train, {"rewind": "fine-tune", "trained": True}, ValueError, "no last learning rate"),
     "stop": (train, {"stop": "density"}, TypeError, "stop must be a rule such as"),
     "scope": (train, {"scope": "network"}, ValueError, "scope must be one of"),
@@ -157,7 +157,7 @@ def test_diverged_network_is_put_back_to_the_last_good_one(tmp_path):
             model[0].weight.data.fill_(float("nan"))
 
     model = network()
-    with pytest.raises(NotFinite, match=r"diverged in round 2.*put back to that of round 1"):
+    with pytest.raises(NotFinite, match=r"diverged in round 2.*restored to that of round 1"):
         pm.prune_and_retrain(model, diverges, evaluate, folder=tmp_path, **OPTIONS)
     assert bool(weights(model).isfinite().all())
     assert int((weights(model) == 0).sum()) == 1184

@@ -85,7 +85,9 @@ def test_the_densities_on_the_page_are_reached_by_the_slowest_of_its_runs(tmp_pa
 
 @pytest.mark.parametrize("content", ["", "# later\n", "[base]\n[axes]\n", "[[variants]]\n"])
 def test_an_empty_grid_is_refused_with_what_a_grid_needs(tmp_path, content):
-    with pytest.raises(ValueError, match=r"grid\.toml: a grid needs settings.*\[base\].*\[axes\].*\[\[variants"):
+    with pytest.raises(
+        ValueError, match=r"grid\.toml: a grid needs at least one setting.*\[base\].*\[axes\].*\[\[variants"
+    ):
         grid(tmp_path, content)
 
 
@@ -106,7 +108,7 @@ def test_settings_that_all_share_make_a_grid_of_one():
         ({"axes": {"epochs": [[1]]}}, r"epochs in \[axes\] must be a list"),
         ({"axes": {"seed": "3..1"}}, "rising ranges"),
         ({"axes": {"learning-rte": [0.1]}}, "nearest is 'learning_rate'"),
-        ({"axes": {"lr": [0.1]}}, "'lr', which is no setting; there are data, model, .*, learning_rate, "),
+        ({"axes": {"lr": [0.1]}}, "'lr', which is not a setting; there are data, model, .*, learning_rate, "),
         ({"axes": {"seed": "0..100000"}}, "rising ranges of up to 100,000, .* got '0..100000'"),
         ({"epochs": 3}, r"got epochs = 3; settings that all share belong below \[base\]"),
         ({"grid": {}}, "tables base, axes, variants, got grid"),

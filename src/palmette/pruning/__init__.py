@@ -1,1 +1,1 @@
-"""From numbers to masks."""
+"""Budgets, saliencies, masks and the `Pruner` that combines them."""

@@ -1,6 +1,6 @@
-"""How many weights each unit may lose. A budget is a plain value; `counting` computes what it asks for.
+"""Budgets: how many weights to prune in each unit. A budget is a plain value; `counting` computes its counts.
 
-This module imports no torch: specs, flags and help are made of it.
+This module imports no torch, so that specs, flags and help texts can be built from it.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 class Budget(ABC):
-    """How many weights of each row go. The index it reports is measured with `p` and `q`."""
+    """Number of weights to prune in each row. `p` and `q` are the norms of the reported index."""
 
     p: float
     q: float
 
     @classmethod
     def parameters(cls) -> list[Field[Any]]:
-        """The fields that a user may set, in order; a budget of your own need not be a dataclass."""
+        """Fields that a user may set, in order; a custom budget need not be a dataclass."""
         return [f for f in fields(cls) if f.init] if is_dataclass(cls) else []
 
     def __call__(self, rows: Any, kept: Any = None) -> Tensor:
-        """Exact counts, int64, one per row: how many of its kept entries go.
+        """Exact number of kept entries to prune in each row, int64.
 
         Args:
             rows: a tensor, array or list of numbers: one row per unit, or the entries of a single unit.
-            kept: boolean, of the same shape: which entries are still there (all by default).
+            kept: boolean mask of the same shape; all entries are kept by default.
         """
         from palmette.measures.rows import as_rows, as_tensor
         from palmette.pruning.sources.memory import Memory
@@ -47,25 +47,25 @@ class Budget(ABC):
         return self.plan(Memory(matrix.segments, matrix.kept)).cut
 
     def plan(self, source: Source) -> CutPlan:
-        """The counts, and the measurements they rest on."""
+        """Counts of each unit, with the measurements behind them."""
         from palmette.pruning.counting import plan_of_source
 
         return plan_of_source(self, source)
 
     def plan_of_sums(self, sums: PowerSums) -> CutPlan:
-        """The same from power sums alone, for a budget that needs no more."""
+        """Plan from power sums alone, for budgets that need nothing else."""
         from palmette.pruning.counting import plan_of_sums
 
         return plan_of_sums(self, sums)
 
     @abstractmethod
     def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-        """(how many to keep, how many go) for each row."""
+        """(number to keep, number to prune) for each row."""
 
 
 @dataclass(frozen=True)
 class Sap(Budget):
-    r"""Sparsity-informed Adaptive Pruning: the index itself says how many weights may go.
+    r"""Sparsity-informed Adaptive Pruning: the PQ Index decides how many weights to prune.
 
     .. math:: c = \lfloor d \cdot \min(\gamma (1 - r/d), \beta) \rfloor, \qquad
               r = d\,(1+\eta_r)^{-q/(q-p)}\,[1 - I_{p,q}(w)]^{qp/(q-p)}
@@ -75,8 +75,8 @@ class Sap(Budget):
     Args:
         p, q: the norms of the index, ``0 < p <= 1 <= q`` and ``p != q``.
         eta: :math:`\eta_r \ge 0`; larger prunes more.
-        gamma: :math:`\gamma > 0`; above 1 prunes more than the bound says, below 1 less.
-        beta: :math:`0 < \beta \le 1`, the largest fraction that may go at once.
+        gamma: :math:`\gamma > 0`; above 1 prunes more than the bound allows, below 1 less.
+        beta: :math:`0 < \beta \le 1`, the largest fraction pruned in one round.
 
     >>> Sap(p=1, q=2)([3.0, 4.0, 0.0, 0.0])
     tensor([2])
@@ -88,8 +88,8 @@ class Sap(Budget):
         0.5, "The smaller norm of the PQ Index that guides SAP, 0 < p <= 1.", short="p", in_label=True
     )
     q: float = setting(1.0, "The larger norm, q >= 1.", short="q", in_label=True)
-    eta: float = setting(0.0, "Slack of the bound that SAP cuts by, at least 0: larger cuts more.")
-    gamma: float = setting(1.0, "Factor on what SAP cuts.")
+    eta: float = setting(0.0, "Slack of the bound that SAP uses, at least 0: larger cuts more.")
+    gamma: float = setting(1.0, "Factor on the fraction that SAP cuts.")
     beta: float = setting(0.9, "The largest fraction that SAP cuts in a round.")
 
     def __post_init__(self) -> None:
@@ -107,7 +107,7 @@ class Sap(Budget):
 
 
 OF_SAP = tuple(setting.name for setting in fields(Sap))
-"""The settings of SAP, as flags and files name them."""
+"""Names of SAP's settings in flags and files."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class FixedRatio(Budget):
     .. math:: c = \lfloor d \cdot P \rfloor
 
     Args:
-        ratio: :math:`0 \le P \le 1`, taken as the number that was written: 0.29 of 100 is 29, 1/3 of 300 is 100.
+        ratio: :math:`0 \le P \le 1`, read as written: 0.29 of 100 is 29, 1/3 of 300 is 100.
 
     >>> FixedRatio(0.29)([1.0] * 100)
     tensor([29])
@@ -141,15 +141,15 @@ class FixedRatio(Budget):
 
 @dataclass(frozen=True)
 class TailMass(Budget):
-    r"""Everything that together weighs at most `eta` times the rest, counted and not bounded.
+    r"""Largest tail whose mass is at most `eta` times that of the rest, counted exactly.
 
     .. math:: d - c = \min \Big\{ r : \sum_{i \notin M_r} |w_i|^p \le \eta \sum_{i \in M_r} |w_i|^p \Big\}
 
     with :math:`M_r` the `r` largest magnitudes: the number that Theorem 2, and so `Sap`, bounds from below.
 
     Args:
-        p: the power that is the mass of a weight, ``0 < p <= 1``; the index is reported at the same `p`.
-        eta: how much the tail may weigh, at least 0.
+        p: exponent of the mass :math:`|w|^p`, ``0 < p <= 1``; also the `p` of the reported index.
+        eta: largest mass of the tail relative to the rest, at least 0.
 
     >>> TailMass(p=1, eta=0.5)([4.0, 1.0, 1.0, 0.0])
     tensor([3])
@@ -157,8 +157,8 @@ class TailMass(Budget):
     Diao et al. 2023, Theorem 2 and Appendix A.
     """
 
-    p: float = setting(0.5, "The power that is the mass of a weight.", short="p", in_label=True)
-    eta: float = setting(0.1, "How much the tail may weigh.", short="eta", in_label=True)
+    p: float = setting(0.5, "Exponent of the mass |w|^p of a weight, 0 < p <= 1.", short="p", in_label=True)
+    eta: float = setting(0.1, "Largest mass of the tail relative to the rest, >= 0.", short="eta", in_label=True)
 
     def __post_init__(self) -> None:
         check_mass_power(self.p)
@@ -166,7 +166,7 @@ class TailMass(Budget):
 
     @property
     def q(self) -> float:  # type: ignore[override]
-        """The larger norm of the index that is reported: 1, or 2 when p is 1."""
+        """Larger norm of the reported index: 1, or 2 when p is 1."""
         return 2.0 if self.p == 1 else 1.0
 
     def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
@@ -176,6 +176,6 @@ class TailMass(Budget):
 
 
 def check_budget(budget: Budget) -> None:
-    """Raise unless `budget` is one."""
+    """Raise unless `budget` is a `Budget`."""
     if not isinstance(budget, Budget):
-        raise TypeError(f"budget must be one such as Sap() or FixedRatio(0.2), got {budget!r}")
+        raise TypeError(f"budget must be a Budget such as Sap() or FixedRatio(0.2), got {budget!r}")

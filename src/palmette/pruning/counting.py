@@ -1,4 +1,4 @@
-"""How budgets count: units and their power sums go in, exact counts come out. `budgets` says what each means."""
+"""Exact counts of each budget, from a source and its power sums; `budgets` defines the budgets."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CutPlan:
-    """What a budget found out about each unit.
+    """Measurements and counts of a budget, one entry per unit.
 
     Args:
-        sums: the power sums of the weights, with `d`, the entries still kept.
-        index: PQ Index, NaN where a unit has none.
-        retained: how many the budget wants to keep, not rounded: Algorithm 1's :math:`r_t` for SAP.
-        cut: how many go, int64.
+        sums: power sums of the weights, including `d`, the number of kept entries.
+        index: PQ Index, NaN where undefined.
+        retained: number of weights to keep, not rounded: Algorithm 1's :math:`r_t` for SAP.
+        cut: number of weights to prune, int64.
     """
 
     sums: PowerSums
@@ -36,25 +36,25 @@ class CutPlan:
 
     @staticmethod
     def of(sums: PowerSums, index: Tensor, retained: Tensor, cut: Tensor) -> CutPlan:
-        """A plan by which a unit without an index loses nothing."""
+        """Plan that prunes nothing in a unit without an index."""
         return CutPlan(sums, index, retained, torch.where(index.isnan(), 0, cut))
 
 
 def plan_of_source(budget: Budget, source: Source) -> CutPlan:
-    """What `budget` decides about each unit, and the measurements it rests on."""
+    """Counts of `budget` for each unit, with the measurements behind them."""
     sums = source.power_sums(p=float(budget.p), q=float(budget.q))
     return CutPlan.of(sums, source.index(sums), *budget._count(source, sums))
 
 
 def plan_of_sums(budget: Budget, sums: PowerSums) -> CutPlan:
-    """The same from power sums alone, for a budget that needs no more."""
+    """Plan from power sums alone, for budgets that need nothing else."""
     return CutPlan.of(sums, sums.index(), *budget._count(None, sums))
 
 
 def count_sap(budget: Sap, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """Algorithm 1, (r, c) of each unit."""
+    """r and c of Algorithm 1 for each unit."""
     size, retained, power = sums.d.to(torch.float64), _retained(budget, sums), _power(budget)
-    # Sums round, in another way in each order. Where that could move a count, they are summed exactly.
+    # Rounding depends on the order of summation; where it could change a count, sum exactly.
     rounding = 0.0 if source is None else source.rounding
     noise = 2 * power * (rounding + 8) * torch.finfo(torch.float64).eps
     limit = share(sums.d, budget.beta)
@@ -66,13 +66,13 @@ def count_sap(budget: Sap, source: Source | None, sums: PowerSums) -> tuple[Tens
 
 
 def count_fixed_ratio(budget: FixedRatio, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """The same share of each unit."""
+    """Kept and pruned counts at the same ratio in each unit."""
     cut = share(sums.d, budget.ratio)
     return (sums.d - cut).to(torch.float64), cut
 
 
 def count_tail_mass(budget: TailMass, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """The tail of each unit, counted exactly."""
+    """Kept and pruned counts with the tail of each unit counted exactly."""
     if source is None:
         raise TypeError(f"power sums alone are enough for Sap and FixedRatio, not for {budget!r}")
     cut = source.tail_count(p=float(budget.p), eta=float(budget.eta))
@@ -84,7 +84,7 @@ def _power(budget: Sap) -> float:
 
 
 def _retained(budget: Sap, sums: PowerSums) -> Tensor:
-    """The r of the formula, powers of d cancelled: at a small p, 1 - I has few digits left."""
+    """r of the formula with powers of d cancelled, since 1 - I loses digits at a small p."""
     p, q, eta = (float(x) for x in (budget.p, budget.q, budget.eta))
     return sums.p_sum * powers(sums.p_sum / sums.q_sum, p / (q - p)) * math.pow(1 + eta, -_power(budget))
 
@@ -97,7 +97,7 @@ def _sap_cut(budget: Sap, retained: Tensor, size: Tensor, limit: Tensor) -> tupl
 
 
 def share(d: Tensor, share: float) -> Tensor:
-    """floor(d * share), exactly, with `share` as the fraction or decimal that a person wrote."""
+    """floor(d * share), exact for `share` as a decimal or fraction as written."""
     share = float(share)
     exact = Fraction(share).limit_denominator(1_000_000)
     if float(exact) != share:
@@ -108,7 +108,7 @@ def share(d: Tensor, share: float) -> Tensor:
 
 
 def _whole_if_near(x: Tensor, size: Tensor) -> Tensor:
-    """`x`, or the whole number that it is but for the rounding of numbers of the given size.
+    """`x`, snapped to the nearest integer if it differs only by rounding at the given size.
 
     A one-hot row of 49 entries at p=.5, q=1 loses 48: in float64, 49 * (1 - 1/49) may come out as 47.99….
     """

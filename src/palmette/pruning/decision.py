@@ -1,4 +1,4 @@
-"""What a cut did and why, unit by unit; prints as a table."""
+"""Record of a cut, unit by unit; prints as a table."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from palmette.pruning.text_table import aligned
 
 @dataclass(frozen=True, eq=False)
 class UnitDecisions:
-    """The units of one group: the neurons of a layer, a layer, or the network. One entry per unit.
+    """Cut of one group: the neurons of a layer, a layer, or the network. One entry per unit.
 
     Args:
-        name: of the layer, or "global".
-        total: entries of each unit, the pruned included.
-        d: entries that were kept before.
-        index: PQ Index of these, NaN where there is none.
-        r: how many the budget wanted to keep, not rounded.
-        c: how many were cut.
+        name: name of the layer, or "global".
+        total: entries of each unit, including pruned ones.
+        d: entries kept before the cut.
+        index: PQ Index of the kept entries, NaN where undefined.
+        r: number of entries to keep by the budget, not rounded.
+        c: number of entries cut.
     """
 
     name: str
@@ -40,11 +40,11 @@ class UnitDecisions:
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """One cut: what was measured and what was taken, for every unit.
+    """One cut: measurements and counts for every unit.
 
     Args:
-        scope: of the units.
-        budget: that decided, in words.
+        scope: "neuron", "layer" or "global".
+        budget: text form of the budget.
         index: PQ Index of all kept weights together, before the cut, at the budget's p and q.
         groups: the units, group by group.
 
@@ -61,43 +61,43 @@ class Decision:
 
     @staticmethod
     def of(scope: str, budget: Budget, plans: Sequence[tuple[str, int, CutPlan]]) -> Decision:
-        """From the plan of each group, with its name and the entries of each of its units."""
+        """Decision from (name, entries per unit, plan) of each group."""
         network = reduce(add, (p.sums.over_rows() for _, _, p in plans))
         groups = (UnitDecisions(name, n, p.sums.d, p.index, p.retained, p.cut) for name, n, p in plans)
         return Decision(scope, str(budget), float(network.index()), tuple(groups))
 
     @property
     def total(self) -> int:
-        """All prunable weights, the pruned included."""
+        """Number of prunable weights, including pruned ones."""
         return sum(g.total * len(g.d) for g in self.groups)
 
     @property
     def kept_before(self) -> int:
-        """Weights that were kept before."""
+        """Number of weights kept before the cut."""
         return sum(int(g.d.sum()) for g in self.groups)
 
     @property
     def cut(self) -> int:
-        """Weights that were cut."""
+        """Number of weights cut."""
         return sum(int(g.c.sum()) for g in self.groups)
 
     @property
     def density_before(self) -> float:
-        """Fraction that was kept before."""
+        """Density before the cut."""
         return self.kept_before / self.total
 
     @property
     def density_after(self) -> float:
-        """Fraction that is kept now."""
+        """Density after the cut."""
         return (self.kept_before - self.cut) / self.total
 
     def summary(self, step: int) -> RoundSummary:
-        """What stop rules read after this cut, which was number `step`, counted from 1."""
+        """Input of stop rules after this cut; `step` counts cuts from 1."""
         density, kept = self.density_after, self.kept_before
         return RoundSummary(round=step, density=density, index=self.index, kept=kept, cut=self.cut)
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain values that `torch.save` and `torch.load` take."""
+        """State as tensors and plain values, for `torch.save` and `torch.load`."""
         return vars(self) | {"groups": [dict(vars(g)) for g in self.groups]}
 
     @staticmethod
@@ -106,7 +106,7 @@ class Decision:
         return Decision(**(dict(state) | {"groups": tuple(UnitDecisions(**g) for g in state["groups"])}))
 
     def __repr__(self) -> str:
-        """A table: one line per group, with the middle unit (and the range) where a group has many."""
+        """Table with one line per group: the median unit and the range where a group has many."""
         head = ("", "units", "kept", "PQ Index", "to keep", "cut", "density")
         rows = [head, *map(_line, self.groups)]
         if len(self.groups) > 1 or len(self.groups[0].d) > 1:

@@ -1,6 +1,6 @@
-"""Holding masks: after any optimizer step a pruned weight is exactly zero.
+"""Mask holding: a pruned weight is exactly zero after every optimizer step.
 
-Two hooks do this; the forward pass has none. After a gradient is accumulated, its pruned entries are set to zero,
+Two hooks do this, none in the forward pass. After a gradient is accumulated, its pruned entries are zeroed,
 so that they count neither in clipping nor in an optimizer's statistics. After an optimizer steps, the pruned
 weights are set to zero, whatever momentum or decay did to them. Bit patterns are multiplied by the mask as
 integers: this also removes a NaN or an infinity, and on a CPU takes a twentieth of the time of `masked_fill_`.
@@ -21,7 +21,7 @@ from palmette.pruning.sources.sharding import local
 
 
 class Holder:
-    """Keeps the pruned entries of parameters at zero, as long as a held optimizer lives."""
+    """Keeps pruned entries of parameters at zero during the lifetime of a held optimizer."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = dict(parameters)
@@ -50,7 +50,7 @@ class Holder:
         """The weight, its gradient and its optimizer state as integers, each with the mask on its device."""
         parameter = self._parameters[name]
         if not _is_plain(local(parameter)):
-            raise TypeError(f"the weight {name!r} must be a plain tensor with a place for each entry to be pruned")
+            raise TypeError(f"the weight {name!r} must be a dense tensor without shared entries to be pruned")
         weight = local(parameter)
         yield _integers(weight), mask.to(weight.device)
         known = [v for o in self._optimizers for v in o.state.get(parameter, {}).values()]

@@ -1,4 +1,4 @@
-"""Masks: which weights remain. A mapping from parameter name to boolean tensor, True where a weight is kept."""
+"""Masks: a mapping from parameter name to boolean tensor, True where a weight is kept."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ class Masks(Mapping[str, Tensor]):
 
     @staticmethod
     def ones_like(weights: Mapping[str, Tensor | Weight]) -> Masks:
-        """Masks that keep everything."""
+        """Masks that keep every weight."""
         tensors = tensors_of(weights)
         masks = Masks({n: torch.ones_like(w.detach(), dtype=torch.bool) for n, w in tensors.items()})
-        masks.kept = masks.total  # known without the other processes
+        masks.kept = masks.total  # no collective needed
         return masks
 
     def __getitem__(self, name: str) -> Tensor:
@@ -63,7 +63,7 @@ class Masks(Mapping[str, Tensor]):
         return len(self._masks)
 
     def __and__(self, other: Mapping[str, Tensor]) -> Masks:
-        """Masks of the weights that both keep."""
+        """Intersection of two masks."""
         other = Masks(other)
         check_match(other, {n: m.shape for n, m in self.items()}, "the masks to narrow with")
         return Masks({n: m & placed_like(other[n], m, n) for n, m in self.items()})
@@ -132,7 +132,7 @@ class Masks(Mapping[str, Tensor]):
     def from_state_dict(state: Mapping[str, Any]) -> Masks:
         """Masks from a `state_dict`, on the CPU."""
         if not isinstance(state, Mapping):
-            raise TypeError(f"from_state_dict takes what state_dict gave, got {type(state).__name__}")
+            raise TypeError(f"from_state_dict takes the result of state_dict, got {type(state).__name__}")
         if state.get("format") == _SHARDED:
             return Masks({n: m.to(torch.bool) for n, m in state.get("kept", {}).items()})
         if state.get("format") != MASKS_FORMAT:
@@ -147,8 +147,7 @@ class Masks(Mapping[str, Tensor]):
         """Write a safetensors file with one bit per weight, atomically."""
         if any(map(is_sharded, self.values())):
             raise TypeError(
-                "these masks are spread over processes; save the Pruner with torch.distributed.checkpoint, beside "
-                "the model"
+                "these masks are sharded; save the Pruner with torch.distributed.checkpoint, next to the model"
             )
         state = self.state_dict()
         metadata = {"format": MASKS_FORMAT, "shapes": json.dumps(state["shapes"])}
@@ -156,7 +155,7 @@ class Masks(Mapping[str, Tensor]):
 
     @staticmethod
     def load(path: str | Path, like: Mapping[str, Tensor | Weight] | None = None) -> Masks:
-        """Read masks that `save` wrote.
+        """Read masks written by `save`.
 
         Args:
             path: the file.
@@ -172,14 +171,14 @@ class Masks(Mapping[str, Tensor]):
             shapes = json.loads(metadata.get("shapes", "{}"))
             masks = Masks.from_state_dict(metadata | {"shapes": shapes, "bits": bits})
         except (SafetensorError, ValueError) as error:
-            raise MaskMismatch(f"{str(path)!r} is not a whole file of masks: {error}") from error
+            raise MaskMismatch(f"{str(path)!r} is not a complete mask file: {error}") from error
         if like is not None:
             check_match(masks, {n: w.shape for n, w in like.items()}, f"the masks in {str(path)!r}")
         return masks
 
 
 def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], what: str) -> None:
-    """Raise `MaskMismatch`, saying which names and shapes differ, unless `masks` has exactly `shapes`."""
+    """Raise `MaskMismatch`, listing the names and shapes that differ, unless `masks` has exactly `shapes`."""
     other = {n: s for n, s in shapes.items() if n in masks and masks[n].shape != s}
     differ = {
         "missing": [n for n in shapes if n not in masks],

@@ -1,6 +1,6 @@
-"""Pruning methods as values: how many weights go (budget) and which (saliency), and the names for them.
+"""Pruning methods by name: a budget (how many weights to prune) and a saliency (which).
 
-This module imports no torch: settings, ids, labels and flags are made of it.
+This module imports no torch, so that settings, ids, labels and flags can be built from it.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def check_scope(scope: str) -> None:
 
 @dataclass(frozen=True)
 class SaliencySpec:
-    """A saliency by name; `palmette.pruning.saliency.BUILDERS` makes it when a cut is due.
+    """Description of a named saliency, built by `palmette.pruning.saliency.BUILDERS` for each cut.
 
     Args:
-        help: what is compared, in a few words.
-        of_dense: whether it ranks weights by the trained dense network, in every round.
-        of_inputs: whether it looks at inputs of the network.
+        help: short text for help and docs.
+        of_dense: whether every round ranks weights by the trained dense network.
+        of_inputs: whether it needs inputs of the network.
     """
 
     help: str
@@ -56,17 +56,17 @@ def check_saliency(name: str) -> None:
     """Raise unless `name` is one of `SALIENCIES` or has the form ``module:function``."""
     if not isinstance(name, str) or not (name in SALIENCIES or ":" in name.strip(":")):
         raise ValueError(
-            f"saliency must be one of {', '.join(SALIENCIES)}, or module:function of your own, got {name!r}"
+            f"saliency must be one of {', '.join(SALIENCIES)}, or your own as module:function, got {name!r}"
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A pruning method: how many weights go in a round, and which.
+    """Pruning method: how many weights to prune in a round, and which.
 
     Args:
-        budget: how many go, such as `Sap(p=1, q=2)`, or your own `Budget`.
-        saliency: which go first: a name of `SALIENCIES`, or ``"module:function"`` of a `Saliency`.
+        budget: how many weights to prune, such as `Sap(p=1, q=2)` or a custom `Budget`.
+        saliency: which weights to prune first: a key of `SALIENCIES`, or ``"module:function"`` of a `Saliency`.
         label: the name in tables and figures.
 
     >>> METHODS["one-shot"].budget, METHODS["one-shot"].saliency
@@ -83,16 +83,16 @@ class Method:
 
     @property
     def of_dense(self) -> bool:
-        """Whether weights are ranked by the trained dense network, in every round."""
+        """Whether every round ranks weights by the trained dense network."""
         return self.saliency in SALIENCIES and SALIENCIES[self.saliency].of_dense
 
     @property
     def of_inputs(self) -> bool:
-        """Whether the ranking looks at inputs of the network."""
+        """Whether the ranking needs inputs of the network."""
         return self.saliency in SALIENCIES and SALIENCIES[self.saliency].of_inputs
 
     def build_saliency(self, subject: Subject) -> Saliency:
-        """The scores to cut `subject` by."""
+        """Saliency for a cut of `subject`."""
         from palmette.pruning.saliency import BUILDERS
 
         if self.saliency in BUILDERS:
@@ -113,12 +113,12 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 
 
 def rank_of(name: str) -> int:
-    """Where a method stands in the order of `METHODS`, in which tables and colours are; your own come last."""
+    """Position of a method in `METHODS`, the order of tables and colours; custom methods come last."""
     return list(METHODS).index(name) if name in METHODS else len(METHODS)
 
 
 def method_named(name: str) -> Method:
-    """The method called `name` in `METHODS`, or the `Method` that ``"module:name"`` names.
+    """Method with the key `name` in `METHODS`, or the `Method` at ``"module:name"``.
 
     >>> method_named("sap").label
     'SAP'
@@ -126,7 +126,7 @@ def method_named(name: str) -> Method:
     if name in METHODS:
         return METHODS[name]
     if ":" not in name:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, or module:name of your own, got {name!r}")
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, or your own as module:name, got {name!r}")
     found = imported(name, "method")
     if not isinstance(found, Method):
         raise TypeError(f"method {name!r} must be a palmette.Method, got {found!r}")
@@ -134,16 +134,16 @@ def method_named(name: str) -> Method:
 
 
 def imported(path: str, what: str) -> Any:
-    """The object that ``"module:name"`` names; `what` it is for stands in the error."""
+    """Import the object at ``"module:name"``; `what` describes it in error messages."""
     module, _, name = path.partition(":")
     if not module or not name:
-        raise ValueError(f"a {what} of your own is given as 'module:name', got {path!r}")
+        raise ValueError(f"a custom {what} must be given as 'module:name', got {path!r}")
     try:
         return attrgetter(name)(importlib.import_module(module))
     except AttributeError as error:
         raise ValueError(f"{what} {path!r}: module {module!r} was imported, but has no {name!r}") from error
-    except Exception as error:  # whatever a module may raise when it is imported
+    except Exception as error:  # importing user code may raise anything
         raise ValueError(
             f"{what} {path!r}: module {module!r} cannot be imported ({in_full(error)}); "
-            "a file of yours must lie in a folder that is on PYTHONPATH"
+            "add the folder of the file to PYTHONPATH"
         ) from error

@@ -1,4 +1,4 @@
-"""Optimizers made inside a user's training function: found when they step, and held."""
+"""Detection of optimizers created inside a user's training function, at their first step."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ class AutoHold:
                 if updated and optimizer in self._earlier:
                     raise ValueError(
                         f"this {type(optimizer).__name__} has trained in an earlier round: its momentum, its step "
-                        "count and its learning rate would go on from there, and no folder can bring them back. "
-                        "Make the optimizer, and its schedule, inside of train"
+                        "count and its learning rate would continue, and cannot be restored from a folder. "
+                        "Create the optimizer and its schedule inside train"
                     )
             if optimizer in ours and (rates or note):
                 for group, name in _groups(optimizer, names):

@@ -1,4 +1,4 @@
-"""The object a user holds: step() measures, counts, selects and masks; the masks stay, whatever trains."""
+"""`Pruner` and `prune`: measure, count, select and mask; the masks hold during any training."""
 
 from __future__ import annotations
 
@@ -40,18 +40,20 @@ def prune(
     budget: Budget,
     saliency: Saliency = magnitude,
 ) -> tuple[Masks, Decision]:
-    """One cut: measure each unit, count, and take that many of the least salient. Nothing given is changed.
+    """Cut once: measure each unit, and prune as many of its least salient weights as the budget says.
+
+    The arguments are not modified.
 
     Args:
-        weights: by name; a plain tensor has its neurons along the first axis, a `Weight` says where.
-        masks: which weights are still there, all by default.
+        weights: by name; the first axis of a plain tensor counts neurons, a `Weight` has its own layout.
+        masks: which weights are kept so far, all by default.
         scope: "neuron", "layer" or "global": the unit inside which weights are compared.
-        budget: how many go.
+        budget: how many weights to prune.
         saliency: how much each weight matters.
 
     Returns:
-        The new masks, part of the old ones, and what was decided for each unit. Counts are exact; ties go
-        by index, lowest first.
+        The new masks, a subset of the old ones, and the decision for each unit. Counts are exact; of equal
+        scores, the lowest index is pruned first.
 
     >>> weights = {"w": torch.tensor([[4.0, 3.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])}
     >>> masks, decision = prune(weights, scope="neuron", budget=Sap(p=1, q=2))
@@ -92,7 +94,7 @@ def prune(
 
 
 def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:
-    """Scores that `saliency` gives a weight, checked: of its shape, on its device, sharded like it."""
+    """Scores of a weight by `saliency`; raise unless shape, device and sharding match the weight."""
     scores = saliency(name, weight)
     if scores is weight:
         return weight
@@ -108,22 +110,21 @@ def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:
 
 
 class Pruner:
-    """Prunes a model step by step, and keeps what is pruned at zero.
+    """Prunes a model step by step, and keeps pruned weights at zero.
 
-    A copy of it (`copy.deepcopy`, pickle) has a model of its own and holds the masks there, but no optimizer yet:
-    PyTorch does not copy an optimizer's hooks, so `hold` the copied one again.
+    A copy (`copy.deepcopy`, pickle) has its own copy of the model and holds the masks there. PyTorch does not copy
+    an optimizer's hooks, so call `hold` again for the copied optimizer.
 
     Args:
-        model: any module. It is used in place: its pruned weights are zeros from the first step on, its
-            `state_dict` keys stay its own, its forward pass is untouched. One that `torch.nn.utils.prune` has
-            pruned is converted (`from_torch_prune`), and pruned further from there.
-        budget: how many weights go in a step; `Sap()` by default.
+        model: any module, pruned in place; `state_dict` keys and the forward pass do not change. A model pruned by
+            `torch.nn.utils.prune` is converted first (`from_torch_prune`).
+        budget: how many weights to prune in a step; `Sap()` by default.
         scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared.
         saliency: how much each weight matters, by default its magnitude.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`.
-        masks: weights that are pruned already, such as `Masks.load(path)`; none by default.
-        stop: rules that end the loop, see `palmette.pruning.stopping`; by default the index turning up or a
-            cut of under 1 %. A step that cuts nothing always ends it.
+        masks: initial masks, such as `Masks.load(path)`; by default all weights are kept.
+        stop: rules that end the loop, see `palmette.pruning.stopping`; by default when the index turns up or a
+            cut is below 1 %. A step that cuts nothing always ends the loop.
         hold: an optimizer to `hold` from the start; others may follow.
 
     >>> model = nn.Linear(4, 1, bias=False)
@@ -165,7 +166,7 @@ class Pruner:
             raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
         self.rules: tuple[StopRule, ...] = tuple(rules)
         self.decisions: list[Decision] = []
-        chosen = prunable(model, include=include, exclude=exclude)  # which may refuse, before anything is changed
+        chosen = prunable(model, include=include, exclude=exclude)  # may raise, so call it before any change
         found = from_torch_prune(model)
         self._layouts = {n: (w.transposed, w.groups) for n, w in chosen.items()}
         self._masks = Masks.ones_like(self._tensors())
@@ -184,12 +185,12 @@ class Pruner:
 
     @property
     def masks(self) -> Masks:
-        """Which weights are kept."""
+        """Current masks."""
         return self._masks
 
     @property
     def weights(self) -> Mapping[str, Weight]:
-        """The weights that it prunes, by name; `ParameterGone` if the model has others in their place."""
+        """Prunable weights by name; raises `ParameterGone` if the model has replaced one."""
         self._check_still_there()
         return self._weights
 
@@ -205,7 +206,7 @@ class Pruner:
         return why_stop(self.rules, history or [RoundSummary(round=0, density=self.density)]) or ""
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
-        """Keep pruned weights at zero through every step of `optimizer`, from here on.
+        """Keep pruned weights at zero after every step of `optimizer`.
 
         Call it for each optimizer that updates the model, and again when one is replaced or copied.
         """
@@ -224,9 +225,9 @@ class Pruner:
         return decision
 
     def rewind(self, state: Mapping[str, Tensor]) -> None:
-        """Load `state`, an earlier `model.state_dict()`, buffers included, and put the pruned weights to zero.
+        """Load `state`, an earlier `model.state_dict()`, buffers included, and set pruned weights to zero.
 
-        To start a round where training began: ``start = copy.deepcopy(model.state_dict())`` before it.
+        To rewind to the initial weights, take ``start = copy.deepcopy(model.state_dict())`` before training.
         """
         self._check_still_there()
         if not isinstance(state, Mapping):
@@ -238,7 +239,7 @@ class Pruner:
         own = {n: v for n, v in whole.items() if isinstance(v, Tensor)}
         given = {n: v for n, v in state.items() if isinstance(v, Tensor)}
         check_match(given, {n: v.shape for n, v in own.items()}, "the weights to rewind to")
-        if whole.keys() != state.keys():  # there is extra state that is no tensor
+        if whole.keys() != state.keys():  # extra state that is not a tensor
             differ = sorted(whole.keys() ^ state.keys())
             raise MaskMismatch(f"the weights to rewind to belong to another model; {', '.join(differ)} differ")
         parts = [(local(v), local(given[n])) for n, v in own.items()]
@@ -251,22 +252,22 @@ class Pruner:
         self._masks.apply_(self._tensors())
 
     def state_dict(self) -> dict[str, Any]:
-        """Masks (one bit per weight) and the decisions so far. The settings are the constructor's.
+        """Masks (one bit per weight) and the decisions so far, without the constructor's settings.
 
-        It is for `torch.save`, and for `torch.distributed.checkpoint`: of weights that are spread over processes,
-        each gives its part of the masks, one byte per weight.
+        For `torch.save` and `torch.distributed.checkpoint`; masks of sharded weights are sharded too, one byte
+        per weight.
         """
         # As one value: `torch.distributed.checkpoint` reads into the state of a Pruner that has none yet.
         torch.save([d.state_dict() for d in self.decisions], decisions := io.BytesIO())
         return {"masks": self._masks.state_dict(), "decisions": decisions.getvalue()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Take up where `state_dict` was taken; the model's pruned weights become zero."""
+        """Restore a `state_dict`; the model's pruned weights become zero."""
         self._check_still_there()
         if not isinstance(state, Mapping):
-            raise TypeError(f"load_state_dict takes what state_dict gave, got {type(state).__name__}")
+            raise TypeError(f"load_state_dict takes the result of state_dict, got {type(state).__name__}")
         if missing := {"masks", "decisions"} - state.keys():
-            raise ValueError(f"load_state_dict takes what state_dict gave, got a state without {sorted(missing)}")
+            raise ValueError(f"load_state_dict takes the result of state_dict, got one without {sorted(missing)}")
         masks = self._fitted(Masks.from_state_dict(state["masks"]), "the masks of this state")
         taken = torch.load(io.BytesIO(state["decisions"]), weights_only=True)
         decisions = [Decision.from_state_dict(d) for d in taken]
@@ -274,13 +275,13 @@ class Pruner:
         self.decisions = decisions
 
     def _fitted(self, masks: Masks, what: str) -> Masks:
-        """The masks beside the weights that they are for, or an error that says how they differ."""
+        """Masks on the devices of their weights; raise if names or shapes differ."""
         check_match(masks, {n: w.shape for n, w in self._tensors().items()}, what)
         return Masks({n: placed_like(masks[n], w, n) for n, w in self._tensors().items()})
 
     def _set(self, masks: Masks) -> None:
         if any(map(is_sharded, masks.values())):
-            _ = masks.kept  # counted now, by all processes together, so that one alone can ask for it
+            _ = masks.kept  # a collective: count now, so that a single process can read it later
         self._holder.set_masks_(masks)
         self._masks = masks
 
@@ -288,7 +289,7 @@ class Pruner:
         return tensors_of(self._weights)
 
     def _say_what_came_back(self) -> None:
-        """Warn if pruned weights are not zero. They do not count in the cut, and are zero after it."""
+        """Warn if pruned weights are not zero; the cut ignores them and sets them to zero again."""
         weights = self._tensors()
         parts = {n: (local(w), local(self._masks[n])) for n, w in weights.items()}
         back = added({n: ((w != 0) & ~mask.to(w.device)).sum() for n, (w, mask) in parts.items()}, weights)
@@ -307,12 +308,12 @@ class Pruner:
             if there.get(name) is not weight.tensor:
                 what = "was replaced by another parameter" if name in there else "is no longer part of the model"
                 raise ParameterGone(
-                    f"the pruned parameter {name!r} {what}; make a new Pruner for the model as it is now "
-                    "(and give it this one's state_dict() if the masks still fit)"
+                    f"the pruned parameter {name!r} {what}; make a new Pruner for the current model "
+                    "(and load this one's state_dict() if the masks still fit)"
                 )
 
-    # A copy has a model of its own, and its masks are held there; it holds no optimizer yet. Weights are looked
-    # up when first needed: the copy of a model that has its Pruner as an attribute is not complete before.
+    # A copy holds the masks of its own model, and no optimizer. Weights are looked up lazily: a model that has its
+    # Pruner as an attribute is incomplete while it is being copied.
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("_weights", "_holder")}

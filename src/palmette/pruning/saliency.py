@@ -1,4 +1,4 @@
-"""How much each weight matters: scores of the shape of the weight, the smallest magnitudes go first."""
+"""Saliency: scores in the shape of a weight; entries with the smallest magnitudes are pruned first."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from palmette.pruning.weights import (
 )
 
 Saliency = Callable[[str, Tensor], Tensor]
-"""(name, weight) -> scores of the weight's shape. Their magnitudes are compared, signs do not matter."""
+"""(name, weight) -> scores of the weight's shape. Their magnitudes are compared; signs are ignored."""
 
 
 def magnitude(name: str, weight: Tensor) -> Tensor:
-    """The magnitude of the weight as it is now: Lottery Ticket, SAP.
+    """Current magnitude of the weight, as in Lottery Ticket and SAP.
 
     >>> magnitude("w", torch.tensor([3.0, -1.0]))
     tensor([ 3., -1.])
@@ -35,10 +35,10 @@ def magnitude(name: str, weight: Tensor) -> Tensor:
 
 
 def magnitude_of(weights: Mapping[str, Tensor | Weight]) -> Saliency:
-    """The magnitude that each weight has in `weights`: One Shot, with the trained dense weights.
+    """Magnitude of each weight in `weights`; One Shot passes the trained dense weights.
 
-    The values are copied, so that further training does not change them. `magnitude_of(prunable(model))` takes
-    them from a model as it is now.
+    The values are copied, so that further training does not change them. `magnitude_of(prunable(model))` copies
+    the current weights of a model.
 
     >>> one_shot = magnitude_of({"w": torch.tensor([3.0, -1.0])})
     >>> one_shot("w", torch.tensor([0.0, 9.0]))
@@ -54,12 +54,12 @@ def _look_up(frozen: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
 
 
 def input_norms(model: nn.Module, batches: Iterable[Tensor | Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    r"""For each Linear, convolution and Conv1D of `model`, by the name of its weight: the norm of every input.
+    r"""Norm of every input of each Linear, convolution and Conv1D of `model`, by the name of its weight.
 
     .. math:: \|X_j\|_2 = \sqrt{\textstyle\sum_t x_{tj}^2}
 
     over all tokens (of a convolution: over all pixels) of all `batches`, each an input of the model or its keyword
-    arguments. A layer that no batch reaches is not among them.
+    arguments. Layers that no batch reaches are left out.
 
     >>> input_norms(nn.Linear(2, 1), [{"input": torch.tensor([[3.0, 0.0], [4.0, 1.0]])}])
     {'weight': tensor([5., 1.], dtype=torch.float64)}
@@ -81,8 +81,8 @@ def weighted_by_inputs(norms: Mapping[str, Tensor], model: nn.Module) -> Salienc
     r"""Scores for `Pruner(model, saliency=…)`: :math:`|W_{ij}| \cdot \|X_j\|_2` where the norm is known, else W.
 
     Args:
-        norms: as `input_norms` gives them.
-        model: the one that is pruned.
+        norms: result of `input_norms`.
+        model: the model to prune.
 
     >>> saliency = weighted_by_inputs({"weight": torch.tensor([5.0, 1.0])}, nn.Linear(2, 1))
     >>> saliency("weight", torch.tensor([[1.0, -2.0]]))
@@ -93,7 +93,7 @@ def weighted_by_inputs(norms: Mapping[str, Tensor], model: nn.Module) -> Salienc
     def saliency(name: str, weight: Tensor) -> Tensor:
         norm, axis = norms.get(name), axes.get(name)
         if norm is None or axis is None or norm.numel() != weight.shape[axis]:
-            return weight  # a layer that was not reached, or in groups, whose inputs are not all its own
+            return weight  # not reached, or a grouped convolution, in which a neuron sees some inputs only
         shape = [1] * weight.dim()
         shape[axis] = -1
         return weight.detach().float() * norm.reshape(shape).float()
@@ -105,14 +105,14 @@ def _add_squares(
     squares: dict[str, Tensor], key: str, module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
 ) -> None:
     x = next(iter((*args, *kwargs.values()))).detach().double()
-    # Of a Linear layer the last axis, of a convolution that before the pixels, with or without a batch in front.
+    # Input axis: the last one of a Linear layer, the one before the pixels of a convolution, batched or not.
     feature = x.dim() + 1 - module.weight.dim()
     total = x.square().sum([d for d in range(x.dim()) if d != feature])
     squares[key] = squares[key] + total if key in squares else total
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
-    """Each layer by the name of its weight, and the axis of that which counts the layer's inputs."""
+    """Name of the weight, layer, and axis of the weight that counts the layer's inputs."""
     for name, module in model.named_modules():
         usual = isinstance(module, LAYERS)
         if usual or is_transformers_conv1d(module):
@@ -121,11 +121,11 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a saliency may look at when a run is cut.
+    """Input of a saliency builder for one cut of a run.
 
     Args:
-        model: the network as trained in this round.
-        dense: the weights of the trained dense network, by name; None in round 0, when they are the model's own.
+        model: the network after the training of the round.
+        dense: weights of the trained dense network, by name; None in round 0, where `model` is dense.
         batches: batches of training inputs: tensors, or keyword arguments of the model.
     """
 
@@ -141,4 +141,4 @@ BUILDERS: Mapping[str, Callable[[Subject], Saliency]] = {
         input_norms(subject.model, subject.batches()), subject.model
     ),
 }
-"""How each of `palmette.pruning.methods.SALIENCIES` is made for a network."""
+"""Builder of each saliency in `palmette.pruning.methods.SALIENCIES`."""

@@ -1,6 +1,6 @@
 """Weights as rows, one row per unit: a neuron, a layer, or the whole network.
 
-Measuring, counting and selecting work on rows and never ask which scope it is.
+Measuring, counting and selecting work on rows and are independent of the scope.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class Group:
     """Units that are measured and cut together: the neurons of a layer, one layer, or the network.
 
     Args:
-        name: for eyes.
-        weights: one row per unit; the index is measured on these.
-        scores: the same shape; the smallest of these go.
-        masks: takes masks in the shape of the rows and names them in the shape of the parameters.
-        everywhere: takes the plan of the units that this process has and gives the plan of all.
+        name: label in decisions.
+        weights: one row per unit, on which the index is measured.
+        scores: same shape; the smallest are pruned.
+        masks: converts masks of the rows to masks of the parameters, by name.
+        everywhere: gathers the plan of all units from the plan of the units in this process.
     """
 
     name: str
@@ -41,11 +41,11 @@ class Group:
 def groups_of(
     weights: Mapping[str, Weight], scores: Mapping[str, Tensor], kept: Mapping[str, Tensor], scope: Scope
 ) -> Iterator[Group]:
-    """The units of `scope`, group by group, without copying weights where their layout allows it.
+    """Units of `scope`, group by group; weights are copied only if their layout requires it.
 
     Args:
         weights, scores: by name.
-        kept: which entries count, by name; all of a weight that is not there.
+        kept: masks by name; a weight without a mask is fully kept.
         scope: "neuron", "layer" or "global".
     """
     together = {"global": weights} if scope == "global" else {name: {name: w} for name, w in weights.items()}

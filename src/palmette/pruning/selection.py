@@ -1,7 +1,7 @@
-"""From how many to which: keys that sort like magnitudes, and the threshold at which a unit is cut.
+"""Selection of weights: keys that sort like magnitudes, and the threshold at which a unit is cut.
 
-A float without its sign bit, read as an integer, sorts like the magnitude it stands for. So counts are exact, and
-the same on every device, in a file and over processes, for every float dtype.
+A float without its sign bit, read as an integer, sorts like its magnitude. So counts are exact for
+every float dtype, and the same on every device, in a file and across processes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from palmette.measures.tail import STEP, WAYS, shifts
 
 @dataclass(frozen=True)
 class Threshold:
-    """Where a unit is cut: every key below `key` goes, and the first `ties` of the `equal` keys that are equal."""
+    """Threshold of a unit: prune every key below `key`, and the first `ties` of the `equal` keys equal to it."""
 
     key: int
     ties: int
@@ -29,13 +29,11 @@ NO_CUT = Threshold(-1, 0, 0)
 
 
 def keys_of(values: Tensor, kept: Tensor | None, dtype: torch.dtype, scratch: Tensor | None = None) -> Tensor:
-    """Integers that sort like the magnitudes of `values`; the largest of all where an entry is not kept.
+    """Integers that sort like the magnitudes of `values`; the largest integer where an entry is not kept.
 
     Args:
-        values: floats.
-        kept: which of them count, all by default.
-        dtype: holds all values that are compared.
-        scratch: memory to write the keys to if it fits.
+        dtype: a float dtype that holds all compared values.
+        scratch: memory for the keys, used if it fits.
     """
     bits = values.to(dtype).contiguous().view(INTEGER[dtype.itemsize])
     most = torch.iinfo(bits.dtype).max
@@ -49,11 +47,11 @@ def find_keys(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The `rank`-th smallest key of each unit, how many are below it, and how many are equal to it.
 
-    Eight bits at a time, by counts alone: what travels between processes does not grow with the weights.
+    Searches eight bits at a time by counts alone, so communication does not grow with the number of weights.
 
     Args:
         histogram: (prefix, shift) -> units × 256, how many keys of each unit continue its prefix in each way.
-        bits: of a key.
+        bits: width of a key.
         rank: counted from 1; any key is returned for rank 0.
     """
     prefix, below, equal = (torch.zeros_like(rank) for _ in range(3))

@@ -1,4 +1,4 @@
-"""When to stop: rules that read the history of a run and give the reason to end it."""
+"""Stop rules: functions of the history of a run that return the reason to end it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from palmette.measures.parameters import as_number, is_number
 
 @dataclass(frozen=True, kw_only=True)
 class RoundSummary:
-    """What a stop rule may read of a round; `Decision.summary` and `Record.summary` give it.
+    """Summary of a round for stop rules, from `Decision.summary` or `Record.summary`.
 
     Args:
-        round: cuts behind the network that is judged.
-        density: fraction of its weights that is kept.
-        index: PQ Index before the last cut, at the budget's p and q; NaN where there is none.
-        kept: weights before the last cut.
-        cut: weights that the last cut took; None before the first.
-        train: score on the training data; None where it is not known, as by a `Pruner`.
-        validation: score on held-out data, never the test data; None where it is not known.
+        round: number of cuts that the network has had.
+        density: fraction of weights that remain.
+        index: PQ Index before the last cut, at the budget's p and q; NaN where undefined.
+        kept: number of weights before the last cut.
+        cut: number of weights in the last cut; None before the first.
+        train: score on the training data; None if unknown, as in a `Pruner`.
+        validation: score on held-out data, never the test data; None if unknown.
     """
 
     round: int
@@ -39,9 +39,9 @@ StopRule = Callable[[Sequence[RoundSummary]], str | None]
 
 
 def why_stop(rules: Sequence[StopRule], history: Sequence[RoundSummary]) -> str | None:
-    """The first reason to stop; None to continue. A cut that takes nothing is always a reason.
+    """First reason to stop; None to continue. A cut of zero weights is always a reason.
 
-    A rule with the attribute `judges_network` comes before the rules about cuts.
+    Rules with the attribute `judges_network` come before rules about cuts.
     """
     first = [rule for rule in rules if getattr(rule, "judges_network", False)]
     then = [rule for rule in rules if rule not in first]
@@ -85,7 +85,7 @@ class IndexTurnsUp:
 
 @dataclass(frozen=True)
 class SmallCut:
-    """Stop when a step cut less than the fraction `below` of what was kept.
+    """Stop when a step cuts less than the fraction `below` of the kept weights.
 
     >>> SmallCut(below=0.1)([RoundSummary(round=1, density=0.95, kept=100, cut=5)])
     'the last cut took 5.00% of what was kept'
@@ -108,9 +108,9 @@ class SmallCut:
 
 @dataclass(frozen=True)
 class AtDensity:
-    """Stop when no more than the fraction `density` remains.
+    """Stop when the density is at most `density`.
 
-    In a run the density is that of the network trained last, so that the run ends with a trained network.
+    In a run this is the density of the last trained network, so that a run ends with a trained network.
 
     >>> import palmette as pm, torch
     >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=AtDensity(0.25))
@@ -138,8 +138,8 @@ class AtDensity:
 class AccuracyDrops:
     """Stop when a retrained network is more than `by` less accurate than the dense one.
 
-    Accuracies are those on images held out of training, never on the test set. A `Pruner` does not know them, and
-    continues.
+    Accuracies are measured on images held out of training, never on the test set. Without accuracies, as in a
+    `Pruner`, the rule never stops.
 
     >>> scores = (0.95, 0.92)
     >>> history = [RoundSummary(round=t, density=1.0, validation=score) for t, score in enumerate(scores)]
@@ -153,7 +153,7 @@ class AccuracyDrops:
 
     def __post_init__(self) -> None:
         if not 0 <= as_number(self.by) <= 1:
-            raise ValueError(f"an accuracy drops by something between 0 and 1, got by={self.by!r}")
+            raise ValueError(f"by must be between 0 and 1, got by={self.by!r}")
 
     def __call__(self, history: Sequence[RoundSummary]) -> str | None:
         """The reason to stop, or None."""
@@ -165,7 +165,7 @@ class AccuracyDrops:
 
 @dataclass(frozen=True)
 class ScoreDrops:
-    """Stop when a score of any scale, larger is better, is more than `by` below that of the dense network.
+    """Stop when a score of any scale, larger is better, is more than `by` below the dense network's.
 
     >>> history = [RoundSummary(round=t, density=1.0, validation=-loss) for t, loss in enumerate((2.0, 3.5))]
     >>> ScoreDrops(1.0)(history)
@@ -180,7 +180,7 @@ class ScoreDrops:
         dense, now = (history[0].validation, history[-1].validation) if history else (None, None)
         if dense is None or now is None or len(history) == 1:
             return None
-        rounding = 1e-6 * max(1.0, abs(dense))  # of scores that were float32
+        rounding = 1e-6 * max(1.0, abs(dense))  # tolerance for float32 scores
         if now >= dense - self.by - rounding:
             return None
         return f"score {now:.4f} is more than {self.by:g} below {dense:.4f}"
@@ -188,7 +188,7 @@ class ScoreDrops:
 
 @dataclass(frozen=True)
 class AfterSteps:
-    """Stop after so many steps; in a run, when the network has been trained after so many cuts.
+    """Stop after `steps` steps; in a run, after the training that follows so many cuts.
 
     >>> import palmette as pm, torch
     >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=AfterSteps(2))
@@ -214,7 +214,7 @@ class AfterSteps:
 
 DEFAULT_RULES: tuple[StopRule, ...] = (IndexTurnsUp(), SmallCut())
 
-# Name -> rule, how its number is read, an example. `Experiment` has `rounds` in place of `AfterSteps`.
+# Name -> rule, parser of its number, example. `Experiment` has `rounds` instead of `AfterSteps`.
 RULES: dict[str, tuple[Callable[..., StopRule], type[int] | type[float], str]] = {
     "index-turns-up": (IndexTurnsUp, int, "2"),
     "small-cut": (SmallCut, float, "0.01"),
@@ -225,7 +225,7 @@ _WITH_DEFAULT = ("index-turns-up", "small-cut")
 
 
 def read_rules(text: str) -> dict[str, StopRule]:
-    """Rules by the text that stands for each.
+    """Stop rules by their normalised text.
 
     >>> read_rules("index-turns-up, density:.05")
     {'index-turns-up:2': IndexTurnsUp(patience=2), 'density:0.05': AtDensity(density=0.05)}
@@ -234,7 +234,7 @@ def read_rules(text: str) -> dict[str, StopRule]:
     for part in text.split(",") if text.strip() else ():
         name, colon, number = (s.strip() for s in part.partition(":"))
         if name not in RULES:
-            raise ValueError(f"stop must be made of {', '.join(RULES)}, got {part.strip()!r} in stop={text!r}")
+            raise ValueError(f"stop must consist of {', '.join(RULES)}, got {part.strip()!r} in stop={text!r}")
         rule, read, example = RULES[name]
         try:
             value = read(number if colon or name not in _WITH_DEFAULT else example) + 0
@@ -245,7 +245,7 @@ def read_rules(text: str) -> dict[str, StopRule]:
 
 
 def rule_text(rule: StopRule) -> str | None:
-    """The text that stands for a rule; None for a rule without one.
+    """Text form of a rule; None for a rule without one.
 
     >>> rule_text(AtDensity(0.05))
     'density:0.05'

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """A line for each row: the first column is left-aligned, the others are right-aligned.
+    """One line per row: the first column left-aligned, the others right-aligned.
 
     >>> aligned([("", "before", "after"), ("fc.weight", "100", "10")])
     ['           before  after', 'fc.weight     100     10']

@@ -16,8 +16,8 @@ def from_torch_prune(model: nn.Module) -> Masks:
 
     `torch.nn.utils.prune` keeps an unpruned `weight_orig` and a `weight_mask`, and multiplies them in every
     forward pass. Afterwards there is one parameter `weight`, with zeros: the same object as `weight_orig`, so that
-    existing optimizers keep working, and `state_dict` has the names of the unpruned model. The masks are by name,
-    of biases too, and empty if nothing was pruned. `Pruner(model)` calls this function.
+    existing optimizers keep working, and `state_dict` has the names of the unpruned model. The masks,
+    by name and including those of biases, are empty if nothing was pruned. `Pruner(model)` calls this function.
 
     >>> layer = prune.l1_unstructured(nn.Linear(4, 2), "weight", amount=0.5)
     >>> list(layer.state_dict())

@@ -31,7 +31,7 @@ class Weight:
         tensor: the weight itself.
         transposed: False when the first axis counts the neurons, as in Linear and convolutions. True when
             the second does, as in transposed convolutions and in the Conv1D of GPT-2.
-        groups: of a transposed convolution: its inputs come in so many blocks, each with neurons of its own.
+        groups: groups of a transposed convolution.
     """
 
     tensor: Tensor
@@ -44,7 +44,7 @@ class Weight:
         return self.tensor.shape
 
     def rows(self, values: Tensor) -> Tensor:
-        """`values`, of the shape of the weight, with one row per neuron; each row in index order."""
+        """Reshape `values`, in the shape of the weight, to one row per neuron, each in index order."""
         if not self.transposed:
             return values.flatten(1) if values.dim() > 1 else values[:, None]
         block = values.reshape(self.groups, -1, *values.shape[1:]).transpose(1, 2)
@@ -62,20 +62,20 @@ class Weight:
 def prunable(
     model: nn.Module, *, include: Iterable[str] | None = None, exclude: Iterable[str] = ()
 ) -> dict[str, Weight]:
-    """The prunable weights of `model` by their names in its `state_dict`, each once, by its first name.
+    """Prunable weights of `model` by name in its `state_dict`; a shared weight has its first name.
 
     By default these are the weights of Linear, convolution and transposed convolution layers, the
-    projections of `nn.MultiheadAttention` and the Conv1D of Transformers, the output layer included. Never
-    by default: biases, norms and embeddings, nor an output layer that shares its weight with an embedding, nor
-    a weight that is computed from others (`nn.utils.parametrize`, weight norm) or quantised. One that
-    `torch.nn.utils.prune` keeps as `weight_orig` goes by the name `weight`, as when it is converted.
+    projections of `nn.MultiheadAttention` and the Conv1D of Transformers, the output layer included. The default
+    excludes biases, norms, embeddings, an output layer that shares its weight with an embedding, and weights that
+    are quantised or computed from others (`nn.utils.parametrize`, weight norm). A `weight_orig` of
+    `torch.nn.utils.prune` is listed as `weight`, its name after conversion.
 
     Args:
-        model: any module; a compiled one is looked through to the module that was compiled.
-        include: patterns such as ``"encoder.*.weight"`` (as in a shell) that decide in place of the
+        model: any module; a compiled or wrapped one is unwrapped.
+        include: patterns such as ``"encoder.*.weight"`` (as in a shell) that replace the
             default: every parameter with two or more dimensions whose name matches one of them.
-        exclude: patterns of names to leave out. A shared weight goes by each of its names. A pattern that matches
-            nothing is refused.
+        exclude: patterns of names to leave out. Patterns match any name of a shared weight; a pattern without
+            a match raises an error.
 
     >>> list(prunable(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))))
     ['0.weight', '2.weight']
@@ -85,7 +85,7 @@ def prunable(
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
         raise TypeError(
-            "FullyShardedDataParallel flattens weights, and neurons are lost; use fully_shard (FSDP2) in its place"
+            "FullyShardedDataParallel flattens weights, which hides their neurons; use fully_shard (FSDP2) instead"
         )
     parameters_by_name(model)
     model = uncompiled(model)
@@ -115,14 +115,14 @@ def prunable(
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """Every parameter by each of its names, without the `_orig` of `torch.nn.utils.prune`."""
+    """All names of every parameter, without the `_orig` of `torch.nn.utils.prune`."""
     buffers = {name for name, _ in model.named_buffers()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         yield name.removesuffix("_orig") if is_torch_pruned(name, buffers) else name, parameter
 
 
 def as_patterns(include: Iterable[str] | None, exclude: Iterable[str]) -> tuple[list[str] | None, list[str]]:
-    """`include` and `exclude` as lists; raise, naming the argument, unless they are patterns of names."""
+    """`include` and `exclude` as lists; raise, naming the argument, unless both hold strings."""
     return None if include is None else _as_list("include", include), _as_list("exclude", exclude)
 
 
@@ -141,14 +141,14 @@ def matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
 def check_patterns(
     include: list[str] | None, exclude: list[str], *, weights: Sequence[str], names: Sequence[str], what: str
 ) -> None:
-    """Raise, with the nearest names, at a pattern that matches nothing, such as one with a typo.
+    """Raise, with the nearest names, if a pattern matches nothing, such as one with a typo.
 
     Args:
-        include: patterns, each of one or more of `weights`.
-        exclude: patterns, each of one or more of `names`: what is never pruned may be left out.
-        weights: the names of what can be pruned; where there are none, no pattern is to blame.
-        names: all, of what can be pruned and of what cannot.
-        what: what has the names, for the error message.
+        include: patterns that must each match one of `weights`.
+        exclude: patterns that must each match one of `names`.
+        weights: names of prunable weights; if empty, no pattern raises.
+        names: names of all tensors, prunable or not.
+        what: the owner of the names, for the error message.
     """
     asked = [("include", pattern, weights) for pattern in include or ()]
     asked += [("exclude", pattern, names) for pattern in exclude]
@@ -159,8 +159,8 @@ def check_patterns(
                 f"names are {', '.join(weights)}" if len(weights) <= 8 else f"nearest names are {', '.join(near)}"
             )
             raise NothingToPrune(
-                f"{argument} has the pattern {pattern!r}, which matches no weight of {what}; a pattern is for the "
-                f"whole name, with * for any part of it; the {shown}"
+                f"{argument} has the pattern {pattern!r}, which matches no weight of {what}; a pattern must match "
+                f"the whole name, with * for any part of it; the {shown}"
             )
 
 
@@ -168,15 +168,15 @@ def tensors_of(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:
     """Tensors by name, from tensors or from the result of `prunable`."""
     if not isinstance(weights, Mapping):
         raise TypeError(
-            f"weights must be tensors by name, as prunable(model) gives them, got {type(weights).__name__}"
+            f"weights must be tensors by name, as prunable(model) returns them, got {type(weights).__name__}"
         )
     return {n: w.tensor if isinstance(w, Weight) else w for n, w in weights.items()}
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The module inside `torch.compile` and `DistributedDataParallel`, or `model` itself.
+    """Module inside `torch.compile` and `DistributedDataParallel`, or `model` itself.
 
-    Parameter names are those of its own `state_dict`.
+    Parameter names are the keys of its `state_dict`.
     """
     return list(wrappers(model))[-1]
 
@@ -262,7 +262,7 @@ def _nothing(model: nn.Module, include: list[str] | None, exclude: list[str]) ->
     if include is None and not exclude:
         return (
             f"the model has nothing to prune: {type(model).__name__} has no Linear, convolution or attention "
-            f"weight; name others with include, such as {shown}"
+            f"weight; choose other weights with include, such as {shown}"
         )
     return f"nothing is left to prune with include={include}, exclude={exclude}; the names are {shown}"
 
@@ -284,9 +284,7 @@ def check_kind(name: str, values: Tensor, what: str) -> None:
             f"or bfloat16, got {got} for {name!r}"
         )
     if values.is_meta:
-        raise ValueError(
-            f"every {what} must be there to be ranked, got {name!r} on the meta device, without values"
-        )
+        raise ValueError(f"every {what} must have values to be ranked, got {name!r} on the meta device")
 
 
 def not_finite(name: str, values: Tensor, what: str, count: int) -> NotFinite:

@@ -1,4 +1,4 @@
-"""Estimate of the cost of an experiment, before it is run."""
+"""Cost estimate of an experiment before it runs."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Cost:
     """Cost of one network on the device where it was timed; its share, if several were timed together.
 
     Args:
-        parameters: all of the model.
-        prunable: parameters that may be pruned.
-        flops_per_image: forward, dense; training takes about three times as much.
-        images: in an epoch.
-        seconds_per_epoch: of training, from a few steps.
-        seconds_per_round: of testing and measuring, once per round.
-        members: how many networks were timed together.
+        parameters: number of parameters of the model.
+        prunable: number of prunable weights.
+        flops_per_image: forward pass of the dense network; training takes about three times as much.
+        images: training images per epoch.
+        seconds_per_epoch: training time, extrapolated from a few steps.
+        seconds_per_round: time to test and measure.
+        members: number of networks timed together.
     """
 
     parameters: int
@@ -52,7 +52,7 @@ class Cost:
     members: int = 1
 
     def seconds(self, standings: Iterable[Standing]) -> float:
-        """Seconds left for runs of such networks, if none ends early."""
+        """Remaining seconds of runs of such networks, if none ends early."""
         return sum(
             s.epochs_left * self.seconds_per_epoch + s.rounds_left * self.seconds_per_round for s in standings
         )
@@ -69,11 +69,9 @@ def cost(
     """Estimate from a few steps on a part of `images`, one test and one measurement.
 
     Args:
-        experiment: the settings.
-        images: its data set.
-        device: where to train.
-        members: networks to time together; fewer if they do not fit, or train one after another anyway.
-        seconds: shortest time of training that is timed.
+        images: data set of the experiment.
+        members: networks to time together; fewer if they do not fit into memory or cannot train in parallel.
+        seconds: minimum training time to measure.
     """
     if count := experiment.validation_images(len(images.train_images)):
         images = validation_split(images, seed=experiment.seed, count=count)[0]
@@ -111,13 +109,13 @@ def cost(
 def _timed(
     experiment: Experiment, part: Images, model: nn.Module, members: int, seconds: float
 ) -> tuple[int, float]:
-    """Networks timed together, and seconds of an epoch per network; `model` is trained."""
+    """Number of networks timed together, and seconds of an epoch per network; trains `model`."""
     try:
         fleet = _fleet(experiment, part, [model, *(copy.deepcopy(model) for _ in range(1, members))])
-        if fleet.device.type == "cpu" and len(fleet.trainings) > 1:  # one after another
+        if fleet.device.type == "cpu" and len(fleet.trainings) > 1:  # a CPU trains one after another
             fleet = _fleet(experiment, part, [model])
             members = 1
-        fleet.epoch(0)  # the first is slower: memory is taken, kernels are chosen
+        fleet.epoch(0)  # warm-up: allocations and kernel selection
         taken: list[float] = []
         while sum(taken) < seconds or (len(taken) < 3 and sum(taken) < 10 * seconds):
             began = time.perf_counter()
@@ -127,22 +125,22 @@ def _timed(
         if members == 1:
             raise
         return _timed(experiment, part, model, members // 2, seconds)
-    # The median, since anything may stop a machine for a moment.
+    # The median is robust to brief stalls of the machine.
     return members, statistics.median(taken) / members
 
 
 def _fleet(experiment: Experiment, part: Images, models: Sequence[nn.Module]) -> Fleet:
-    recipe = replace(experiment.recipe, learning_rate=1e-9)  # one that makes weights diverge takes as long
+    recipe = replace(experiment.recipe, learning_rate=1e-9)  # weights must not diverge
     members = [Member(m, recipe.make_optimizer(m.parameters()), experiment.seed) for m in models]
     return Fleet(members, part, recipe, check=experiment.model not in MODELS)
 
 
 @functools.cache
 def epoch_flops(data: str, model: str, data_folder: str | None) -> float:
-    """FLOPs of an epoch, forward; 1 where data are missing or a model cannot be counted."""
+    """Forward FLOPs of an epoch; 1 if data are missing or the FLOPs of a model cannot be counted."""
     try:
         images = load(data, folder=data_folder)
         network = build(model, shape=images.shape, classes=images.classes)
         return float(max(1, flops_per_image(network, shape=images.shape)) * len(images.train_images))
-    except Exception:  # whatever a model of the user raises
+    except Exception:  # a user's model may raise anything
         return 1.0

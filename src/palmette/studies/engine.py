@@ -1,4 +1,4 @@
-"""The loop over rounds, the same whoever trains: rewind, train, score, measure, cut, record, decide."""
+"""The loop over rounds for every trainer: rewind, train, score, measure, cut, record, decide."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Scores = Mapping[str, float | None]
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands after an epoch; `train` is the score of that epoch."""
+    """Progress of a run after an epoch; `train` is the score of that epoch."""
 
     round: int
     epoch: int
@@ -37,20 +37,20 @@ class Observer:
     """No-op base class for run observers; override what you need."""
 
     def epoch(self, experiment: Any, progress: Progress) -> None:
-        """An epoch is trained."""
+        """Called after each epoch."""
 
     def recorded(self, experiment: Any, record: Mapping[str, Any]) -> None:
-        """A round is over, and its record is on disk."""
+        """Called after each round, when its record is on disk."""
 
     def ended(self, experiment: Any, outcome: str | Exception) -> None:
-        """A run is over, or has failed; `outcome` is the reason."""
+        """Called when a run ends or fails; `outcome` is the reason."""
 
     def interrupts(self) -> bool:
         """Whether to save all states and raise `RunInterrupted`; called after each epoch."""
         return False
 
     def say(self, text: str) -> None:
-        """A message for the user about a problem that was repaired."""
+        """Called with a message for the user about a repaired problem."""
 
 
 class Trainer(Protocol):
@@ -60,26 +60,26 @@ class Trainer(Protocol):
     """Epochs and images per second of the last round."""
 
     def train(self, runs: Sequence[Any]) -> Iterator[None]:
-        """Train a round, and yield after every epoch; not at all where epochs are not known."""
+        """Train a round; yield after every epoch, or never if epochs are unknown."""
 
     def validate(self, runs: Sequence[Any]) -> list[Scores | None]:
-        """Scores on held-out data; None without any."""
+        """Scores on held-out data; None without held-out data."""
 
     def test(self, runs: Sequence[Any]) -> list[Scores]:
         """Scores on the test data."""
 
     def judge(self, run: Any) -> bool | None:
-        """Whether the network of the round is good; None where stop rules alone decide."""
+        """Whether the network of the round is good; None if only stop rules decide."""
         return None
 
     def divergence(self, run: Any) -> NotFinite:
-        """The error of a run whose loss or weights are not finite."""
+        """Error for a run whose loss or weights are not finite."""
 
 
 class RoundEngine:
     """Takes runs through their rounds in step: all are in the same epoch of the same round.
 
-    `end` is called with spec, folder and outcome of each run that is over or has failed. Within a round, runs are
+    `end` is called with spec, folder and outcome of each run that ends or fails. Within a round, runs are
     saved every `save_every` epochs or, if it is None, every `save_seconds` seconds.
     """
 
@@ -99,12 +99,12 @@ class RoundEngine:
     def run(self, runs: Sequence[RunState]) -> None:
         """Run round after round, until every run is over."""
         if any(run.rundir and run.stopped is None and not run.rundir.checkpoint_numbers() for run in runs):
-            self._save(runs)  # a checkpoint that all have
+            self._save(runs)  # so that all runs share a checkpoint
         while runs := self._unfinished(runs):
             runs = self._round(runs)
 
     def _round(self, runs: Sequence[RunState]) -> list[RunState]:
-        """One round of all runs, which begins with the rewind at the end of the last; those that continue."""
+        """Run one round of all runs, from the rewind that ended the last one; return the runs that continue."""
         began = time.monotonic()
         for _ in self.trainer.train(runs):
             self._after_epoch(runs)
@@ -132,9 +132,9 @@ class RoundEngine:
             )
             run.add_record(record)
             run.decide(self.trainer.judge(run))
-        # Records are appended when all runs are saved: whoever resumes finds the same runs in step as before.
+        # Append records only after all runs are saved, so that a resumed fleet has the same runs in step.
         self._save(sound)
-        seconds = (time.monotonic() - began) / len(runs)  # the share of each
+        seconds = (time.monotonic() - began) / len(runs)  # share of each run
         for run in sound:
             self._write(run, {"seconds": seconds, **self.trainer.timing, "members": len(runs)})
         self._interrupt_if_asked([run for run in self._left(sound) if run.stopped is None])

@@ -1,6 +1,6 @@
-"""What a run is: an `Experiment`, or an `OwnExperiment` of the user's own network and training.
+"""Settings of a run: an `Experiment`, or an `OwnExperiment` with the user's network and training function.
 
-This module imports no torch, so that flags and their help are made of its fields.
+This module imports no torch, so that flags and help texts can be built from its fields.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from palmette.training.recipe import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Recipe, RunSpec):
-    r"""One network, trained and pruned round by round. Two with the same `id` have the same results.
+    r"""One network, trained and pruned round by round. Experiments with the same `id` have the same results.
 
     Args:
         data: a named data set, or the path of a folder or ``.npz`` file.
         model: one of `MODELS`, or ``"module:function"``.
-        method: a name of `METHODS`, a `Method`, or ``"module:name"`` of your own.
-        p, q, eta, gamma, beta, ratio: of the method's budget, by default as the method has them.
-        saliency: a name of `SALIENCIES`, or ``"module:function"``; the method's by default.
+        method: a key of `METHODS`, a `Method`, or ``"module:name"`` of a `Method`.
+        p, q, eta, gamma, beta, ratio: parameters of the budget; the method's by default.
+        saliency: a key of `SALIENCIES`, or ``"module:function"``; the method's by default.
         scope: "neuron", "layer" or "global".
         rounds: :math:`T`; round 0 trains the dense network.
-        seed: of the initial weights and of the order of the data.
+        seed: seed of the initial weights and the data order.
         rewind: "init", "epoch:k", "learning-rate" or "fine-tune".
-        stop: what may end it earlier, such as "index-turns-up:2, small-cut:0.01, density:0.05".
-        validation: how many images are cut from the training set; see `validation_images`.
-        epochs: this and all that follow are those of `Recipe`.
+        stop: rules that end the run early, such as "index-turns-up:2, small-cut:0.01, density:0.05".
+        validation: number of training images to hold out; see `validation_images`.
+        epochs: this and all following settings as in `Recipe`.
 
     >>> print(*Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
     # digits-mlp-sap-p0.5-q2-s0-6c1efd30
@@ -46,7 +46,7 @@ class Experiment(Recipe, RunSpec):
     model = "mlp"
     method = "sap"
 
-    Diao et al. 2023, Algorithm 1 and Section 4.1; the device is no part of it, precision and compile are.
+    Diao et al. 2023, Algorithm 1 and Section 4.1. Precision and compile are settings, the device is not.
     """
 
     data: str = setting(
@@ -60,13 +60,11 @@ class Experiment(Recipe, RunSpec):
     )
     seed: int = setting(
         0,
-        "Seeds of initial weights and data order, as 0..3,7: their numbers, not how many. One run each for "
-        "every method.",
+        "Seeds of the initial weights and data order, such as 0..3,7 (values, not a count). Each method runs once "
+        "per seed.",
         TRAINED,
     )
-    validation: int = setting(
-        0, "Images cut from the training set, to judge by in place of the test set.", TRAINED
-    )
+    validation: int = setting(0, "Number of training images to hold out for validation.", TRAINED)
 
     def __post_init__(self) -> None:
         RunSpec.__post_init__(self)
@@ -84,7 +82,7 @@ class Experiment(Recipe, RunSpec):
         return Recipe(**{f.name: getattr(self, f.name) for f in fields(Recipe)})
 
     def validation_images(self, total: int) -> int:
-        """How many of `total` training images are held out; where a rule needs some, 5,000 or a tenth by default.
+        """Number of held-out images of `total`; if a rule needs them, 5,000 or a tenth by default.
 
         >>> Experiment(stop="accuracy-drops:0.01").validation_images(1500), Experiment().validation_images(1500)
         (150, 0)
@@ -96,7 +94,7 @@ class Experiment(Recipe, RunSpec):
         return self.validation
 
     def flags(self) -> list[str]:
-        """The differences as arguments of `palmette run`.
+        """Non-default settings as arguments of `palmette run`.
 
         >>> Experiment(learning_rate=0.05, nesterov=False).flags()
         ['--learning-rate', '0.05', '--no-nesterov']
@@ -111,16 +109,16 @@ class Experiment(Recipe, RunSpec):
 
 @dataclass(frozen=True, kw_only=True)
 class OwnExperiment(RunSpec):
-    """A run of `prune_and_retrain`: the user's own network and training, of which only this much is known.
+    """Settings of a run of `prune_and_retrain`, with the user's network and training function.
 
     Args:
         model: "own:" and the class of the network.
-        run: a token made when the folder is first used: copies of a folder share it, two trainings never do.
-        method: a name of `METHODS`, or "own:" and what Python prints of a budget of your own.
-        trained: whether the network came trained, so that round 0 only measured and cut it.
+        run: a random token of the run; copies of a folder share it.
+        method: a key of `METHODS`, or "own:" and the repr of a custom budget.
+        trained: whether the network was trained already, so that round 0 only measures and cuts it.
         evaluate, test: whether these functions were given.
-        tolerance: how much a score may fall below that of the dense network; None for the default.
-        own_rules: stop rules that are functions of the user, as Python prints them.
+        tolerance: largest drop of the score below the dense network's; None for the default.
+        own_rules: repr of custom stop rules.
 
     >>> OwnExperiment(model="own:Net", run="5f2a9c01", p=1, q=2).id
     'net-sap-p1-q2-5f2a9c01'
@@ -143,7 +141,7 @@ class OwnExperiment(RunSpec):
 
     @functools.cached_property
     def id(self) -> str:
-        """The network, its method and the token of the run."""
+        """Network, method and token of the run."""
         known = METHODS.get(self.method)
         shown = [f for f in known.budget.parameters() if f.metadata["short"]] if known else []
         numbers = [f"{f.metadata['short']}{getattr(self, f.name):g}" for f in shown]
@@ -151,7 +149,7 @@ class OwnExperiment(RunSpec):
 
 
 def read_spec(file: str | Path) -> Experiment | OwnExperiment:
-    """What the ``experiment.toml`` of a run folder says; a file without a version is of version 1."""
+    """Read the ``experiment.toml`` of a run folder; a file without a version has version 1."""
     place, given = toml_at(file)
     kind: type[Experiment | OwnExperiment] = OwnExperiment if "run" in given else Experiment
     try:
@@ -165,5 +163,5 @@ def read_spec(file: str | Path) -> Experiment | OwnExperiment:
 
 
 def setting_fields() -> list[Field[Any]]:
-    """The fields of `Experiment`; parameters of a budget with the default and help that the budget gives them."""
+    """Fields of `Experiment`; parameters of budgets have the default and help of their budget."""
     return [PARAMETER_FIELDS.get(f.name, f) for f in fields(Experiment)]

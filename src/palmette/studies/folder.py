@@ -25,14 +25,14 @@ from palmette.files import explained, replaced, sync
 from palmette.pruning.masks import Masks
 from palmette.studies.locking import FolderLock
 
-_SEAL_BYTES = 73  # of `_seal`
-_OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either may be a run, so that damage is seen
+_SEAL_BYTES = 73  # length of `_seal`
+_OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either is a run, so that damage is detected
 
 
 class RunDir:
     """One run on disk. Writing needs the `lock`, reading does not.
 
-    `say` receives a sentence about each repaired damage; it warns by default.
+    `say` receives a message about each repaired file; it warns by default.
     """
 
     def __init__(self, path: str | Path, *, say: Callable[[str], None] = warnings.warn) -> None:
@@ -51,16 +51,16 @@ class RunDir:
         self._say = say
 
     def mask(self, round: int) -> Path:
-        """The file of the masks of a round."""
+        """Path of the masks of a round."""
         return self.path / "masks" / f"round-{round:02d}.safetensors"
 
     def checkpoint(self, number: int) -> Path:
-        """The file of a checkpoint."""
+        """Path of a checkpoint."""
         return self.checkpoints / f"{number:04d}.pt"
 
     @contextmanager
     def lock(self) -> Iterator[RunDir]:
-        """Own the folder until the process ends in any way; remove files that the last owner left half-written."""
+        """Own the folder until the process ends in any way; remove incomplete files of the last owner."""
         with ExitStack() as stack:
             with self._writing(self.lock_file, 0):
                 self.path.mkdir(parents=True, exist_ok=True)
@@ -73,11 +73,11 @@ class RunDir:
             yield self
 
     def owner(self) -> str | None:
-        """Name of the process that runs it now, such as "process 7 on host"; None when nobody does."""
+        """Name of the process that runs it now, such as "process 7 on host"; None without one."""
         return FolderLock(self.lock_file).owner()
 
     def free_from(self, hosts: Collection[str]) -> bool:
-        """Take the folder from an owner on one of `hosts`, which are known to be lost; whether that was needed."""
+        """Free the folder from an owner on one of the lost `hosts`; return whether that was needed."""
         with self._writing(self.lock_file, 0):
             return FolderLock(self.lock_file).take_from(hosts)
 
@@ -97,7 +97,7 @@ class RunDir:
             sync(target.parent, self.path)
 
     def note_failure(self, why: object) -> None:
-        """Write why the run failed, if the disk has room."""
+        """Write the reason of a failure, unless the disk is full."""
         with suppress(NotWritten):
             self.write_text(self.failure.name, f"{why}\n")
 
@@ -110,7 +110,7 @@ class RunDir:
             sync(target.parent, self.path)
 
     def append_record(self, record: Mapping[str, Any]) -> bool:
-        """Append the record of a round as one line; False if the same line is there."""
+        """Append the record of a round as one line; return False if the same line exists."""
         if type(record.get("round")) is not int:
             raise ValueError(f"a record needs its 'round', an integer, got {record.get('round')!r}")
         line = _line(record)
@@ -132,11 +132,11 @@ class RunDir:
         self._append(self.timings_file, _line(timing))
 
     def records(self) -> list[dict[str, Any]]:
-        """The records, in order, without a line that is still being written."""
+        """Records in order, without a line that is still being written."""
         return _lines(self.records_file)
 
     def timings(self) -> list[dict[str, Any]]:
-        """The timings, in order; none if the file is damaged, since nothing depends on them."""
+        """Timings in order; empty if the file is damaged, since nothing depends on them."""
         with suppress(RunDamaged):
             return [timing for timing in _lines(self.timings_file) if timing.keys() >= {"round", "seconds"}]
         return []
@@ -150,16 +150,16 @@ class RunDir:
         buffer.write(_seal(buffer.getbuffer()))
         self.write_bytes(self.checkpoint(number).relative_to(self.path), buffer.getbuffer())
         numbers = self.checkpoint_numbers()
-        # A higher number is left from what could not be continued, and must not be taken for the newest.
+        # A higher number is left over from a damaged state, and must not count as the newest.
         for other in set(numbers) - set([n for n in numbers if n <= number][-2:]):
             self.checkpoint(other).unlink()
 
     def load_checkpoint(self, at_most: int | None = None, *, quiet: bool = False) -> tuple[int, Any] | None:
-        """Number and state, on the CPU, of the newest undamaged checkpoint; None without any.
+        """Number and state, on the CPU, of the newest undamaged checkpoint; None without checkpoints.
 
         Args:
-            at_most: the highest number that is looked at.
-            quiet: None, and no error, also when all that are looked at are damaged.
+            at_most: highest number to consider.
+            quiet: return None instead of raising if all of them are damaged.
         """
         numbers = [n for n in self.checkpoint_numbers() if at_most is None or n <= at_most]
         for number in reversed(numbers):
@@ -167,7 +167,7 @@ class RunDir:
             with suppress(OSError):  # an unreadable sector is damage too
                 content = path.read_bytes()
             if content[-_SEAL_BYTES:] != _seal(memoryview(content)[:-_SEAL_BYTES]):
-                self._say(f"the checkpoint {str(path)!r} is damaged, so the one before it is taken")
+                self._say(f"the checkpoint {str(path)!r} is damaged; using the one before it")
                 continue
             try:
                 return number, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
@@ -175,15 +175,15 @@ class RunDir:
                 raise RunDamaged(f"{str(path)!r} holds more than tensors and plain values") from error
         if numbers and not quiet:
             raise RunDamaged(
-                f"all {len(numbers)} checkpoints are damaged; remove {str(self.path)!r} to begin again"
+                f"all {len(numbers)} checkpoints are damaged; remove {str(self.path)!r} to start again"
             )
         return None
 
     def finish(self) -> None:
         """Remove the checkpoints."""
-        for number in self.checkpoint_numbers():  # the newest last, so that an interruption loses nothing
+        for number in self.checkpoint_numbers():  # newest last, so that an interruption loses nothing
             self.checkpoint(number).unlink()
-        with suppress(OSError):  # absent, or someone put a file of their own there
+        with suppress(OSError):  # absent, or the user put a file there
             self.checkpoints.rmdir()
 
     def size(self) -> int:
@@ -191,13 +191,13 @@ class RunDir:
         total = 0
         for place, _, names in os.walk(self.path):
             for name in names:
-                with suppress(FileNotFoundError):  # whoever runs it may have replaced it
+                with suppress(FileNotFoundError):  # may be replaced while the run is training
                     total += os.stat(os.path.join(place, name)).st_size
         return total
 
     def checkpoint_numbers(self) -> list[int]:
-        """Numbers of all checkpoints, damaged or not, in rising order."""
-        with suppress(FileNotFoundError):  # whoever runs it may have finished
+        """Numbers of all checkpoints, damaged or not, in ascending order."""
+        with suppress(FileNotFoundError):  # may be removed while the run finishes
             return sorted(int(f.stem) for f in self.checkpoints.glob("*.pt") if f.stem.isdecimal())
         return []
 
@@ -206,7 +206,7 @@ class RunDir:
         with self._writing(target, len(line)), target.open("ab", buffering=0) as file:
             size, written = file.seek(0, os.SEEK_END), 0
             try:
-                while written < len(line):  # a disk that runs full takes a part, and then refuses
+                while written < len(line):  # a disk that fills up accepts a part first
                     written += file.write(line[written:])
                 sync(target, self.path)
             except BaseException:
@@ -220,17 +220,17 @@ class RunDir:
             with self._writing(target, 0):
                 os.truncate(target, len(content) - torn)
                 sync(target)
-            self._say(f"the last line of {str(target)!r} was half-written ({torn} bytes), and is removed")
+            self._say(f"the last line of {str(target)!r} was half-written ({torn} bytes) and has been removed")
 
     def _writing(self, target: Path, size: int) -> AbstractContextManager[None]:
         return explained(target, size, self.path, "run folder")
 
 
 def find_runs(*folders: str | Path) -> list[RunDir]:
-    """The run folders in `folders`, at any depth, sorted by name, each once; a folder may be a run itself.
+    """Run folders in `folders`, at any depth, sorted by name, each once; a folder may be a run itself.
 
-    A folder with records but without experiment.toml is a damaged run. Runs in a file ``runs.tar.xz`` count too,
-    and such a file may be given itself; they are unpacked to a folder that is removed when Python ends.
+    A folder with records but without experiment.toml is a damaged run. Runs in files named ``runs.tar.xz``, or in
+    a given ``.tar.xz``, are unpacked to a folder that is removed when Python exits.
     """
     found: dict[Path, RunDir] = {}
     for folder in map(Path, folders):
@@ -245,7 +245,7 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
             files += _called(_unpacked(archive, archive.stat().st_mtime_ns), *_OF_RUNS)
         for run in [RunDir(file.parent) for file in files if file.name in _OF_RUNS]:
             # Not a run: an experiment.toml without lock and records, records without timings, and a version 1 run
-            # of `prune_and_retrain` with a budget of the user, which had settings.json alone.
+            # of `prune_and_retrain` with a custom budget, which had only settings.json.
             known = run.experiment.exists() or (run.timings_file.exists() and not run.settings.exists())
             if known and (run.lock_file.exists() or run.records_file.exists()):
                 found[run.path.resolve()] = run
@@ -253,20 +253,20 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
 
 
 def _called(folder: Path, *names: str) -> list[Path]:
-    # Not `rglob`, which fails if a run finishes, and removes a folder, at this moment.
+    # Not `rglob`, which fails if a finishing run removes a folder meanwhile.
     return sorted(Path(place, name) for place, _, there in os.walk(folder) for name in names if name in there)
 
 
 @functools.cache
 def _unpacked(archive: Path, changed: int) -> Path:
-    """Folder of an unpacked archive; `changed` unpacks a new version of it again."""
+    """Folder of an unpacked archive; `changed` keys the cache by modification time."""
     place = tempfile.TemporaryDirectory(prefix="palmette-")
     atexit.register(place.cleanup)
     try:
         with tarfile.open(archive) as file:
             file.extractall(place.name, filter="data")
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-        raise RunDamaged(f"{str(archive)!r} is no archive of runs, or not whole: {error}") from error
+        raise RunDamaged(f"{str(archive)!r} is not an archive of runs, or is incomplete: {error}") from error
     return Path(place.name)
 
 
@@ -278,22 +278,22 @@ def _lines(file: Path) -> list[dict[str, Any]]:
         try:
             found.append(json.loads(line))
             if not isinstance(found[-1], dict) or "round" not in found[-1]:
-                why = "it is not of a round"
+                why = "it is not the record of a round"
                 raise ValueError(why)
         except ValueError as error:
             raise RunDamaged(
-                f"line {number} of {str(file)!r} is damaged: {why}. Put a copy of the file in its place, or "
-                f"remove {str(file.parent)!r} to begin the run again"
+                f"line {number} of {str(file)!r} is damaged: {why}. Restore the file from a copy, or "
+                f"remove {str(file.parent)!r} to start the run again"
             ) from error
     return found
 
 
 def _line(record: Mapping[str, Any]) -> bytes:
-    # Written and read once, because only reading can turn NaN and the infinities, which JSON lacks, into null.
+    # A round trip, because only the parser can turn NaN and infinities, which JSON lacks, into null.
     plain = json.loads(json.dumps(dict(record)), parse_constant=lambda _: None)
     return (json.dumps(plain, ensure_ascii=False) + "\n").encode()
 
 
 def _seal(content: memoryview) -> bytes:
-    # Behind the archive, where `torch.load` of the file does not mind it.
+    # After the archive, where `torch.load` ignores it.
     return b"\nsha256 " + hashlib.sha256(content).hexdigest().encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Ownership of a folder: one process at a time, free again as soon as its owner ends, killed or not."""
+"""Folder lock: one owner process at a time, released when the process ends, even if killed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from palmette.errors import RunBusy
 from palmette.files import replaced, sync
 
-_READABLE = os.name != "nt"  # Windows refuses other processes to read a locked file
+_READABLE = os.name != "nt"  # Windows does not let other processes read a locked file
 
 
 class FolderLock:
     """A lock on the file `path` that names its owner, such as "process 7 on host".
 
     The file is emptied when the owner ends, and never removed: another process may have opened it, and would
-    then lock a file that nobody else finds. On Windows a file `path`.owner next to it holds the name.
+    then lock a file that no other process finds. On Windows the name is in a file `path`.owner next to it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +28,7 @@ class FolderLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock; `RunBusy` where another process, or other code of this one, holds it."""
+        """Hold the lock; raise `RunBusy` if another process, or other code in this one, holds it."""
         with ExitStack() as files:
             lock = name = files.enter_context(self.path.open("a", encoding="utf-8"))
             if not _locked(lock.fileno()):
@@ -47,8 +47,8 @@ class FolderLock:
                 name.truncate(0)  # by its handle: `take_from` may have put another file at its path
 
     def owner(self) -> str | None:
-        """Name of the process that holds the lock now; None when nobody does."""
-        name = self._name()  # a killed owner leaves its name: only the lock itself tells
+        """Name of the process that holds the lock; None if it is free."""
+        name = self._name()  # a killed owner leaves its name behind, so check the lock too
         writable = os.access(self.path, os.W_OK)  # a network file system locks writable handles only
         with suppress(OSError), self.path.open("rb+" if writable else "rb") as lock:
             if name and not _locked(lock.fileno()):
@@ -56,10 +56,10 @@ class FolderLock:
         return None
 
     def take_from(self, hosts: Collection[str]) -> bool:
-        """Free the lock if its owner is on one of `hosts`, which are known to be lost; whether that was needed.
+        """Free the lock if its owner is on one of the lost `hosts`; return whether that was needed.
 
-        A network file system may keep the lock of a lost machine: that lock stays on the old file, and `path`
-        becomes a new one.
+        A network file system may keep the lock of a lost machine: it stays on the old file, and `path` becomes a
+        new file.
         """
         owner = self.owner()
         if owner is None or owner.rpartition(" on ")[2] not in hosts:
@@ -87,7 +87,7 @@ def _locked(handle: int) -> bool:
 
 
 def allow_open_files(count: int | None = None) -> None:
-    """Raise the limit of open files to `count`, or as far as permitted: each lock that is held keeps one open."""
+    """Raise the limit of open files to `count`, or as far as permitted: every held lock keeps a file open."""
     try:
         import resource
     except ImportError:  # Windows has no such limit

@@ -1,4 +1,4 @@
-"""Numbers about the weights of networks that are built alike, for the whole network and layer by layer."""
+"""Measurements of networks of one architecture, for the whole network and for each layer."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def measured(
 ) -> list[dict[str, Any]]:
     """Density, PQ Index, Gini Index and dead neurons of the kept weights of each network, and of each layer.
 
-    A neuron is dead when none of its kept weights differs from zero. An index that does not exist is None, as in
+    A neuron is dead when none of its kept weights differs from zero. An undefined index is None, as in
     JSON.
 
     Args:
-        weights: of each network, as `prunable(model)` gives them, in the state of :math:`w_t`.
-        masks: which of them count: :math:`m_t` for the retrained network, :math:`m_{t+1}` for the pruned one.
+        weights: `prunable(model)` of each network, in the state of :math:`w_t`.
+        masks: :math:`m_t` for the retrained network, :math:`m_{t+1}` for the pruned one.
 
-    Diao et al. 2023, Section 4.2. The index is that at p = 0.5 and q = 1, whatever the method, as in the paper.
+    Diao et al. 2023, Section 4.2. The index has p = 0.5 and q = 1 for every method, as in the paper.
     """
     rows = _rows(weights, masks)
     found = _numbers(rows)
@@ -47,7 +47,7 @@ def measured(
 def index_maps(
     weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]
 ) -> list[dict[str, Any]]:
-    """The PQ Index of each network's kept weights over the paper's grid of p and q: rows are p, columns q."""
+    """PQ Index of each network's kept weights over the paper's grid of p (rows) and q (columns)."""
     return [
         {"p": P_GRID, "q": Q_GRID, "pq_index": [[_number(value) for value in row] for row in values]}
         for values in map_of_rows(_rows(weights, masks)).tolist()

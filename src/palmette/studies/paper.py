@@ -1,7 +1,7 @@
 """The figures and tables of the paper as lists of experiments.
 
 Diao et al. 2023, "Pruning Deep Neural Networks from a Sparsity Perspective", Section 4 and appendix; figures are
-numbered as they stand there, those of the appendix from 7 on.
+numbered as in the paper, with the appendix starting at 7.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MODEL_NAMES = {
     "resnet50": "ResNet50",
     "wresnet28x8": "WResNet28x8",
 }
-"""Models as the paper writes them."""
+"""Model names in the paper."""
 
 _SAID = {
     "hypothesis": "the hypothesis, measured",
@@ -47,7 +47,7 @@ _SAID = {
 
 @dataclass(frozen=True)
 class PaperFigure:
-    """One figure or table: what it shows, and the runs that it takes.
+    """One figure or table, and the runs behind it.
 
     >>> figure = FIGURES["fig2"]
     >>> print(figure.title)
@@ -69,7 +69,7 @@ class PaperFigure:
 
     @property
     def number(self) -> str:
-        """As the paper has it.
+        """Number in the paper.
 
         >>> FIGURES["fig2"].number, FIGURES["table3"].number
         ('Figure 2', 'Table 3')
@@ -85,9 +85,9 @@ class PaperFigure:
         precision: Precision = "float32",
         compile: bool = False,
     ) -> list[Experiment]:
-        """The runs behind it, those of one seed together; with fewer epochs or rounds than the paper's if asked.
+        """Runs of the figure, grouped by seed; `epochs` and `rounds` override the paper's.
 
-        Figures share runs: an experiment that stands in two of them is the same value, and is run once.
+        Figures share runs: equal experiments of two figures run once.
         """
         if self.kind == "table":
             return []
@@ -96,7 +96,7 @@ class PaperFigure:
             model=self.model,
             rounds=rounds_of(self.model) if rounds is None else rounds,
             epochs=Experiment.epochs if epochs is None else epochs,
-            # From the authors' code; the text has 250 for all, in a table without TinyImageNet.
+            # From the authors' code; the text has 250 everywhere, in a table without TinyImageNet.
             batch=500 if self.data == "TinyImageNet" else Experiment.batch,
             precision=precision,
             compile=compile,
@@ -110,7 +110,7 @@ class PaperFigure:
 
 
 def rounds_of(model: str) -> int:
-    """T of the paper: 30, and 15 for ResNet18 and what is larger.
+    """T of the paper: 30, or 15 for ResNet18 and larger models.
 
     >>> rounds_of("cnn"), rounds_of("wresnet28x8")
     (30, 15)
@@ -119,7 +119,7 @@ def rounds_of(model: str) -> int:
 
 
 def model_epochs(experiments: Iterable[Experiment]) -> int:
-    """How many epochs they train in all, if none ends early.
+    """Total number of epochs, if no run ends early.
 
     >>> model_epochs(FIGURES["fig2"].experiments())
     99200
@@ -166,7 +166,7 @@ FIGURES = {figure.name: figure for figure in _figures()}
 
 
 def chosen(names: Iterable[str]) -> list[PaperFigure]:
-    """The figures and tables that are meant, each once; "all" is all of them.
+    """Figures and tables by name, each once; "all" selects all of them.
 
     >>> [figure.name for figure in chosen(["3", "Figure 2", "table1", "fig3"])]
     ['fig3', 'fig2', 'table1']

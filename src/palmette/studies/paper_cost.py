@@ -1,4 +1,4 @@
-"""Estimate of the cost of the paper's figures, in a few seconds and without their data sets."""
+"""Cost estimate of the paper's figures, in a few seconds and without their data sets."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from palmette.training.data import load
 from palmette.training.data.images import Images
 from palmette.training.models import MODELS, build
 
-_SECONDS = 0.2  # of training that are timed, at least
-_TOGETHER = 4  # networks of a fleet
+_SECONDS = 0.2  # minimum training time to measure
+_TOGETHER = 4  # networks timed together
 
 
 @dataclass(frozen=True)
 class DataSize:
-    """The size of a data set."""
+    """Size of a data set."""
 
     shape: tuple[int, int, int]
     classes: int
@@ -46,8 +46,8 @@ SETS = {
 class Clock:
     """Estimates how long runs take on a device; each kind of run is timed once.
 
-    Small models are timed, on black images. A large one would take minutes on a CPU: it takes as much longer than
-    the CNN (on a GPU than ResNet18, which fills it better) as it has more FLOPs.
+    Small models are timed on black images. A large model, which would take minutes on a CPU, is estimated from the
+    time of the CNN (on a GPU: of ResNet18, which uses it better) scaled by FLOPs.
     """
 
     device: str
@@ -56,7 +56,7 @@ class Clock:
     _timed: dict[object, Cost] = field(default_factory=dict)
 
     def seconds(self, standings: Iterable[Standing]) -> float:
-        """Seconds left, if no run ends early."""
+        """Remaining seconds, if no run ends early."""
         left = {s.experiment: s for s in standings if s.state != "finished"}
         total = 0.0
         for fleet in fleets(left):
@@ -65,7 +65,7 @@ class Clock:
         return total
 
     def _cost(self, experiment: Experiment, members: int) -> Cost:
-        plain = replace(experiment, compile=False)  # to compile it would take longer than to time it
+        plain = replace(experiment, compile=False)  # compiling would take longer than timing
         key = (kind(plain), members)
         if key not in self._timed:
             self._timed[key] = self._measured(plain, members)
@@ -86,7 +86,7 @@ class Clock:
         return _scaled(known, more * size.train / there.train, more * size.test / there.test)
 
     def _size(self, data: str) -> DataSize:
-        """Size of one of the paper's data sets, or of another, which must be on this machine."""
+        """Size of one of the paper's data sets, or of another one on this machine."""
         if data in SETS:
             return SETS[data]
         images = load(data, folder=self.data_folder)
@@ -96,7 +96,7 @@ class Clock:
 
 
 def shape_of(model: str, size: DataSize) -> nn.Module:
-    """A model for sizes and FLOPs; one of `MODELS` is on the meta device, and takes no memory.
+    """Model for counting parameters and FLOPs; those of `MODELS` are on the meta device and take no memory.
 
     >>> sum(p.numel() for p in shape_of("resnet50", SETS["TinyImageNet"]).parameters())
     23902472

@@ -1,4 +1,4 @@
-"""Record: what a round leaves behind, one line of ``records.jsonl``; and all records of many runs as one table."""
+"""Record of a round, one line of ``records.jsonl``, and the records of many runs as one table."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ if TYPE_CHECKING:
 AnyExperiment: TypeAlias = Experiment | OwnExperiment
 
 VERSION = 1
-"""Of the format of records. A line without a version has version 1."""
+"""Format version of records. A line without a version has version 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """A round: the network as trained, the cut, and the network just after it.
+    """Record of a round: the retrained network, the cut, and the pruned network.
 
     Args:
-        round: :math:`t`, counted from 0, the dense network.
-        train: scores of the last epoch of training, by name: loss, accuracy and what else the trainer gives.
+        round: :math:`t`; round 0 has the dense network.
+        train: scores of the last epoch of training, by name: loss, accuracy and others of the trainer.
         test: scores of :math:`w_t` on the test data.
-        validation: scores on held-out data; None without any.
-        retrained: what `measured` gives for :math:`w_t \\odot m_t`.
+        validation: scores on held-out data; None without held-out data.
+        retrained: result of `measured` for :math:`w_t \\odot m_t`.
         pruned: the same for :math:`w_t \\odot m_{t+1}`, without layers, and its differences from `retrained`.
-        cut: how many weights went, of the network ("weights") and of each of the "layers".
-        index_map: the PQ Index over a grid of p and q.
-        good: whether `prune_and_retrain` found the network good; None where nobody judges.
-        stopped: why the run ended with this round; None if it did not.
-        version: of the format.
+        cut: number of weights cut, in the network ("weights") and in each of the "layers".
+        index_map: PQ Index over a grid of p and q.
+        good: whether `prune_and_retrain` judged the network good; None in other runs.
+        stopped: why the run ended with this round; None if it continued.
+        version: format version.
     """
 
     round: int
@@ -54,7 +54,7 @@ class Record:
     version: int = VERSION
 
     def to_json(self) -> dict[str, Any]:
-        """The record as plain values, in the order in which they are written."""
+        """Record as plain values, in the order of the file."""
         line = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.good is None:
             del line["good"]
@@ -64,10 +64,10 @@ class Record:
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Record:
-        """Read what `to_json` gave, of this version or an earlier one; ValueError if the line is no record."""
+        """Inverse of `to_json`, for this version and earlier ones; raises ValueError for other lines."""
         if (version := line.get("version", 1)) > VERSION:
             raise RunDamaged(
-                f"a record of version {version} was written by a newer palmette, and this one reads version "
+                f"a record of version {version} was written by a newer palmette; this one reads version "
                 f"{VERSION}; update it"
             )
         try:
@@ -75,16 +75,16 @@ class Record:
             layers = record.flat_layers().values()
             record.flat(), record.test["accuracy"], record.index_map["pq_index"]
             for numbers in (record.retrained, *layers):
-                # Added, for these are numbers always; an index may be None.
+                # The sum raises unless all three are numbers; an index may be None.
                 numbers["total"] + numbers["kept"] + numbers["density"], numbers["pq_index"], numbers["gini_index"]
         except (KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"has a line that is no record: {error!r}") from error
+            raise ValueError(f"has a line that is not a record: {error!r}") from error
         if sum(layer["total"] for layer in layers) != record.retrained["total"]:
             raise ValueError(f"lacks a layer in round {record.round}")
         return record
 
     def flat(self) -> dict[str, Any]:
-        """The numbers of the whole network as one level of names, a column each."""
+        """Numbers of the whole network under flat names, one per column."""
         flat: dict[str, Any] = {"round": self.round}
         for part, scores in (("test", self.test), ("train", self.train), ("validation", self.validation)):
             named = {"accuracy": None, "loss": None} | dict(scores or {})
@@ -96,12 +96,12 @@ class Record:
         return flat | {"cut_weights": self.cut["weights"], "stopped": self.stopped}
 
     def flat_layers(self) -> dict[str, dict[str, Any]]:
-        """The numbers of each layer, by its name."""
+        """Numbers of each layer, by name."""
         cut = self.cut["layers"]
         return {name: {**values, "cut_weights": cut[name]} for name, values in self.retrained["layers"].items()}
 
     def summary(self, *, p: float = 0.5, q: float = 1.0) -> RoundSummary:
-        """What stop rules read of the round, with the index at `p` and `q`."""
+        """Summary of the round for stop rules, with the index at `p` and `q`."""
         index = self.retrained["pq_index"]
         if (p, q) != (0.5, 1.0):
             grid = self.index_map
@@ -122,19 +122,19 @@ class Record:
 
 
 def value_of(scores: Mapping[str, float | None] | None) -> float | None:
-    """The score that counts: that of the user's own function, or the accuracy."""
+    """Score that decides: the result of the user's function, or the accuracy."""
     return None if scores is None else scores.get("score", scores.get("accuracy"))
 
 
 def replay(
     rule: StopRule, records: Iterable[Mapping[str, Any] | Record], *, p: float = 0.5, q: float = 1.0
 ) -> int | None:
-    """The round at which `rule` would have ended a run; None if it would not have.
+    """Round at which `rule` would have ended a run; None if it would not have ended it.
 
     Args:
-        rule: such as `IndexTurnsUp()`, or a function of the history.
-        records: of a run, such as `RunDir(folder).records()`.
-        p, q: of the index that the rule reads: those of the run's budget, if they are not the usual ones.
+        rule: a rule such as `IndexTurnsUp()`, or a function of the history.
+        records: records of a run, such as `RunDir(folder).records()`.
+        p, q: norms of the index that the rule reads; pass those of the run's budget.
 
     >>> from tempfile import TemporaryDirectory
     >>> from palmette import AtDensity, Experiment, run
@@ -158,13 +158,13 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
 
     Columns are the id of the run, its settings, the round and its numbers: `test_accuracy`, `density`, `pq_index`
     and so on describe the retrained network, `pruned_…` the same network after the cut of that round,
-    `cut_weights` how many went. What does not exist, such as an index of zeros, is NaN. `seconds` is the run's
-    share of the time of its fleet, of which it was one of `members`, and `images_per_second` the speed of all of
-    them; of the last time that the round was trained, or of its rest after it was resumed.
+    `cut_weights` the number of weights cut. Undefined values, such as an index of zeros, are NaN. `seconds` is the
+    run's share of the time of its fleet of `members` networks, `images_per_second` the speed of the fleet; both
+    cover the last training of the round, from where it was resumed.
 
     Args:
-        folder: a run folder, or one with run folders in it; all else is passed over.
-        layers: a row for each run, round and layer instead, with the numbers of that layer.
+        folder: a run folder, or one with run folders in it; other files are ignored.
+        layers: return a row for each run, round and layer instead, with the numbers of that layer.
 
     >>> from tempfile import TemporaryDirectory
     >>> from palmette import Experiment, run
@@ -188,7 +188,7 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
 
 
 def framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Rows as a table of pandas."""
+    """Rows as a pandas DataFrame."""
     try:
         import pandas as pd
     except ImportError as error:
@@ -203,8 +203,8 @@ def rows_of(
     *,
     layers: bool = False,
 ) -> list[dict[str, Any]]:
-    """The rows of one run in `read_runs`."""
-    unknown = dict.fromkeys(field.name for field in fields(Experiment))  # of a run of the user's own function
+    """Rows of one run in `read_runs`."""
+    unknown = dict.fromkeys(field.name for field in fields(Experiment))  # settings that an OwnExperiment lacks
     settings = {"id": experiment.id, **unknown, **experiment.settings()}
     times = {timing["round"]: timing for timing in timings}
     rows: list[dict[str, Any]] = []
@@ -220,16 +220,16 @@ def rows_of(
 
 
 def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExperiment:
-    """What is run in a folder, or an error if that cannot be read, or is not what was `asked` for."""
+    """Settings of the run in a folder; raise if they are damaged or differ from `asked`."""
     if not rundir.experiment.exists():
         raise RunDamaged(
-            f"the run folder {str(rundir.path)!r} has records, but no experiment.toml that says what is run "
-            "in it; the command that ran it writes it anew"
+            f"the run folder {str(rundir.path)!r} has records, but no experiment.toml with "
+            "its settings; run its command again to restore the file"
         )
     try:
         there = read_spec(rundir.experiment)
     except (TypeError, ValueError) as error:
-        raise RunDamaged(f"the run folder {str(rundir.path)!r} does not say what is run in it: {error}") from error
+        raise RunDamaged(f"the run folder {str(rundir.path)!r} has no readable settings: {error}") from error
     if asked is not None and asked != there:
         raise RunDamaged(
             f"{str(rundir.path)!r} holds the run {there.id}, not {asked.id}; give another folder, "
@@ -241,21 +241,21 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
 
 
 def run_of_version_1(rundir: RunDir) -> str:
-    """The token of a run whose folder has none: copies share it, and no two trainings take the same time."""
+    """Token of a version 1 run, from its timings: equal for copies, different for any two trainings."""
     times = rundir.timings_file.read_bytes() if rundir.timings_file.exists() else b""
     return hashlib.sha256(times.partition(b"\n")[0]).hexdigest()[:8]
 
 
 def records_of(rundir: RunDir) -> list[dict[str, Any]]:
-    """The records of a run as plain values, or an error that says what is wrong with them."""
+    """Records of a run as plain values; raise `RunDamaged` if one is invalid."""
     records = rundir.records()
     try:
         for record in records:
             Record.from_json(record)
         if [record["round"] for record in records] != list(range(len(records))):
-            raise ValueError("lacks rounds, or has one twice")
+            raise ValueError("has missing or duplicate rounds")
     except ValueError as error:
         raise RunDamaged(
-            f"{str(rundir.records_file)!r} {error}; remove {str(rundir.path)!r} to begin again"
+            f"{str(rundir.records_file)!r} {error}; remove {str(rundir.path)!r} to start again"
         ) from error
     return records

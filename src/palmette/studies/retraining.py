@@ -1,4 +1,4 @@
-"""Prune, call the user's training, and repeat; stop by rule, and return the last model that is good."""
+"""Prune and retrain with the user's training function until a rule stops; return the last good model."""
 
 from __future__ import annotations
 
@@ -56,33 +56,33 @@ def prune_and_retrain(
 ) -> Model:
     """Train, cut and repeat; return `model` as it was in the last good round.
 
-    `train` is called once per round, and changes the model in place. It makes a new optimizer and schedule in each
-    call; pruned weights are exactly zero after every step of that optimizer.
+    `train` is called once per round, and must create a new optimizer and schedule in each call. Pruned weights are
+    exactly zero after every step of that optimizer.
 
     Args:
         model: any module; used in place, and returned.
-        train: trains the model.
-        evaluate: how good the model is, larger is better, such as accuracy in [0, 1] or minus a loss; **on data
-            held out of training that are not the test data**: it decides how far to prune.
-        budget: how many weights go in a round; `Sap()` by default.
+        train: trains the model in place.
+        evaluate: returns a score of the model, larger is better, such as accuracy in [0, 1] or minus a loss,
+            **on data held out of training that are not the test data**: it decides how far to prune.
+        budget: how many weights to prune in a round; `Sap()` by default.
         scope, include, exclude, masks: as for `Pruner`.
         saliency: as for `Pruner`, or a name: "dense-magnitude" ranks by the trained dense network in every round.
-        rewind: where a round after the first starts. "learning-rate": at the weights of the last round, with the
-            schedule from its beginning (Renda et al. 2020). "init": at the weights and buffers that `model` came
-            with (Frankle and Carbin 2019). "fine-tune": at the weights of the last round, with every step at the
-            learning rates of the last step of round 0 (Han et al. 2015).
-        stop: rules that end it. By default a cut of under 1 %, and without `evaluate` the PQ Index turning up. A
-            round that is not good by `evaluate`, and a step that cuts nothing, always end it.
-        rounds: maximum number of cuts; a training follows the last.
+        rewind: start of each round after the first. "learning-rate": weights of the last round, and the full
+            schedule (Renda et al. 2020). "init": initial weights and buffers of `model` (Frankle and Carbin 2019).
+            "fine-tune": weights of the last round, and the learning rates of the last step of round 0 for every
+            step (Han et al. 2015).
+        stop: rules that end the run. Default: a cut below 1 % and, without `evaluate`, a rising PQ Index. A round
+            that is not good by `evaluate`, and a step that cuts nothing, always end it.
+        rounds: maximum number of cuts; the model is trained after the last.
         tolerance: a round is good if its score is at most this far below that of the dense network; 0.01 by
             default, for scores in [0, 1]. Without `evaluate` a round is good if the PQ Index did not rise in it,
             and has not risen before as often in a row as `IndexTurnsUp` allows.
         trained: whether `model` is trained already, so that round 0 only measures and cuts it.
-        test: scored and recorded, such as accuracy on test data; decides nothing. `palmette table` and `palmette
+        test: returns a score that is only recorded, such as accuracy on test data. `palmette table` and `palmette
             report` need it.
-        folder: for the records of all rounds and `good.pt`, the model that is returned. Calling again resumes,
-            with the same random numbers: on a CPU the result is bit for bit that of an uninterrupted run. What
-            `train` itself remembers from call to call is not saved.
+        folder: receives the records of all rounds and `good.pt`, the returned model. Calling again resumes with
+            the same random state: on a CPU the result equals that of an uninterrupted run bit for bit. State that
+            `train` keeps between calls is not saved.
         say: receives a line per round; None for silence.
 
     >>> import torch
@@ -105,7 +105,7 @@ def prune_and_retrain(
     for name, function in (("train", train), ("evaluate", evaluate), ("test", test), ("say", say)):
         if not (callable(function) or (function is None and name != "train")):
             given = "a line" if name == "say" else "the model"
-            raise TypeError(f"{name} must be a function that is given {given}, got {function!r}")
+            raise TypeError(f"{name} must be a function that takes {given}, got {function!r}")
     if not (is_number(rounds, whole=True) and rounds >= 0):
         raise ValueError(f"rounds must be a whole number of at least 0, got rounds={rounds!r}")
     if tolerance is not None and not (is_number(tolerance) and 0 <= tolerance < math.inf):
@@ -140,13 +140,13 @@ def prune_and_retrain(
 
 
 class _Lines(Observer):
-    """A line per round."""
+    """Prints one line per round."""
 
     def __init__(self, say: Callable[[str], None] | None) -> None:
         self._say = say or (lambda _: None)
 
     def recorded(self, experiment: Any, record: Mapping[str, Any]) -> None:
-        """Say what the round came to."""
+        """Print the result of the round."""
         numbers, score = record["retrained"], record["validation"]
         index = "none" if numbers["pq_index"] is None else f"{numbers['pq_index']:.4f}"
         of_score = "" if score is None else f", score {score['score']:.4f}"
@@ -157,7 +157,7 @@ class _Lines(Observer):
         )
 
     def end(self, run: FunctionRun, good: Mapping[str, Any]) -> None:
-        """Say why the run ended, and which model is returned."""
+        """Print why the run ended, and which model is returned."""
         assert run.record is not None
         of_good = "" if good["score"] is None else f", score {good['score']:.4f}"
         self._say(
@@ -167,7 +167,7 @@ class _Lines(Observer):
 
 
 def _resumed(run: FunctionRun, rundir: RunDir) -> bool:
-    """Whether the folder has a state to resume from, or a finished run, and it was taken up."""
+    """Restore the saved state, or a finished run, of the folder; return whether there was one."""
     _claim(rundir, run)
     rundir.failure.unlink(missing_ok=True)
     if (found := rundir.load_checkpoint()) is not None:
@@ -180,7 +180,7 @@ def _resumed(run: FunctionRun, rundir: RunDir) -> bool:
         return True
     records = rundir.records()
     if records and records[-1].get("stopped") is None:
-        raise RunDamaged(f"{str(rundir.path)!r} has records but no state to resume from; remove it to begin again")
+        raise RunDamaged(f"{str(rundir.path)!r} has records but no state to resume from; remove it to start again")
     if records:
         good = read_good(rundir)
         _check_fits(run, rundir, good["state_dict"], good["pruner"])
@@ -194,12 +194,12 @@ def _check_rewind(rewind: str, trained: bool) -> None:
         raise TypeError(rule)
     if rewind.startswith("epoch"):
         raise ValueError(
-            f"{rule}: train is called whole, and its epochs are its own. Put the weights of that epoch into the "
-            "model first, and say 'init'"
+            f"{rule}: train runs all epochs in one call. Load the weights of that epoch into the "
+            "model first, and use 'init'"
         )
     why_not_trained = {
-        "init": "a model that is trained already has no initial weights to go back to",
-        "fine-tune": "round 0 does not train, so that there is no last learning rate; train may set its own",
+        "init": "a trained model has no initial weights to rewind to",
+        "fine-tune": "round 0 does not train, so there is no last learning rate; set it in train",
     }
     if rewind not in (*why_not_trained, "learning-rate"):
         raise ValueError(rule)
@@ -208,18 +208,18 @@ def _check_rewind(rewind: str, trained: bool) -> None:
 
 
 def _named_saliency(name: str) -> Method:
-    """A method that ranks by the saliency called `name`."""
+    """Method with the saliency `name`."""
     method = Method(budget=Sap(), saliency=name)
     if method.of_inputs:
         raise ValueError(
-            f"saliency={name!r} looks at inputs of the network, and train alone knows them; give "
+            f"saliency={name!r} needs inputs of the network, which only train knows; pass "
             "weighted_by_inputs(input_norms(model, batches), model) of palmette.pruning.saliency"
         )
     return method
 
 
 def _spec(pruner: Pruner, method: Method | None, drops: ScoreDrops | None, **more: Any) -> OwnExperiment:
-    """What is run, as a folder says it."""
+    """Settings of the run, as written to its folder."""
     budget, own = pruner.budget, "" if pruner.saliency is magnitude else f"own:{_short(pruner.saliency)}"
     ranked_by = method.saliency if method else own
     name = next((n for n, method in METHODS.items() if type(method.budget) is type(budget)), None)
@@ -242,19 +242,19 @@ def _spec(pruner: Pruner, method: Method | None, drops: ScoreDrops | None, **mor
 
 
 def _described(thing: object) -> str:
-    """A description that is the same in every process."""
+    """Description that is the same in every process."""
     name = getattr(thing, "__qualname__", None)
     return name if isinstance(name, str) else re.sub(r" at 0x[0-9a-fA-F]+", "", repr(thing))
 
 
 def _short(thing: object) -> str:
-    """A description on one line; what is left out of a long one is hashed."""
+    """Description on one line; the end of a long one is replaced by a hash."""
     text = " ".join(_described(thing).split())
     return text if len(text) <= 100 else f"{text[:80]}… {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _claim(rundir: RunDir, run: FunctionRun) -> None:
-    """Write down what is run here, or check that it is the same."""
+    """Write the settings to a new folder, or check that an existing one has the same."""
     where = repr(str(rundir.path))
     if rundir.settings.exists():
         was, now, token = *_settings_of_version_1(rundir, run), run_of_version_1(rundir)
@@ -265,7 +265,7 @@ def _claim(rundir: RunDir, run: FunctionRun) -> None:
         was, now, token = there.settings(), run.spec.settings(), there.run
     else:
         was, now, token = {}, {}, secrets.token_hex(4)
-    # The name of a model may change, and its weights are checked.
+    # The class of a model may be renamed; its weights are checked later.
     if differ := [name for name in now if name not in ("run", "model") and was[name] != now[name]]:
         one, other = (", ".join(f"{name}={of[name]!r}" for name in differ) for of in (was, now))
         raise RunDamaged(
@@ -278,7 +278,7 @@ def _claim(rundir: RunDir, run: FunctionRun) -> None:
 
 
 def _settings_of_version_1(rundir: RunDir, run: FunctionRun) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What version 1 wrote next to its experiment.toml, or in place of it; and what it would write now."""
+    """Settings that version 1 wrote, and the same settings of this run."""
     names = ("scope", "rewind", "rounds", "evaluate", "tolerance", "trained", "test")
     now = {
         "budget": _described(run.pruner.budget),
@@ -296,14 +296,14 @@ def _settings_of_version_1(rundir: RunDir, run: FunctionRun) -> tuple[dict[str, 
 
 
 def _check_fits(run: FunctionRun, rundir: RunDir, saved: Mapping[str, Any], pruner: Mapping[str, Any]) -> None:
-    """Raise unless a saved state is of this model, and the same weights are pruned."""
+    """Raise unless a saved state belongs to this model and prunes the same weights."""
     where = repr(str(rundir.path))
     now = {name: value for name, value in run.model.state_dict().items() if isinstance(value, Tensor)}
     then = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
     try:
         check_match(then, {name: value.shape for name, value in now.items()}, f"the weights in {where}")
     except MaskMismatch as error:
-        raise MaskMismatch(f"{error}. Give the model that the run was begun with, or another folder") from None
+        raise MaskMismatch(f"{error}. Pass the model that the run started with, or another folder") from None
     pruned, weights = list(Masks.from_state_dict(pruner["masks"])), list(run.weights)
     if pruned != weights:
         raise RunDamaged(

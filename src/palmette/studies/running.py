@@ -1,4 +1,4 @@
-"""Run experiments in their folders, alone or many in step. Starting again is resuming."""
+"""Run experiments in their folders, alone or as a fleet; running again resumes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from palmette.training.loop import check_device
 
 _TENSORS = ("train_images", "train_labels", "test_images", "test_labels")
 Outcomes: TypeAlias = dict[Path, str | Exception]
-"""Why each run is over, or the error that ended it, by folder."""
+"""Outcome of each run by folder: why it ended, or the error."""
 
 
 def run(
@@ -39,19 +39,17 @@ def run(
     save_every: int | None = None,
     observer: Observer | None = None,
 ) -> RunDir:
-    """Run `experiment` in `folder`, or resume it there, until its rounds are done or a rule stops it.
+    """Run `experiment` in `folder`, or resume it there, until all rounds are done or a rule stops it.
 
     A record is on disk before the next round starts; checkpoints are written at each round and every half minute.
     On a CPU, an interrupted and resumed run has the same records, byte for byte, as an uninterrupted one; on a GPU
-    too, where torch has deterministic algorithms for the model.
+    too, if torch has deterministic algorithms for the model.
 
     Args:
-        experiment: the settings; a folder belongs to one experiment.
-        folder: for records, masks and checkpoints.
-        data_folder: first place to look for the data set.
-        device: where to train.
-        save_every: epochs between two checkpoints within a round, instead of the half minute.
-        observer: receives what happens.
+        folder: receives records, masks and checkpoints; a folder belongs to one experiment.
+        data_folder: first folder to search for the data set.
+        save_every: epochs between checkpoints within a round, instead of half a minute.
+        observer: receives progress and results.
 
     >>> from tempfile import TemporaryDirectory
     >>> experiment = Experiment(method="lottery-ticket", model="linear", rounds=2, epochs=1)
@@ -78,7 +76,7 @@ def run(
 
 
 def fleets(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
-    """Groups that can be trained together: they share data, model and recipe, and are always in the same epoch."""
+    """Groups of experiments that train in step: they share data, model, recipe and epochs per round."""
     groups: dict[object, list[Experiment]] = {}
     for e in experiments:
         held_out = e.validation_images(2**60)
@@ -104,15 +102,15 @@ def run_together(
 
     Args:
         experiments: by folder.
-        images: their data set, if it is loaded already.
-        size: how many are trained at once; by default as many as fit into memory.
-        save_seconds: seconds between two checkpoints within a round, without `save_every`.
-        company: whether the last one left is trained as among others; by default if it was among others.
-        workers: processes that train each network together.
+        images: the data set, if already loaded.
+        size: number of networks to train at once; by default as many as fit into memory.
+        save_seconds: seconds between checkpoints within a round, without `save_every`.
+        company: whether a single network trains like a member of a larger fleet; by default if there were others.
+        workers: number of processes that train each network.
         data_folder, device, save_every, observer: as for `run`.
 
     Returns:
-        Why each is over, or the error that ended it, by folder.
+        Outcome of each run by folder: why it ended, or the error.
     """
     watch, outcomes = observer or Observer(), Outcomes()
 
@@ -122,7 +120,7 @@ def run_together(
 
     for experiment, folders in Counter(experiments.values()).items():
         if folders > 1:  # checkpoints of a fleet name each other by id
-            raise ValueError(f"{experiment.id} is to be run in {folders} folders; at one time it has one")
+            raise ValueError(f"{experiment.id} is given for {folders} folders; a run has one folder at a time")
     everyone = list(experiments.items())
     allow_open_files(len(everyone) + 256)
     size = size or len(everyone)
@@ -145,7 +143,7 @@ def run_together(
         trainer = FleetTrainer(there, held_out, company=company, workers=workers, say=watch.say)
         engine = RoundEngine(trainer, observer=watch, end=end, save_every=save_every, save_seconds=save_seconds)
         data = _hash(images)
-        # Finished runs keep their place, so that the same networks are trained together as before.
+        # Finished runs keep their position, so that the same networks train together as before.
         for start in range(0, len(everyone), size):
             part = [pending[folder] for folder, _ in everyone[start : start + size] if folder in pending]
             _run_in_step(part, trainer, engine, data)
@@ -185,10 +183,10 @@ _Found: TypeAlias = tuple[Experiment, RunDir, Mapping[str, Any] | None]
 
 
 def _run_in_step(pending: Sequence[_Pending], trainer: FleetTrainer, engine: RoundEngine, data: str) -> None:
-    """Run all to their end; by halves if the memory of the device is too small for all."""
+    """Run all to their end, in halves if they do not fit into the memory of the device."""
     for part in _by_checkpoint(pending, engine):
         together = [(experiment, rundir) for experiment, rundir, _ in part]
-        with suppress(torch.OutOfMemoryError):  # an error that is caught would hold on to the networks
+        with suppress(torch.OutOfMemoryError):  # a caught error would keep the networks alive
             engine.run(_resumed(part, trainer, engine, data))
             trainer.release()
             continue
@@ -197,23 +195,23 @@ def _run_in_step(pending: Sequence[_Pending], trainer: FleetTrainer, engine: Rou
             torch.cuda.empty_cache()
         left = [one for one in together if one[1] not in engine.over]
         if len(together) == 1:
-            why = "even one network does not fit into the memory of the device; a smaller batch may"
+            why = "even one network does not fit into the memory of the device; try a smaller batch"
             engine.end(*left[0], MemoryError(why))
             continue
         half = -(-len(left) // 2)
         engine.observer.say(
-            f"{len(together)} networks do not fit into the memory of the device; {half} at once then"
+            f"{len(together)} networks do not fit into the memory of the device; trying {half} at once"
         )
         _run_in_step(left[:half], trainer, engine, data)
         _run_in_step(left[half:], trainer, engine, data)
 
 
 def _by_checkpoint(pending: Sequence[_Pending], engine: RoundEngine) -> list[list[_Found]]:
-    """Groups of runs that resume from checkpoints of the same number, each with its state; None to begin.
+    """Groups of runs that resume from checkpoints of the same number, each with its state; None to start.
 
-    All runs of a fleet are saved at the same moments, and keep two states each. Where some were saved once more
-    than others before a process ended, or one is damaged, all have the older state. A run that was saved in other
-    company resumes from where it is.
+    All runs of a fleet are saved at the same time, and keep two states each. If some were saved once more than
+    others before a process ended, or a state is damaged, all resume from the older state. A run that was saved
+    with another fleet resumes from its newest state.
     """
     newest: dict[str, tuple[int, Any]] = {}
     for experiment, rundir in pending:
@@ -235,7 +233,7 @@ def _by_checkpoint(pending: Sequence[_Pending], engine: RoundEngine) -> list[lis
 
 
 def _resumed(part: list[_Found], trainer: FleetTrainer, engine: RoundEngine, data: str) -> list[FleetRun]:
-    """The runs of a part in memory; the part is emptied, so that no state stays in memory twice."""
+    """Restore the runs of a part; the part is emptied, so that no state is in memory twice."""
     runs: list[FleetRun] = []
     while part:
         experiment, rundir, state = part.pop(0)

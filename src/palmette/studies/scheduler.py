@@ -1,6 +1,6 @@
 """Scheduler of a sweep: fleets are split into batches, one per worker, and split again for idle workers.
 
-Nothing here knows of machines: an engine asks for batches when workers are free, and reports their results.
+The scheduler is independent of machines: an engine asks for batches when workers are free, and reports results.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from palmette.studies.experiment import Experiment
 from palmette.studies.status import epochs_before
 
 TRIES = 3
-"""Failures of a run without a new round in between, after which it is set aside."""
+"""Failures of a run without a new round in between before it is set aside."""
 TOGETHER = {"linear": 4, "mlp": 4, "transformer": 4}
-"""Smallest batch of models that are stacked: fewer networks at once are hardly faster."""
+"""Smallest batch of stacked models: fewer networks at once are hardly faster than one."""
 
 
 @dataclass(eq=False)
@@ -25,9 +25,9 @@ class Batch:
     """Runs that one worker trains together.
 
     Args:
-        number: unique.
-        runs: by folder.
-        fixed: whether it is never split, since the user gave the size of batches.
+        number: unique id.
+        runs: experiments by folder.
+        fixed: whether the user set the size, so that the batch is never split.
         not_before: earliest start, on the clock of the engine.
     """
 
@@ -38,19 +38,19 @@ class Batch:
 
     @property
     def least(self) -> int:
-        """Fewest runs of a part of it."""
+        """Smallest number of runs in a part of the batch."""
         return len(self.runs) if self.fixed else _fewest(self.runs)
 
 
 @dataclass
 class Schedule:
-    """The batches that wait, and the batches in training.
+    """Waiting batches and batches in training.
 
     Args:
-        fleets: runs by folder.
-        workers: workers at the start; fleets are split so that all have work.
-        size: runs of a batch, which is then never split; None to choose.
-        rounds: rounds of each run that are done, by folder.
+        fleets: experiments by folder.
+        workers: initial number of workers; fleets are split so that all have work.
+        size: runs per batch, which is then never split; None to choose.
+        rounds: finished rounds of each run, by folder.
         guess: cost of an epoch of one network by `kind`, in any unit, until `seconds` are measured.
     """
 
@@ -68,12 +68,12 @@ class Schedule:
         self.asked: set[int] = set()
         self._some_may_share = True
         self.failures: dict[Path, int] = {}
-        self.seconds: dict[object, float] = {}  # of an epoch of one network, by kind
+        self.seconds: dict[object, float] = {}  # per epoch of one network, by kind
         for part in self._parts():
             self._wait(self._batch(part))
 
     def _parts(self) -> Iterator[Mapping[Path, Experiment]]:
-        """Each fleet in equal parts, as many as its share of the work deserves."""
+        """Equal parts of each fleet, in proportion to its share of the work."""
         fleets = [fleet for fleet in self.fleets if fleet]
         if self.size is not None:
             for fleet in fleets:
@@ -95,12 +95,12 @@ class Schedule:
             yield from divided(fleet, count)
 
     def work(self, runs: Mapping[Path, Experiment]) -> float:
-        """Work that is left: in seconds where one kind at least is measured, else in the unit of the guess."""
+        """Remaining work: in seconds if at least one kind is measured, else in the unit of the guess."""
         first = next(iter(runs.values()))
         return self.cost(kind(first)) * sum(self._epochs_left(folder, e) for folder, e in runs.items())
 
     def cost(self, of: object) -> float:
-        """Cost of an epoch of one network: measured, or guessed from measured kinds."""
+        """Cost of an epoch of one network: measured, or extrapolated from measured kinds."""
         ratios = [seconds / self.guess.get(known, 1.0) for known, seconds in self.seconds.items()]
         scale = sum(ratios) / len(ratios) if ratios else 1.0
         return self.seconds.get(of, scale * self.guess.get(of, 1.0))
@@ -110,7 +110,7 @@ class Schedule:
         return epochs_before(experiment, experiment.rounds + 1) - done
 
     def next(self, now: float = 0.0) -> Batch | None:
-        """The batch with the most work left, which now counts as in training; None if none is ready."""
+        """Pop the batch with the most remaining work and mark it as in training; None if none is ready."""
         for batch in [batch for batch in self._later if batch.not_before <= now]:
             self._later.remove(batch)
             self._push(batch)
@@ -122,7 +122,7 @@ class Schedule:
         return batch
 
     def reached(self, folder: Path, rounds: int) -> None:
-        """Note how many rounds of a run are done."""
+        """Update the number of finished rounds of a run."""
         self.rounds[folder] = rounds
         self.failures.pop(folder, None)
 
@@ -139,12 +139,12 @@ class Schedule:
             and self._rounds_left(batch) >= 2
         ]
         chosen = heapq.nlargest(wanted, able, key=lambda batch: (self.work(batch.runs), -batch.number))
-        self._some_may_share = len(able) > len(chosen)  # until another batch begins
+        self._some_may_share = len(able) > len(chosen)  # until another batch starts
         self.asked |= {batch.number for batch in chosen}
         return chosen
 
     def given_back(self, batch: Batch, left: Mapping[Path, Experiment], *, idle: int = 0, at: float = 0.0) -> None:
-        """Take back a batch, of which the runs `left` continue no earlier than `at`; split it for idle workers."""
+        """Take back a batch whose runs `left` resume no earlier than `at`; split it for idle workers."""
         self._landed(batch)
         if not left:
             return
@@ -154,8 +154,8 @@ class Schedule:
     def failed(self, batch: Batch, left: Mapping[Path, Experiment]) -> list[Path]:
         """Take back a batch that was lost or raised an error; return the runs to set aside.
 
-        The run at fault is not known, so all are tried once more together, then by halves: a run that is set aside
-        has failed three times, the last time alone.
+        The run at fault is unknown, so all are retried together once, then in halves: a run that is set aside has
+        failed three times, the last time alone.
         """
         self._landed(batch)
         if not left:
@@ -193,7 +193,7 @@ class Schedule:
 
 
 def _fewest(runs: Mapping[Path, Experiment]) -> int:
-    """Fewest runs of this kind that make a batch."""
+    """Smallest batch for runs of this kind."""
     return TOGETHER.get(next(iter(runs.values())).model, 1)
 
 

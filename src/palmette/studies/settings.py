@@ -18,7 +18,7 @@ _KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: 
 
 
 def typed(field: Field[Any], value: Any) -> object:
-    """`value` as Python's own type of the field, if it is of that kind; "none" where None is allowed."""
+    """`value` as the built-in type of the field; "none" is None where the field allows it."""
     name, kind = field.name, float if field.default is None else cast(Any, type(field.default))
     optional = field.default is None or "None" in str(field.type)
     if optional and (value is None or value == "none"):
@@ -28,7 +28,7 @@ def typed(field: Field[Any], value: Any) -> object:
         raise TypeError(f"{name} must be {_KINDS[kind]}, got {name}={value!r}")
     if kind is float and not math.isfinite(as_number(value)):
         raise ValueError(f"{name} must be finite, got {name}={value!r}")
-    if kind is int and not 0 <= value < 2**63:  # what TOML promises to carry
+    if kind is int and not 0 <= value < 2**63:  # range of integers in TOML
         raise ValueError(f"{name} must be at least 0 and below 2**63, got {name}={value!r}")
     if kind is str and any(unicodedata.category(c) in ("Cc", "Cs") for c in value):
         raise ValueError(f"{name} must be text without control characters, got {name}={value!r}")
@@ -36,7 +36,7 @@ def typed(field: Field[Any], value: Any) -> object:
 
 
 def toml_at(text_or_path: str | Path) -> tuple[str, dict[str, Any]]:
-    """Where TOML was found, for an error to say, and what it holds."""
+    """Prefix for error messages, and content of a TOML text or file."""
     text, place = str(text_or_path), ""
     try:
         if isinstance(text_or_path, Path) or re.fullmatch(r".*\.toml", text):
@@ -45,25 +45,25 @@ def toml_at(text_or_path: str | Path) -> tuple[str, dict[str, Any]]:
                 raise FileNotFoundError(
                     f"no experiment at {text!r}: a TOML file with settings, such as `epochs = 20`"
                 )
-            text = Path(text_or_path).read_text(encoding="utf-8-sig")  # some editors begin with a mark
+            text = Path(text_or_path).read_text(encoding="utf-8-sig")  # some editors write a BOM
         return place, tomllib.loads(text)
-    except ValueError as error:  # text that is no TOML, or no text
+    except ValueError as error:  # not TOML, or not UTF-8
         raise placed(place, error) from error
 
 
 def placed(place: str, error: Exception) -> Exception:
-    """An error of the same kind that says first where it was found.
+    """Error of the same kind, with the place before its message.
 
     >>> placed("grid.toml: ", ValueError("p is missing"))
     ValueError('grid.toml: p is missing')
     """
     if isinstance(error, UnicodeDecodeError):
-        return ValueError(f"{place}this file is no text in UTF-8; save it as UTF-8")
+        return ValueError(f"{place}this file is not UTF-8 text; save it as UTF-8")
     return (TypeError if isinstance(error, TypeError) else ValueError)(f"{place}{error}")
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """What may have been meant by a name that no setting has, in words: the nearest, or all where none is near.
+    """Hint for an unknown name: the nearest known one, or all if none is near.
 
     >>> nearest("epoch", ["epochs", "p"]), nearest("lr", ["epochs", "p"])
     ("the nearest is 'epochs'", 'there are epochs, p')
@@ -73,7 +73,7 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 
 def seeds(text: str) -> list[int]:
-    """Seeds as written on the command line.
+    """Parse seeds from the command line.
 
     >>> seeds("0..3,7")
     [0, 1, 2, 3, 7]
@@ -90,6 +90,6 @@ def seeds(text: str) -> list[int]:
 
 
 def slug(name: str) -> str:
-    """The end of a name or path, in characters that are safe in file names."""
+    """Last part of a name or path, in characters that are safe in file names."""
     last = re.split(r"[/\\]", name.rstrip("/\\"))[-1].lower()
     return re.sub("[^a-z0-9_]+", "-", last)[-24:].strip("-") or "own"

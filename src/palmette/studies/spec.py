@@ -1,6 +1,6 @@
-"""What every run has: a method, a scope, rounds; checked when it is made, written as TOML, and known by its id.
+"""Settings that every run has: checked when created, written as TOML, and identified by a hash.
 
-This module imports no torch, so that flags and their help are made of its fields.
+This module imports no torch, so that flags and help texts can be built from its fields.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ from palmette.studies.settings import nearest, placed, slug, toml_at, typed
 from palmette.training.rewinding import Rewind
 
 VERSION = 2
-"""Of the settings in a run folder. All are written; see `version1` for folders that left out the defaults."""
+"""Version of the settings in a run folder, which are all written; version 1 (`version1`) left out defaults."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {}
-"""Parameter of a budget -> the methods that have it."""
+"""Parameter of a budget -> methods that have it."""
 PARAMETER_FIELDS: dict[str, Field[Any]] = {}
 for _name, _method in METHODS.items():
     for _field in _method.budget.parameters():
         PARAMETERS[_field.name] = (*PARAMETERS.get(_field.name, ()), _name)
         PARAMETER_FIELDS.setdefault(_field.name, _field)
 
-# Settings that mean something for some values of another setting only.
+# Settings that apply only to some values of another setting.
 BELONGS_TO: dict[str, tuple[str, tuple[str, ...]]] = {
     **{name: ("method", methods) for name, methods in PARAMETERS.items()},
     **dict.fromkeys(("momentum", "nesterov"), ("optimizer", ("sgd",))),
 }
 OF_METHOD = (*PARAMETERS, "saliency")
-"""Settings that a method brings its own defaults for."""
+"""Settings whose defaults depend on the method."""
 TRAINED, PRUNED = "What is trained", "How it is pruned"
-_BY_METHOD = cast(float, None)  # the default of a parameter is that of the method
+_BY_METHOD = cast(float, None)  # the default is that of the method
 
 
 def parameters_of(method: Method | None) -> dict[str, Any]:
-    """The parameters of all budgets: as `method` has them, else as the first method that has them."""
+    """Defaults of the parameters of all budgets, from `method` or else the first method that has the parameter."""
     own = {f.name: f.default for f in method.budget.parameters()} if method else {}
     return {name: own.get(name, f.default) for name, f in PARAMETER_FIELDS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """What every run has: a method, a scope, a number of rounds, where a round starts and what ends it early."""
+    """Settings that every run has: method, scope, rounds, rewind and stop rules."""
 
     data: str = setting("", "", TRAINED)
     model: str = setting("", "", TRAINED)
     method: str = setting(
-        "sap", f"{', '.join(METHODS)}, your own as module:name, or several of them with commas between.", PRUNED
+        "sap", f"{', '.join(METHODS)}, your own as module:name, or several separated by commas.", PRUNED
     )
     p: float = setting(_BY_METHOD, "", PRUNED)
     q: float = setting(_BY_METHOD, "", PRUNED)
@@ -66,22 +66,22 @@ class RunSpec:
     ratio: float = setting(_BY_METHOD, "", PRUNED)
     saliency: str = setting(
         "",
-        f"What decides which weights go: {', '.join(SALIENCIES)}, or your own as module:function.",
+        f"Score that ranks the weights to prune: {', '.join(SALIENCIES)}, or your own as module:function.",
         PRUNED,
     )
-    scope: Scope = setting("global", "Where weights compete: neuron, layer or global.", PRUNED)
-    rounds: int = setting(30, "How often to prune; round 0 trains the dense network.", PRUNED)
+    scope: Scope = setting("global", "Unit within which weights are compared: neuron, layer or global.", PRUNED)
+    rounds: int = setting(30, "Number of cuts; round 0 trains the dense network.", PRUNED)
     seed: int = setting(0, "", TRAINED)
     rewind: str = setting(
         "init",
-        "Where a round starts: init (the initial weights), epoch:k (those of round 0 after k epochs), "
-        "learning-rate (the weights stay, the learning rate starts again) or fine-tune (the weights stay, and "
-        "all epochs have the last, smallest learning rate of the schedule).",
+        "Start of a round: init (the initial weights), epoch:k (the weights of round 0 after k epochs), "
+        "learning-rate (keep the weights, restart the schedule) or fine-tune (keep the weights, and use the "
+        "last, smallest learning rate of the schedule).",
         PRUNED,
     )
     stop: str = setting(
         "",
-        "What may end a run early, as index-turns-up:2,small-cut:0.01,density:0.05,accuracy-drops:0.01.",
+        "Rules that end a run early, such as index-turns-up:2,small-cut:0.01,density:0.05,accuracy-drops:0.01.",
         PRUNED,
     )
 
@@ -95,7 +95,7 @@ class RunSpec:
             if getattr(self, name) is None:
                 self._set(**{name: default})
         if known is not None:
-            # One spelling of each experiment, so that it has one id: Lottery Ticket by dense weights is One Shot.
+            # Normalise, so that equal experiments have one id: Lottery Ticket by dense weights is One Shot.
             same = [n for n, m in METHODS.items() if type(m.budget) is type(known.budget)]
             ranked_by = self.saliency or known.saliency
             found = next((n for n in same if METHODS[n].saliency == ranked_by), None)
@@ -116,29 +116,29 @@ class RunSpec:
             object.__setattr__(self, name, value)
 
     def _named(self, method: Method) -> dict[str, object]:
-        """A `Method` value by its name, parameters and saliency."""
+        """Name, parameters and saliency of a `Method`."""
         alike = [n for n, m in METHODS.items() if type(m.budget) is type(method.budget)]
         if not alike:
             raise ValueError(
-                f"a run folder says what is run in it, so a budget of your own is given as "
-                f"method='module:name' of your Method, got {method!r}"
+                f"a run folder stores its settings as text, so a custom budget must be given as "
+                f"method='module:name' of a Method, got {method!r}"
             )
         given = [name for name in (*PARAMETERS, "saliency") if getattr(self, name)]
         if given:
-            raise ValueError(f"{given[0]} is given twice, by itself and by method={method!r}")
+            raise ValueError(f"{given[0]} is given twice, directly and by method={method!r}")
         values = {f.name: getattr(method.budget, f.name) for f in method.budget.parameters()}
         return {"method": alike[0], "saliency": method.saliency, **values}
 
     def _check_method(self) -> None:
         if self.method not in METHODS and not re.fullmatch("[^:]+:[^:]+", self.method):
             names = ", ".join(METHODS)
-            raise ValueError(f"method must be one of {names}, or module:name of your own, got {self.method!r}")
+            raise ValueError(f"method must be one of {names}, or your own as module:name, got {self.method!r}")
         if self.saliency:
             check_saliency(self.saliency)
 
     @functools.cached_property
     def pruning(self) -> Method:
-        """The method as a value; one of your own is imported here."""
+        """Method of the run; ``module:name`` is imported here."""
         known = method_named(self.method)
         if self.method not in METHODS:
             return known
@@ -149,22 +149,22 @@ class RunSpec:
 
     @property
     def budget(self) -> Budget:
-        """How many weights go in a round."""
+        """Budget of the method."""
         return self.pruning.budget
 
     @property
     def rewinding(self) -> Rewind:
-        """Where a round starts."""
+        """Rewind of the run."""
         return Rewind.parse(self.rewind)
 
     @property
     def rules(self) -> tuple[StopRule, ...]:
-        """What may end the run before its last round."""
+        """Stop rules of the run."""
         return tuple(read_rules(self.stop).values())
 
     @property
     def label(self) -> str:
-        """The method in tables and figures.
+        """Name of the method in tables and figures.
 
         >>> RunSpec(p=1, q=2).label, RunSpec(method="one-shot").label
         ('SAP (p=1, q=2)', 'One Shot')
@@ -176,23 +176,23 @@ class RunSpec:
 
     @property
     def in_label(self) -> list[str]:
-        """The parameters that `label` shows."""
+        """Parameters that `label` shows."""
         known = METHODS.get(self.method)
         return [f.name for f in known.budget.parameters() if f.metadata["in_label"]] if known else []
 
     def defaults(self) -> dict[str, Any]:
-        """The default of every setting; that of a parameter is the method's."""
+        """Default of every setting; those of parameters depend on the method."""
         known = METHODS.get(self.method)
         own = parameters_of(known)
         return {f.name: own.get(f.name, f.default) for f in fields(self)}
 
     def settings(self) -> dict[str, Any]:
-        """All settings by name; the saliency as the method has it where none was chosen."""
+        """All settings by name; the saliency is the method's if none was chosen."""
         known = METHODS.get(self.method)
         return asdict(self) | {"saliency": self.saliency or (known.saliency if known else "")}
 
     def differences(self) -> dict[str, Any]:
-        """What is not default, in the order of the fields.
+        """Settings that are not default, in the order of the fields.
 
         >>> RunSpec(seed=3, p=0.5).differences()
         {'seed': 3}
@@ -201,19 +201,19 @@ class RunSpec:
 
     @functools.cached_property
     def id(self) -> str:
-        """A readable prefix and a hash of all settings: short, and a safe file name everywhere."""
-        # A whole number is one, whether its field is an int or a float: a field may come to take fractions.
+        """Readable prefix and hash of all settings; a safe file name on every platform."""
+        # Hash 1 and 1.0 alike, so that an int field can become a float field.
         plain = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in self.settings().items()}
         text = json.dumps({"version": VERSION, **plain}, sort_keys=True, separators=(",", ":"))
         return f"{self._prefix()}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
     def id_of_version_1(self) -> str | None:
-        """The id that the run had when ids were made of the differences; None if it could not be run then."""
+        """Id of the run in version 1, a hash of the differences; None if version 1 could not run it."""
         return version1.id_of(self.settings(), self._prefix())
 
     def folder_in(self, out: str | Path) -> Path:
-        """The folder of the run in `out`: named by its id, or as version 1 named it where that folder is there."""
+        """Folder of the run in `out`, named by its id, or by its version 1 id if that folder exists."""
         new, old = Path(out) / self.id, self.id_of_version_1
         return Path(out) / old if old and not new.exists() and (Path(out) / old).exists() else new
 
@@ -224,17 +224,17 @@ class RunSpec:
         return "-".join([slug(self.data), slug(self.model), slug(self.method), *numbers, f"s{self.seed}"])
 
     def to_toml(self) -> str:
-        """All settings, one a line, below a comment with the id."""
-        # TOML has no null. Its strings are JSON's but for control characters, which no setting has.
+        """All settings, one per line, below a comment with the id."""
+        # TOML has no null. Its strings equal JSON's except for control characters, which no setting has.
         values = {"version": VERSION, **{k: "none" if v is None else v for k, v in self.settings().items()}}
         lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in values.items()]
         return "".join([f"# {self.id}\n", *lines])
 
     @classmethod
     def from_toml(cls, text_or_path: str | Path) -> Self:
-        """Read what `to_toml` writes, or some settings of it. A string is TOML, or a path if it ends in ``.toml``.
+        """Read the result of `to_toml`, or a part of it. A string is TOML, or a path if it ends in ``.toml``.
 
-        Text without a `version` is a person's: what it leaves out has today's default.
+        Missing settings of a text without a `version` have their current defaults.
         """
         place, given = toml_at(text_or_path)
         try:
@@ -244,7 +244,7 @@ class RunSpec:
 
     @classmethod
     def complete(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """The settings of a file, with the defaults of its version."""
+        """Settings of a file, completed with the defaults of its version."""
         version, known = given.pop("version", None), [f.name for f in fields(cls)]
         for name in [name for name in given if name not in known]:
             raise ValueError(f"there is no setting {name!r}, {nearest(name, known)}")

@@ -19,10 +19,10 @@ class Standing:
     Args:
         experiment: an `Experiment` or an `OwnExperiment`.
         rounds: finished rounds, round 0 included.
-        epoch: epochs of the current round that are saved.
+        epoch: saved epochs of the current round.
         stopped: why it ended; None if it has not.
-        owner: the process that trains it now, or None.
-        failure: why it failed when last tried, or None.
+        owner: process that trains it now, or None.
+        failure: reason of the last failure, or None.
         damage: what is wrong with its folder, or None.
         last: round, test scores, density and index of the last record, or None.
     """
@@ -51,7 +51,7 @@ class Standing:
 
     @property
     def epochs_done(self) -> int:
-        """Model-epochs that need not be trained again."""
+        """Model-epochs that are done."""
         under_way = max(0, self.epoch - epochs_of(self.experiment, self.rounds).start)
         return epochs_before(self.experiment, self.rounds) + under_way
 
@@ -68,24 +68,24 @@ class Standing:
 
 
 def standing(rundir: RunDir, experiment: AnyExperiment | None = None) -> Standing:
-    """State of the run in a folder: of `experiment`, or of what the folder says. Damage is an error."""
+    """State of the run in a folder; raises `RunDamaged` if damaged, or if it is not a run of `experiment`."""
     if experiment is None or rundir.experiment.exists():
         experiment = experiment_of(rundir, experiment)
     records = records_of(rundir)
     number = max(rundir.checkpoint_numbers(), default=None)
     round, epoch = (0, 0) if number is None else place(experiment.epochs, number)
-    if round != len(records):  # the round was recorded, and the state that begins the next not yet saved
+    if round != len(records):  # recorded, but the state of the next round is not saved yet
         epoch = 0
     stopped, owner, failure = records[-1]["stopped"] if records else None, rundir.owner(), None
     if stopped is None and owner is None:
-        with suppress(OSError):  # there is none where nothing failed, or once somebody tries again
+        with suppress(OSError):  # absent unless the last attempt failed
             failure = rundir.failure.read_text(encoding="utf-8", errors="replace").strip()
     last = _first_looked_at(records[-1]) if records else None
     return Standing(experiment, len(records), epoch, stopped, owner, failure, last=last)
 
 
 def _first_looked_at(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record without layers and maps: those of many runs would take much memory."""
+    """Record without layers and maps, which would take much memory for many runs."""
     retrained = {name: record["retrained"][name] for name in ("density", "pq_index")}
     return {"round": record["round"], "test": record["test"], "retrained": retrained}
 
@@ -99,7 +99,7 @@ def standing_or_damage(rundir: RunDir, experiment: AnyExperiment) -> Standing:
 
 
 def all_done(rounds: int) -> str:
-    """Why a run is over that reached its last round.
+    """Reason to stop after the last round.
 
     >>> all_done(1), all_done(30)
     ('1 round is done', '30 rounds are done')
@@ -108,12 +108,12 @@ def all_done(rounds: int) -> str:
 
 
 def epochs_of(experiment: AnyExperiment, round: int) -> range:
-    """The epochs that a round trains."""
+    """Epochs that a round trains."""
     return experiment.rewinding.epochs(experiment.epochs) if round else range(experiment.epochs)
 
 
 def epochs_before(experiment: AnyExperiment, rounds: int) -> int:
-    """How many epochs the first `rounds` rounds train together.
+    """Total number of epochs of the first `rounds` rounds.
 
     >>> from palmette import Experiment
     >>> epochs_before(Experiment(epochs=15, rewind="epoch:5"), 3)
@@ -123,7 +123,7 @@ def epochs_before(experiment: AnyExperiment, rounds: int) -> int:
 
 
 def number_of(epochs: int, round: int, epoch: int) -> int:
-    """The number of the checkpoint after `epoch` epochs of a round, where a round has `epochs`.
+    """Number of the checkpoint after `epoch` of the `epochs` epochs of a round.
 
     >>> number_of(15, 2, 7), place(15, 39)
     (39, (2, 7))
@@ -132,5 +132,5 @@ def number_of(epochs: int, round: int, epoch: int) -> int:
 
 
 def place(epochs: int, number: int) -> tuple[int, int]:
-    """Round and epoch of a checkpoint by its number, where a round has `epochs`."""
+    """Round and epoch of a checkpoint; inverse of `number_of`."""
     return divmod(number, epochs + 1)

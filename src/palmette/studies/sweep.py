@@ -21,17 +21,17 @@ from palmette.studies.settings import nearest, placed, seeds
 from palmette.studies.spec import BELONGS_TO
 
 MOST = 100_000
-"""Most combinations of a grid; more are taken for a mistake."""
+"""Maximum number of combinations of a grid; more are probably a mistake."""
 
 _DEFAULTS = {f.name: f.default for f in fields(Experiment)}
 _TABLES = ("base", "axes", "variants")
 
 
 def read(file: str | Path) -> list[Experiment]:
-    """The experiments of a grid in a TOML file, each once.
+    """Read the experiments of a grid from a TOML file, each once.
 
-    ``[base]`` has settings of `Experiment` that all share, ``[axes]`` a list of values for each setting that is
-    varied, and each of ``[[variants]]`` is a table of settings that go together. Every variant is combined with
+    ``[base]`` has settings of `Experiment` that all share, ``[axes]`` a list of values for each varied setting,
+    and each of ``[[variants]]`` is a table of settings that vary together. Every variant is combined with
     every combination of the axes; the first axis changes slowest, variants fastest. Values of an axis or a
     variant override those of `base`. Seeds may be written as ``"0..3,7"``.
 
@@ -44,12 +44,12 @@ def read(file: str | Path) -> list[Experiment]:
         raise FileNotFoundError(f"no grid at {str(path)!r}: a TOML file with [base], [axes] and [[variants]]")
     try:
         return experiments(tomllib.loads(path.read_text(encoding="utf-8-sig")))
-    except (TypeError, ValueError) as error:  # also of text that is no TOML, or no text
+    except (TypeError, ValueError) as error:  # includes invalid TOML and UTF-8
         raise placed(f"{path}: ", error) from error
 
 
 def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
-    """The experiments of a grid, as `read` finds it in a file.
+    """Experiments of a grid given as a dict, in the form of the TOML file of `read`.
 
     >>> grid = {"axes": {"seed": "3..4", "method": ["sap", "one-shot"], "eta": [0, 0.1]}}
     >>> [(e.seed, e.method, e.eta) for e in experiments(grid) if e.seed == 3]
@@ -58,15 +58,15 @@ def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
     base, axes, variants = _base(grid), _axes(grid), _variants(grid)
     for name in axes:
         if any(name in variant for variant in variants):
-            raise ValueError(f"{name} is in [axes] and in [[variants]]; it can be varied in one of them")
+            raise ValueError(f"{name} is in [axes] and in [[variants]]; it can be varied in only one of them")
     if (count := len(variants) * math.prod(map(len, axes.values()))) > MOST:
-        raise ValueError(f"a grid may have {MOST:,} combinations, got {count:,}")
+        raise ValueError(f"a grid may have at most {MOST:,} combinations, got {count:,}")
 
     made, used, given = dict[Experiment, None](), set[str](), {*base, *axes, *(n for v in variants for n in v)}
     if not given:
         raise ValueError(
-            "a grid needs settings, and this one has none: one value each below [base], lists of values below "
-            '[axes], such as seed = "0..3", or settings that go together below [[variants]]'
+            "a grid needs at least one setting, got none: one value each below [base], lists of values below "
+            '[axes], such as seed = "0..3", or settings that vary together below [[variants]]'
         )
     for *values, variant in itertools.product(*axes.values(), variants):
         varied = dict(zip(axes, values, strict=True)) | variant
@@ -85,8 +85,8 @@ def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
 class Engine(Protocol):
     """Trains fleets: `here`, in this process, or `palmette.integrations.ray.driver.OnRay`, on a cluster.
 
-    A fleet is the unit of work, its run folders are the result, and `run_together` trains it. Folders are locked,
-    so that no run is trained twice at once.
+    A fleet is the unit of work, `run_together` trains it, and its run folders are the result. Folders are locked,
+    so that no run trains twice at a time.
     """
 
     def __call__(
@@ -109,7 +109,7 @@ def here(
     size: int | None,
     observer: Observer,
 ) -> Outcomes:
-    """Engine of this process: one fleet after another. A fleet that fails does not stop the next.
+    """Train one fleet after another in this process. A fleet that fails does not stop the next.
 
     An interruption (`RunInterrupted`) and a full disk (`NotWritten`) end the sweep.
     """
@@ -124,15 +124,15 @@ def here(
 def _trained(
     fleet: Mapping[Path, Experiment], company: bool | None, *, size: int | None, observer: Observer, **where: Any
 ) -> Outcomes:
-    """How each run of a fleet ended. After an error the rest is trained one by one, so that one fails alone."""
+    """Train a fleet; return its outcomes. After an error, train the rest one by one to isolate the failure."""
     try:
         return run_together(fleet, company=company, size=size, observer=observer, **where)
     except (RunInterrupted, NotWritten):
         raise
-    except Exception as error:  # whatever a model, its data or a device raise; other runs may be sound
+    except Exception as error:  # a model, its data or a device may raise anything
         outcomes: Outcomes = {folder: why for folder in fleet if (why := why_over(folder)) is not None}
         left = {folder: experiment for folder, experiment in fleet.items() if folder not in outcomes}
-        if len(left) > 1 and not isinstance(error, OSError | PalmetteError):  # which all would meet again
+        if len(left) > 1 and not isinstance(error, OSError | PalmetteError):  # which would hit all again
             observer.say(f"{len(left)} networks continue one by one, since one of them failed: {in_words(error)}")
             for folder, experiment in left.items():
                 outcomes |= _trained({folder: experiment}, size != 1, size=size, observer=observer, **where)
@@ -159,12 +159,12 @@ def run(
     Finished runs are not repeated, interrupted runs resume, and a failure does not stop the rest.
 
     Args:
-        experiments: such as `read` gives; duplicates run once.
-        folder: for the run folders.
+        experiments: such as the result of `read`; duplicates run once.
+        folder: parent of the run folders.
         data_folder, device: as for `palmette.run`.
-        size: how many are trained at once; by default as many as fit into memory.
-        observer: receives what happens.
-        engine: where fleets are trained.
+        size: number of networks to train at once; by default as many as fit into memory.
+        observer: receives progress and results.
+        engine: trains the fleets.
 
     >>> from tempfile import TemporaryDirectory
     >>> two = [Experiment(method=m, model="linear", rounds=1, epochs=1) for m in ("sap", "one-shot")]
@@ -202,7 +202,7 @@ def _axes(grid: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def _variants(grid: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The variants; one without settings if there are none."""
+    """Variants; a single one without settings if the grid has none."""
     variants = grid.get("variants", [{}])
     if not isinstance(variants, list) or not variants:
         raise TypeError(f"[[variants]] must be tables of settings, got {variants!r}")
@@ -226,7 +226,7 @@ def _settings(table: Any, place: str) -> dict[str, Any]:
 
 def _check_name(name: str, place: str) -> None:
     if name not in _DEFAULTS:
-        raise ValueError(f"{place} has {name!r}, which is no setting; {nearest(name, list(_DEFAULTS))}")
+        raise ValueError(f"{place} has {name!r}, which is not a setting; {nearest(name, list(_DEFAULTS))}")
 
 
 def _own(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -244,7 +244,7 @@ def _words(settings: Mapping[str, Any]) -> str:
 
 
 def why_over(folder: Path) -> str | None:
-    """Why the run in a folder is finished; None if it is not."""
+    """Why the run in a folder ended; None if it is not finished."""
     try:
         records = RunDir(folder).records()
     except RunDamaged:

@@ -1,4 +1,4 @@
-"""Run folders of version 1, which wrote only what was not default: the defaults of their time, frozen."""
+"""Frozen defaults of version 1, whose run folders contain only non-default settings."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 OWN_DATA = "own data"
-"""What a run of `prune_and_retrain` gave as its data."""
+"""Value of `data` in runs of `prune_and_retrain`."""
 
 SALIENCIES = {"sap": "magnitude", "lottery-ticket": "magnitude", "one-shot": "dense-magnitude"}
-"""The methods there were, and what each ranked weights by."""
+"""Methods of version 1 and their saliencies."""
 
 DEFAULTS: dict[str, Any] = {
     "data": "digits",
@@ -46,16 +46,14 @@ DEFAULTS: dict[str, Any] = {
 
 
 def complete(given: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of a run whose folder has those `given`."""
+    """All settings of a run with the settings `given` in its folder."""
     return {**DEFAULTS, **{name: value for name, value in given.items() if name != "version"}}
 
 
 def id_of(settings: Mapping[str, Any], prefix: str) -> str | None:
-    """The id that a run had, for its folder is named by it; None for settings that version 1 did not have.
+    """Id and folder name of a run in version 1; None for settings that version 1 did not have.
 
-    Args:
-        settings: all of them.
-        prefix: the readable part of the id.
+    `prefix` is the readable part of the id.
     """
     added = {name: value for name, value in settings.items() if name not in DEFAULTS}
     if added != {"saliency": SALIENCIES.get(settings["method"])}:

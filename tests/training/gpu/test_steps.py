@@ -168,4 +168,4 @@ def test_a_fleet_too_large_for_memory_is_halved(tmp_path, monkeypatch):
     run_together({tmp_path / e.id: e for e in fleet}, device="cuda", observer=observer)
     assert tried == [4, 2, 2, 2, 2]
     assert len(observer.outcomes) == 4
-    assert "2 at once then" in observer.said[0]
+    assert "trying 2 at once" in observer.said[0]

@@ -1,1 +1,1 @@
-"""One protocol, four kinds of weights: in memory, on a GPU, in a file, sharded over processes."""
+"""Sources of weights behind one protocol: in memory, on a GPU, in a file, sharded over processes."""

@@ -25,12 +25,12 @@ def split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], in
     """Count the keys at most `low - 1`, `low` and `high`, and collect the keys strictly between, in one read.
 
     Args:
-        row: one for which `usable` is true.
+        row: a row for which `usable` is true.
         low, high: keys, low < high.
-        room: how many keys are expected between; if there are more, the row is read again.
+        room: expected number of keys between; if there are more, the row is read again.
 
     Returns:
-        The counts by key, how many keys lie between, and these keys, in any order among entries above any key.
+        The counts by key, the number of keys between, and these keys in any order, padded with larger values.
     """
     from palmette.pruning.sources import selection_kernels as kernels
 
@@ -63,7 +63,7 @@ def split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], in
                 BLOCK=_SPLIT_BLOCK,
                 num_warps=4,
             )
-            first = (first + programs) % _REGIONS  # small segments take turns with the regions
+            first = (first + programs) % _REGIONS  # spread small segments over the regions
     fullest = int(found.max())
     if fullest > each:
         return split(row, low, high, fullest * _REGIONS)
@@ -74,7 +74,7 @@ def split(row: Rows, low: int, high: int, room: int) -> tuple[dict[int, int], in
 def write_remaining(row: Rows, key: int, ties: int, equal: int, remaining: list[Tensor]) -> None:
     """Mark kept entries above `key`, and all but the first `ties` of the `equal` entries whose key is `key`.
 
-    One read of the row, or two where some equal entries go and others stay. `remaining` are contiguous.
+    Reads the row once, or twice if only some of the equal entries are pruned. `remaining` must be contiguous.
     """
     from palmette.pruning.sources import selection_kernels as kernels
 
@@ -87,7 +87,7 @@ def write_remaining(row: Rows, key: int, ties: int, equal: int, remaining: list[
             bits = segment.view(INTEGER[segment.element_size()])
             marks = segment if kept is None else kept.contiguous().view(torch.uint8)
             settings = {"MASKED": kept is not None, "MOST": torch.iinfo(bits.dtype).max, "BLOCK": _WRITE_BLOCK}
-            last = size  # index of the last equal entry that goes
+            last = size  # index of the last equal entry to prune
             if ties == 0:
                 last = -1
             elif ties < equal:

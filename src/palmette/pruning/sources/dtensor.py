@@ -1,4 +1,4 @@
-"""Weights that are sharded over processes (DTensor): every process decides the same, and cuts the entries it has.
+"""Weights sharded over processes (DTensor): every process makes the same decision, and cuts its own entries.
 
 Along each dimension a process knows which indices of the whole weight it has, so a weight may be sharded by rows,
 by columns, by both, unevenly, or with nothing left here. Where a process has all entries of a unit, such as a
@@ -31,14 +31,14 @@ from palmette.pruning.weights import Weight
 
 @dataclass(frozen=True)
 class ShardRows:
-    """Entries of some units that this process has.
+    """Local entries of some units.
 
     Args:
         matrix: one row for each unit that has entries here.
-        kept: which of them count.
-        units: which unit each row is, int64, each once.
-        positions: takes columns, and gives the places of their entries in the unit, int64.
-        spread: over which processes the units' entries are spread.
+        kept: mask of the entries that count.
+        units: index of the unit of each row, int64, without duplicates.
+        positions: maps columns to the positions of their entries in the unit, int64.
+        spread: processes that hold entries of the units.
     """
 
     matrix: Tensor
@@ -48,7 +48,7 @@ class ShardRows:
     spread: Spread
 
     def tiles(self) -> Iterator[tuple[Tensor, slice, Tensor, Tensor]]:
-        """(units, columns, values, which count), in parts of bounded size."""
+        """(units, columns, values, mask of entries that count), in parts of bounded size."""
         for rows, columns in cut_into_tiles(self.matrix):
             columns = slice(columns.start, min(columns.stop, self.matrix.shape[1]))
             yield self.units[rows], columns, self.matrix[rows, columns], self.kept[rows, columns]
@@ -56,12 +56,12 @@ class ShardRows:
 
 @dataclass(frozen=True)
 class ShardPart:
-    """The part of a weight that this process has, as pieces of its units.
+    """Local part of a weight, as pieces of its units.
 
     Args:
-        weight: the whole, wherever it is.
-        per_neuron: whether its units are neurons, or it is (part of) one unit.
-        offset: where it begins in the unit, if it is part of one.
+        weight: the whole weight.
+        per_neuron: whether each neuron is a unit; otherwise the weight is a unit or part of one.
+        offset: start of the weight in its unit.
     """
 
     weight: Weight
@@ -89,7 +89,7 @@ class ShardPart:
         return cut <= {1 if self.weight.transposed else 0}
 
     def pieces(self, values: Tensor, kept: Tensor) -> list[ShardRows]:
-        """Pieces of `values` and of their mask, which are sharded as the weight is."""
+        """Pieces of `values` and their mask, which are sharded like the weight."""
         part, mask, spread = local(values.detach()), local(kept), Spread.of(self.weight.tensor)
         return [
             ShardRows(self._rows(part[chosen]), self._rows(mask[chosen]), units, positions, spread)
@@ -97,7 +97,7 @@ class ShardPart:
         ]
 
     def from_pieces(self, matrices: Iterator[Tensor]) -> Tensor:
-        """A mask that is sharded as the weight is, from the next `matrices`, one in the shape of each piece."""
+        """Mask sharded like the weight, from the next `matrices`, one in the shape of each piece."""
         whole = mask_of(self.weight.tensor)
         mask = local(whole)
         for chosen, _, _ in self._cuts(indices_of(self.weight.tensor)):
@@ -132,7 +132,7 @@ class ShardPart:
 
 
 def _positions(indices: Sequence[Tensor], shape: Sequence[int], offset: int = 0) -> Callable[[slice], Tensor]:
-    """A function from a range of local entries to their places in a whole tensor of `shape`."""
+    """Function from a range of local entries to their positions in a whole tensor of `shape`."""
 
     def positions(columns: slice) -> Tensor:
         left = torch.arange(columns.start, columns.stop)
@@ -155,11 +155,11 @@ class Sharded(ExactSource):
     """Units whose entries are spread over processes; see `Source`.
 
     Args:
-        n: how many units there are, on all processes.
-        width: how many entries each has, on all processes.
-        pieces: the entries that are here.
-        spreads: over which processes there are pieces, each once, in the same order everywhere.
-        dtype: holds the values of all pieces, on all processes.
+        n: number of units on all processes.
+        width: entries of a unit on all processes.
+        pieces: local entries.
+        spreads: processes with pieces, each once, in the same order everywhere.
+        dtype: a dtype that holds the values of all pieces on all processes.
     """
 
     n: int
@@ -193,18 +193,18 @@ class Sharded(ExactSource):
         return self._added(count)[0][0]
 
     def largest(self) -> Tensor:
-        """The largest magnitude of each unit, float64; 0 for an empty one."""
+        """Largest magnitude of each unit, float64; 0 for an empty one."""
         largest = torch.zeros(self.n, dtype=torch.float64)
         for units, tile in _magnitudes(self.pieces):
             largest[units] = torch.maximum(largest[units], tile.amax(1).cpu())
         return reduce(lambda found, spread: spread.largest(found), self.spreads, largest)
 
     def select(self, cut: Tensor) -> list[Tensor]:
-        """Which entries of each piece remain when each unit loses its `cut` smallest; ties go by place."""
+        """Masks of each piece after pruning the `cut` smallest entries of each unit; ties by position."""
         key, below, equal = find_keys(partial(self._histogram, self._keys), self.dtype.itemsize * 8 - 1, cut)
         ties = cut - below
         undecided = (ties > 0) & (ties < equal)
-        last = torch.where(ties > 0, self.width, -1)  # equal entries up to this place go
+        last = torch.where(ties > 0, self.width, -1)  # prune equal entries up to this position
 
         def places(piece: ShardRows) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
             for (units, keys, counted), (_, columns, _, _) in zip(self._keys(piece), piece.tiles(), strict=True):
@@ -266,9 +266,9 @@ class ShardGroup:
     """Weights that are cut together, some of them sharded.
 
     Args:
-        parts: by name.
-        weights, scores: the units, to measure and to rank.
-        units: which units are here, if each process cuts its own; None if they cut all units together.
+        parts: local parts by name.
+        weights, scores: units to measure and to rank.
+        units: local units, if each process cuts its own; None if all processes cut all units together.
     """
 
     parts: Mapping[str, ShardPart]
@@ -284,7 +284,7 @@ class ShardGroup:
         *,
         per_neuron: bool,
     ) -> ShardGroup:
-        """The group of all `weights`; scores and masks are sharded as the weights are."""
+        """Group of all `weights`; scores and masks are sharded like the weights."""
         parts, offset = {}, 0
         for name, weight in weights.items():
             parts[name] = ShardPart(weight, per_neuron, offset)
@@ -306,17 +306,17 @@ class ShardGroup:
         return ShardGroup(parts, measured, ordered, None)
 
     def masks(self, matrices: Sequence[Tensor]) -> dict[str, Tensor]:
-        """Masks in the shape of the pieces as masks that are sharded as the weights are, by name."""
+        """Masks by name, sharded like the weights, from masks in the shape of the pieces."""
         left = iter(matrices)
         return {name: part.from_pieces(left) for name, part in self.parts.items()}
 
     def everywhere(self, plan: CutPlan) -> CutPlan:
-        """The plan of all units, from the plan that each process has made for the units it has."""
+        """Plan of all units, gathered from the plan of each process for its units."""
         part = next(iter(self.parts.values()))
         spread, sums = Spread.of(part.weight.tensor), plan.sums
         if self.units is None or not spread.dimensions():
             return plan
-        # Bit patterns add up without rounding where all others are zero.
+        # Bit patterns add without rounding, since all other processes have zeros.
         reals = (sums.scale, sums.p_sum, sums.q_sum, plan.index, plan.retained)
         numbers = [sums.d, plan.cut, *(x.view(torch.int64) for x in reals)]
         table = torch.zeros(len(numbers), part.units, dtype=torch.int64)

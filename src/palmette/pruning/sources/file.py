@@ -31,11 +31,11 @@ class FileSource(ExactSource):
     """Weights of a file as one unit, a layer or a network; see `Source`.
 
     Args:
-        weights: read again where one pass was not enough.
+        weights: read again if one pass is not enough.
         sums: power sums of all weights together.
-        scores: the values that are ranked, of the same names and shapes: the weights themselves by default.
+        scores: ranked values, with the same names and shapes; the weights by default.
         spectrum: magnitudes of all scores together.
-        known: by their place in `scores`, magnitudes of those that need not be read again.
+        known: magnitudes of scores that need not be read again, by position in `scores`.
         chunk: entries to read at a time.
     """
 
@@ -49,7 +49,7 @@ class FileSource(ExactSource):
 
     @staticmethod
     def of(surveys: Iterable[Survey], saliency: Saliency = magnitude, chunk: int = CHUNK) -> FileSource:
-        """The surveyed weights as one unit."""
+        """Surveyed weights as one unit."""
         weights, sums, spectrum, known = [], [], Spectrum(), {}
         for i, one in enumerate(surveys):
             weights.append(one.stored)
@@ -79,7 +79,7 @@ class FileSource(ExactSource):
         return self.sums.d
 
     def totals(self, of: Callable[[Tiles], list[Tensor]]) -> list[Tensor]:
-        """Whole numbers that `of` finds in the tiles of all weights, which are read."""
+        """Whole numbers that `of` finds in the tiles of all weights; reads the file."""
         return of(self._tiles())
 
     def largest(self) -> Tensor:
@@ -91,9 +91,9 @@ class FileSource(ExactSource):
         return self.sums
 
     def thresholds(self, cut: int) -> list[tuple[int, Threshold]]:
-        """For each weight how many entries it loses if the `cut` smallest scores of all go, and its threshold.
+        """Count and threshold of each weight for pruning the `cut` smallest scores of all.
 
-        The keys are those of `_key_dtype(self.scores)`; ties go in the order of the weights.
+        Keys have the dtype `_key_dtype(self.scores)`; ties are pruned in the order of the weights.
         """
         if cut == 0:
             return [(0, NO_CUT) for _ in self.scores]
@@ -140,7 +140,7 @@ def _between(points: Points, low: float, high: float) -> tuple[int, Points]:
 
 
 def _key_dtype(weights: Sequence[StoredWeight]) -> torch.dtype:
-    """The narrowest float dtype that holds all values as `parts` gives them."""
+    """The narrowest float dtype that holds all values of `parts`."""
     kinds = [torch.bfloat16 if w.dtype.is_floating_point and w.dtype.itemsize == 1 else w.dtype for w in weights]
     floats = all(kind.is_floating_point for kind in kinds)
     return reduce(torch.promote_types, kinds) if floats else torch.float64
@@ -151,7 +151,7 @@ def _key(magnitude: float, dtype: torch.dtype) -> int:
 
 
 def _scored(saliency: Saliency, stored: StoredWeight) -> StoredWeight:
-    """The scores of a weight, to be read as a whole, for a saliency may look at all of it."""
+    """Scores of a weight, read as a whole, since a saliency may need all of it."""
 
     def read(first: int, last: int) -> Tensor:
         (part,) = stored.parts(stored.entries)
@@ -163,12 +163,11 @@ def _scored(saliency: Saliency, stored: StoredWeight) -> StoredWeight:
 
 @dataclass(frozen=True)
 class FileCut:
-    """A cut that was decided and is yet to be made.
+    """Decided cut that is not applied yet.
 
     Args:
-        budget, saliency: that decided.
-        thresholds: by name, where weights are cut, and the dtype of the keys; a weight that is not there is cut
-            neuron by neuron.
+        budget, saliency: basis of the decision.
+        thresholds: threshold and dtype of the keys, by name; other weights are cut neuron by neuron.
     """
 
     budget: Budget
@@ -176,11 +175,11 @@ class FileCut:
     thresholds: Mapping[str, tuple[Threshold, torch.dtype]]
 
     def masks(self, stored: StoredWeight, chunk: int = CHUNK) -> Iterator[tuple[FilePart, Tensor]]:
-        """The parts of a weight, in order, and which of their entries remain."""
+        """Parts of a weight in order, each with its mask."""
         by_magnitude, name = self.saliency is magnitude, stored.name
         chunk = chunk if by_magnitude else stored.entries
         if name not in self.thresholds:
-            # The neurons of a transposed weight run through all of its parts.
+            # A neuron of a transposed weight extends over all parts.
             for part in stored.parts(stored.entries if stored.transposed else chunk):
                 kept = None if part.kept is None else {name: part.kept.reshape(part.weight.shape)}
                 masks, _ = prune(
@@ -204,16 +203,16 @@ def decide(
     saliency: Saliency = magnitude,
     chunk: int = CHUNK,
 ) -> FileCut:
-    """Read the weights as often as it takes to know where to cut them.
+    """Decide a cut, reading the weights as often as needed.
 
     `Sap` and `FixedRatio` need at most two passes, and none in scope "neuron"; `TailMass` needs one more for each
-    byte of the dtype. The cut is that of `palmette.prune`, but the weights are never in memory as a whole; a
-    saliency other than `magnitude` needs one weight at a time.
+    byte of the dtype. The cut equals that of `palmette.prune`, without holding all weights in memory; a
+    saliency other than `magnitude` loads one weight at a time.
     """
     check_scope(scope)
     check_budget(budget)
     if not weights:
-        raise NothingToPrune("weights must hold at least one, got none")
+        raise NothingToPrune("weights must hold at least one tensor, got none")
     units = [w for w in weights if len(w.shape) < 2] if scope == "neuron" else weights
     surveys = survey(units, budget=budget, neurons=False, chunk=chunk)
     thresholds: dict[str, tuple[Threshold, torch.dtype]] = {}

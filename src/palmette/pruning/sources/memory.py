@@ -1,4 +1,4 @@
-"""Weights in memory, on any device: exactly the smallest go, ties by index, in bounded memory."""
+"""Weights in memory, on any device: exact selection of the smallest, ties by index, in bounded memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from palmette.pruning.sources import cuda as fused
 
 # Rows up to this width are sorted, many at once; longer ones are searched for their threshold.
 SORTED_WIDTH = 1 << 16
-SAMPLE = 1 << 17  # of 10^8 this puts 1 % into the bracket
+SAMPLE = 1 << 17  # for 10^8 entries, 1 % fall into the bracket
 CUDA_SAMPLE = 1 << 19
 SORTED_KEYS = 1 << 19
 _COUNTED_ROWS = 1 << 8  # rows whose tails are counted at a time: their 256 counts and masses stay in the cache
@@ -32,12 +32,12 @@ class Memory(Rows):
         return power_sums(self, p=p, q=q)
 
     def rounded(self, chosen: Tensor) -> Memory:
-        """The rows that `chosen` marks, to be summed again without rounding."""
+        """Rows that `chosen` marks, to be summed again without rounding."""
         return self.take(chosen)
 
     @property
     def rounding(self) -> float:
-        """How many roundings in the last digit `power_sums` may be off by, at most."""
+        """Largest error of `power_sums`, in units of the last digit."""
         if any(s.is_cuda for s in self.segments):
             return 1e-11 / torch.finfo(torch.float64).eps  # see `pq_index`
         # torch adds up a tile in a few hundred parallel chains, and the tiles one after another.
@@ -53,14 +53,14 @@ class Memory(Rows):
         return torch.cat([torch.empty(0, dtype=torch.int64), *(tail_count(part, p=p, eta=eta) for part in parts)])
 
     def select(self, cut: Tensor) -> tuple[Tensor, ...]:
-        """Which entries remain when each row loses its `cut` smallest magnitudes.
+        """Masks after pruning the `cut` smallest magnitudes of each row.
 
         Args:
-            cut: how many of each row's kept entries go, int64, at most as many as it has.
+            cut: number of kept entries to prune in each row, int64.
 
         Returns:
-            For each segment a boolean matrix, True where an entry remains. The count is exact; among equal
-            magnitudes the one with the lowest index goes first, the earlier segment first.
+            A boolean matrix per segment, True where an entry remains. The count is exact; of equal magnitudes,
+            those with the lowest index are pruned first, earlier segments first.
 
         >>> Memory.of(torch.tensor([[3.0, -1.0, 1.0, 1.0]])).select(torch.tensor([2]))
         (tensor([[ True, False, False,  True]]),)
@@ -92,7 +92,7 @@ def _select_by_sorting(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
         block = rows.part(part)
         keys = [keys_of(s, k, rows.dtype) for s, k in zip(block.segments, block.kept, strict=True)]
         remaining[part] = _remaining_of_block(torch.cat(keys, 1), cut[part].to(rows.device))
-    # An entry that was gone stays gone.
+    # Pruned entries stay pruned.
     widths = [s.shape[1] for s in rows.segments]
     return tuple(
         r.contiguous() if k is None else r & k
@@ -113,11 +113,11 @@ def _remaining_of_block(keys: Tensor, cut: Tensor) -> Tensor:
     return ~gone
 
 
-# Long rows: guess a bracket from a sample, count the keys below it, and look only at the keys inside.
+# Long rows: guess a bracket from a sample, count the keys below it, and examine only the keys inside.
 
 
 def find_threshold(row: Rows, cut: int) -> Threshold:
-    """The threshold at which a single row loses exactly `cut` entries."""
+    """Threshold that prunes exactly `cut` entries of a single row."""
     if cut == 0:
         return NO_CUT
     most = torch.iinfo(INTEGER[row.dtype.itemsize]).max
@@ -125,7 +125,7 @@ def find_threshold(row: Rows, cut: int) -> Threshold:
     d = int(row.counts()[0])
     middle = cut / d * len(sample)
     margin = 4 * math.sqrt(middle * (1 - cut / d)) + 2
-    at_most: dict[int, int] = {-1: 0}  # key -> how many keys are at most that
+    at_most: dict[int, int] = {-1: 0}  # key -> number of keys at most that large
 
     def count_at_most(key: int) -> int:
         if key not in at_most:
@@ -138,7 +138,7 @@ def find_threshold(row: Rows, cut: int) -> Threshold:
         return int(sample[int(position)]) if position < len(sample) else most
 
     low, high = from_sample(middle - margin), from_sample(middle + margin)
-    room = min(d, int(3 * margin / max(1, len(sample)) * row.width) + 4096)  # half as much again as is expected
+    room = min(d, int(3 * margin / max(1, len(sample)) * row.width) + 4096)  # 1.5 times the expected number
     while True:
         high = max(high, low + 1)
         counts, found, between = split(row, low, high, room)
@@ -146,10 +146,10 @@ def find_threshold(row: Rows, cut: int) -> Threshold:
         below = at_most[low]
         if below < cut <= below + found:
             if row.device.type == "cuda" and SORTED_KEYS < len(between) < row.width // 2:
-                # Sorting would take several times their memory; they are fewer, so this ends.
+                # Sorting would take several times their memory. There are fewer keys now, so the recursion ends.
                 return find_threshold(Rows.of(between.view(row.dtype)[None]), cut - below)
             return _threshold_among(between, cut - below)
-        # Many are equal, or the sample misled: look at the end, then at a wider bracket beyond it.
+        # Many keys are equal, or the sample misled: try the end, then a wider bracket beyond it.
         margin *= 8
         if cut <= below:
             less = count_at_most(low - 1)
@@ -164,7 +164,7 @@ def find_threshold(row: Rows, cut: int) -> Threshold:
 
 
 def _sorted_sample(row: Rows) -> Tensor:
-    """Keys of some kept entries, drawn evenly over the whole row; of all of them if they are few."""
+    """Sorted keys of kept entries, sampled evenly over the whole row; all keys of a short row."""
     size = SAMPLE
     if row.device.type == "cuda":  # 2^19 of 2^30, fewer of fewer
         size = min(CUDA_SAMPLE, max(SAMPLE, row.width // 2048))
@@ -172,7 +172,7 @@ def _sorted_sample(row: Rows) -> Tensor:
     for segment, kept in zip(row.segments, row.kept, strict=True):
         values, mask = segment[0], None if kept is None else kept[0]
         if row.width > size and len(values):
-            # Any sample gives the right answer; this one gives it in the same number of passes each time.
+            # Any sample gives the right answer; a fixed seed makes the number of passes reproducible.
             generator = torch.Generator(device=segment.device).manual_seed(len(values))
             share = math.ceil(size * len(values) / row.width)
             where = torch.randint(len(values), (share,), generator=generator, device=segment.device)
@@ -185,13 +185,13 @@ def _sorted_sample(row: Rows) -> Tensor:
 def split(
     row: Rows, low: int, high: int, room: int, dtype: torch.dtype | None = None
 ) -> tuple[dict[int, int], int, Tensor]:
-    """In one pass: how many keys are at most `low`, how many lie strictly between `low` and `high`, and these.
+    """Number of keys at most `low`, number strictly between `low` and `high`, and these keys, in one pass.
 
     Args:
-        row: a single one.
+        row: a single row.
         low, high: keys, low < high.
-        room: how many are expected between them.
-        dtype: of the keys; by default that of the row.
+        room: expected number of keys between them.
+        dtype: dtype of the keys; that of the row by default.
     """
     if dtype is None and fused.usable(row):
         return fused.split(row, low, high, room)
@@ -215,7 +215,7 @@ def split(
 
 
 def _threshold_among(keys: Tensor, cut: int) -> Threshold:
-    """The threshold at which `keys` lose exactly `cut`."""
+    """Threshold that prunes exactly `cut` of `keys`."""
     if keys.device.type == "cpu":
         key = int(np.partition(keys.numpy(), cut - 1)[cut - 1])
     else:
@@ -229,10 +229,8 @@ def write_remaining(
     """Fill `remaining`, a mask for each segment of a single row; return the threshold for entries that follow.
 
     Args:
-        row: the entries.
-        at: the threshold, with keys of `dtype`, by default that of the row.
-        remaining: contiguous, written over.
-        dtype: of the keys.
+        at: threshold with keys of `dtype`, by default that of the row.
+        remaining: contiguous masks, overwritten.
     """
     if dtype is None and fused.usable(row):
         fused.write_remaining(row, at.key, at.ties, at.equal, remaining)
@@ -247,7 +245,7 @@ def write_remaining(
             keys = keys_of(segment[part, columns], mask, dtype, keys)
             tile = torch.gt(keys, last_to_go, out=out[part, columns])
             if mask is not None:
-                tile &= mask  # what was gone stays gone
+                tile &= mask  # pruned entries stay pruned
             if ties:
                 equal = (keys == at.key).nonzero()[:ties, 1]
                 tile[0, equal] = False
@@ -256,7 +254,7 @@ def write_remaining(
 
 
 def _key_tiles(row: Rows, dtype: torch.dtype) -> Iterator[Tensor]:
-    """The keys of a single row, tile by tile; a tile is scratch memory that the next one may be written to."""
+    """Keys of a single row, tile by tile; the next tile may overwrite the last."""
     scratch: Tensor | None = None
     for segment, kept in zip(row.segments, row.kept, strict=True):
         for part, columns in cut_into_tiles(segment):

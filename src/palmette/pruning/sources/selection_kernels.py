@@ -1,4 +1,4 @@
-"""The Triton kernels behind `palmette.pruning.sources.cuda`; imported only where Triton is there."""
+"""The Triton kernels behind `palmette.pruning.sources.cuda`; imported only if Triton is available."""
 
 # ruff: noqa: ANN001, ANN201
 # mypy: ignore-errors
@@ -26,7 +26,7 @@ def split(
 ):
     """Count keys below, at and up to the ends of (low, high), and collect those inside, in any order.
 
-    Each program collects into a region of its own, so that few of them wait for the same counter.
+    Programs collect into separate regions, so that few of them wait for the same counter.
     """
     lane = tl.arange(0, BLOCK)
     region = (tl.program_id(0) + first) % regions
@@ -55,7 +55,7 @@ def split(
 def count_equal(
     bits_ptr, kept_ptr, counts_ptr, size, key, MOST: tl.constexpr, MASKED: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """How many kept keys of each block are `key`."""
+    """Count the kept keys of each block that equal `key`."""
     start = tl.program_id(0).to(tl.int64) * BLOCK
     lane = tl.arange(0, BLOCK)
     inside = lane < tl.minimum(size - start, BLOCK).to(tl.int32)

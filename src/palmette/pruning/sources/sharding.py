@@ -1,4 +1,4 @@
-"""Tensors that are sharded over processes (DTensor, as `fully_shard` makes them): which entries are here."""
+"""Sharded tensors (DTensor, as made by `fully_shard`): local entries and sums over processes."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def check_whole(tensors: Mapping[str, Tensor], what: str) -> None:
     """Raise, naming the tensor, if one of them is sharded over processes."""
     if spread := [name for name, tensor in tensors.items() if is_sharded(tensor)]:
         raise TypeError(
-            f"{what} takes a model that this process has as a whole, but {spread[0]!r} is spread over several; a "
-            "checkpoint of torch.distributed.checkpoint can be read by one"
+            f"{what} takes an unsharded model, but {spread[0]!r} is sharded over processes; save a "
+            "checkpoint with torch.distributed.checkpoint and read it in one process"
         )
 
 
 def local(values: Tensor) -> Tensor:
-    """The entries that this process has, without a copy: what is written to them is written to `values`."""
+    """Local entries of `values`, without a copy: writing to them writes to `values`."""
     if not is_sharded(values):
         return values
     known: Any = values
@@ -44,17 +44,17 @@ def local(values: Tensor) -> Tensor:
 
 
 def placed_like(mask: Tensor, weight: Tensor, name: str) -> Tensor:
-    """A copy of the mask on the weight's device, sharded as the weight is; a whole mask is sharded here."""
+    """Copy of the mask on the weight's device, sharded like the weight."""
     if not is_sharded(weight):
         if is_sharded(mask):
-            raise MaskMismatch(f"the mask of {name!r} is spread over processes, the weight is not")
+            raise MaskMismatch(f"the mask of {name!r} is sharded over processes, the weight is not")
         return mask.to(weight.device, copy=True)
     part = local(mask)
     if is_sharded(mask):
         theirs, ours = Spread.of(mask), Spread.of(weight)
         if theirs != ours:
             raise MaskMismatch(
-                f"the mask of {name!r} is spread over processes as {theirs.placements}, the weight as "
+                f"the mask of {name!r} is sharded as {theirs.placements}, the weight as "
                 f"{ours.placements}; load it into the state_dict of a Pruner of this model"
             )
     else:
@@ -66,19 +66,14 @@ def placed_like(mask: Tensor, weight: Tensor, name: str) -> Tensor:
 
 
 def mask_of(weight: Tensor) -> Tensor:
-    """An empty mask on the weight's device, sharded as the weight is."""
+    """Empty mask on the weight's device, sharded like the weight."""
     # Not by DTensor.from_local, which moves tensors that are offloaded to the CPU to the GPU.
     return torch.empty_like(weight.detach(), dtype=torch.bool)
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The processes that a tensor is sharded over; none for a tensor that each process has as a whole.
-
-    Args:
-        mesh: the processes.
-        placements: what each dimension of the mesh does to the tensor.
-    """
+    """Mesh and placements of a sharded tensor; empty for a tensor that every process holds as a whole."""
 
     mesh: DeviceMesh | None = None
     placements: tuple[Any, ...] = ()
@@ -108,14 +103,14 @@ class Spread:
     def _reduced(self, values: Tensor, how: Any, dimensions: Sequence[int]) -> Tensor:
         if not dimensions or self.mesh is None:
             return values
-        there = values.to(self.mesh.device_type, copy=True)  # where NCCL wants it, wherever the weights are
+        there = values.to(self.mesh.device_type, copy=True)  # NCCL needs it on the device of the mesh
         for i in dimensions:
             torch.distributed.all_reduce(there, how, group=self.mesh.get_group(i))
         return there.to(values.device)
 
 
 def added(counts: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[str, int]:
-    """For each tensor the sum over processes of the counts that each has found in its part."""
+    """Sum over processes of the counts of each tensor."""
     spreads: dict[Spread, list[str]] = {}
     for name, tensor in tensors.items():
         spreads.setdefault(Spread.of(tensor), []).append(name)
@@ -127,31 +122,31 @@ def added(counts: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> dict[s
 
 
 def indices_of(values: Any) -> list[Tensor]:
-    """For each dimension, which indices of the whole tensor this process has."""
+    """Local indices of the whole tensor, for each dimension."""
     indices = [torch.arange(size) for size in values.shape]
     for i, placement in enumerate(Spread.of(values).placements):
         if placement.is_replicate():
             continue
         dimension, many = getattr(placement, "dim", None), values.device_mesh.size(i)
         if dimension is None:
-            raise TypeError(f"a weight is spread over processes as {placement}, which is not known here")
+            raise TypeError(f"a weight has the placement {placement}, which is not supported")
         here, own = values.device_mesh.get_local_rank(i), indices[dimension]
         blocks = int(getattr(placement, "split_factor", 1))
         if blocks > 1 and len(own) % (blocks * many):
             raise TypeError(
                 f"a weight of shape {tuple(values.shape)} is cut twice along one dimension, into parts of "
-                f"different sizes ({placement}); its parts cannot be told"
+                f"different sizes ({placement}); its parts cannot be determined"
             )
         # Tensor parallelism has split this dimension into blocks before; take the local part of each block.
         indices[dimension] = torch.cat([_chunk(block, many, here) for block in own.chunk(blocks)])
     found, there = tuple(len(index) for index in indices), tuple(local(values).shape)
     if found != there:
-        raise TypeError(f"a weight is spread over processes in a way that is not known: {found} and not {there}")
+        raise TypeError(f"a weight is sharded in an unknown way: expected a local shape of {found}, got {there}")
     return indices
 
 
 def _chunk(values: Tensor, many: int, which: int) -> Tensor:
-    """One of the equal chunks that torch splits into; the last ones may be smaller, or empty."""
+    """Chunk `which` of `many`, split as by torch: the last ones may be smaller, or empty."""
     size = -(-len(values) // many)
     return values[which * size : (which + 1) * size]
 
@@ -159,7 +154,7 @@ def _chunk(values: Tensor, many: int, which: int) -> Tensor:
 def check_finite(values: Mapping[str, Tensor], kept: Mapping[str, Tensor], what: str) -> None:
     """Raise, naming the tensor, unless all `values` are floats without NaN or infinity among the kept entries.
 
-    Every process raises if one of them has such a number: the others would wait for a process that raised alone.
+    Every process raises if one of them finds such a number; otherwise the others would wait forever.
     """
     if not any(map(is_sharded, values.values())):
         for name, tensor in values.items():
@@ -172,7 +167,7 @@ def check_finite(values: Mapping[str, Tensor], kept: Mapping[str, Tensor], what:
         found[name] = (bad & local(kept[name]) if name in kept else bad).sum()
     counts = torch.tensor([*added(found, values).values()])
     for spread in dict.fromkeys(map(Spread.of, values.values())):
-        counts = spread.largest(counts)  # also of weights that every process has as a whole
+        counts = spread.largest(counts)  # including weights that every process holds as a whole
     for count, (name, tensor) in zip(counts.tolist(), values.items(), strict=True):
         if count:
             raise not_finite(name, tensor, what, count)

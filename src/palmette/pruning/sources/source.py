@@ -1,4 +1,4 @@
-"""The protocol of all kinds of weights: a budget and a cut are written against it, once."""
+"""Protocol of all kinds of weights, against which budgets and cuts are written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from palmette.measures.tail import tail_count
 
 
 class Source(Summable, Protocol):
-    """Units (neurons, layers, a network) whose numbers add up; a unit is a row, wherever its entries are.
+    """Units (neurons, layers, a network) as rows, whose numbers add up over parts.
 
     `Memory` holds them in this process, on any device; `Sharded` spreads them over processes; `FileSource` reads
     them part by part. Samples, kernels and histograms make a source fast and never change its answers.
@@ -22,16 +22,16 @@ class Source(Summable, Protocol):
 
     @property
     def rounding(self) -> float:
-        """How many roundings in the last digit `power_sums` may be off by, at most."""
+        """Largest error of `power_sums`, in units of the last digit."""
 
     def power_sums(self, *, p: float, q: float) -> PowerSums:
         """Power sums of each unit."""
 
     def rounded(self, chosen: Tensor) -> Summable | None:
-        """The units that `chosen` marks, to be summed again without rounding; None where the sums are final."""
+        """Units that `chosen` marks, to be summed again without rounding; None if the sums are final."""
 
     def index(self, sums: PowerSums) -> Tensor:
-        """PQ Index of each unit from its power sums, NaN where a unit has none."""
+        """PQ Index of each unit from its power sums, NaN where undefined."""
 
     def tail_count(self, *, p: float, eta: float) -> Tensor:
         """How many of its smallest entries each unit can lose before they weigh more than `eta` times the rest."""
@@ -62,4 +62,4 @@ class Selectable(Source, Protocol):
     """Units whose masks fit in memory."""
 
     def select(self, cut: Tensor) -> Sequence[Tensor]:
-        """Masks, True where an entry remains when each unit loses its `cut` smallest; ties go in index order."""
+        """Masks after pruning the `cut` smallest entries of each unit; ties in index order."""

@@ -15,18 +15,18 @@ from palmette.measures.parameters import is_number
 from palmette.measures.rows import Rows
 from palmette.pruning.weights import Weight
 
-CHUNK = 1 << 23  # entries that are read at a time: 32 MB of float32
+CHUNK = 1 << 23  # entries per read: 32 MB of float32
 MEMORY = 10**9
-"""Bytes of memory to measure in, by default."""
+"""Default memory limit in bytes."""
 _BASE = 4 * 10**8  # Python, torch and the counts of magnitudes
 _THREAD = 10**8  # each thread
 
 
 @contextmanager
 def within(memory: int) -> Iterator[int]:
-    """Entries to read at a time, with as many threads as keep the process below `memory` bytes.
+    """Entries per read, with as many threads as keep the process below `memory` bytes.
 
-    Each entry takes up to 16 bytes in each worker thread, in the reading thread and in one part that waits.
+    Each entry takes up to 16 bytes in each worker thread, in the reading thread and in one queued part.
     Counting takes about 50 MB more per thread.
 
     >>> with within(10**12) as chunk:
@@ -49,11 +49,11 @@ class StoredWeight:
     """A weight that can be read in parts.
 
     Args:
-        name: of the parameter.
-        shape: of the whole.
-        dtype: of the values as they are read.
+        name: name of the parameter.
+        shape: shape of the whole weight.
+        dtype: dtype of the values of `read`.
         read: (first, last) -> ``values[first:last]``, along the first axis.
-        nbytes: size where it is stored.
+        nbytes: stored size.
         transposed, groups: layout of its neurons, see `Weight`.
         kept: like `read`, True where an entry is not pruned yet; None if all entries count.
         coding: the integer format that the values were unpacked from, such as "Q4_1"; empty for floats.
@@ -82,19 +82,19 @@ class StoredWeight:
         return self.shape[1] * self.groups if self.transposed else self.shape[0]
 
     def parts(self, chunk: int = CHUNK) -> Iterator[FilePart]:
-        """The whole weight, in order, in parts of about `chunk` finite entries: whole rows of the first axis.
+        """All parts of the weight in order: whole rows of the first axis, about `chunk` finite entries each.
 
-        A grouped transposed convolution is one part: its neurons can be found in the whole weight only.
+        A grouped transposed convolution is one part, since its neurons extend over the whole weight.
         """
         for first, last in self._slices(self.entries if self.groups > 1 else chunk):
             raw = self.read(first, last)
-            # Few functions of torch take 8-bit floats; bfloat16 holds all of their values.
+            # Few torch functions support 8-bit floats; bfloat16 holds all their values.
             values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
             _check_finite(self, values)
             yield FilePart(self, raw, values, None if self.kept is None else self.kept(first, last))
 
     def raw_parts(self, chunk: int = CHUNK) -> Iterator[Tensor]:
-        """The whole tensor as it is stored, unchecked."""
+        """All parts of the tensor as stored, unchecked."""
         for first, last in self._slices(chunk):
             yield self.read(first, last)
 
@@ -118,7 +118,7 @@ class FilePart:
 
     @property
     def weight(self) -> Weight:
-        """The values as a weight that knows its neurons; a vector is one neuron."""
+        """Values with the layout of their neurons; a vector is one neuron."""
         if len(self.of.shape) < 2:
             return Weight(self.values.reshape(1, -1))
         return Weight(self.values, self.of.transposed, self.of.groups)
@@ -130,7 +130,7 @@ class FilePart:
         return Rows.of(self.values.detach().cpu().reshape(1, -1), kept)
 
     def rows(self, values: Tensor) -> Tensor:
-        """Values, or marks, of this part with a row for each neuron."""
+        """Values or masks of this part, one row per neuron."""
         return self.weight.rows(values.reshape(self.weight.shape))
 
 
@@ -148,7 +148,7 @@ def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | 
 
 
 def in_memory(name: str, tensor: Tensor) -> StoredWeight:
-    """A tensor in memory, or mapped into it."""
+    """Tensor in memory, or memory-mapped."""
     return StoredWeight(
         name,
         tuple(tensor.shape),
@@ -159,7 +159,7 @@ def in_memory(name: str, tensor: Tensor) -> StoredWeight:
 
 
 def unreadable(name: str, shape: tuple[int, ...], nbytes: int, why: str) -> StoredWeight:
-    """A tensor whose values cannot be read; its dtype is not a float one, so it is left out."""
+    """Tensor whose values cannot be read; its dtype is not a float dtype, so it is left out."""
 
     def read(first: int, last: int) -> Tensor:
         raise ValueError(f"{name!r} {why}")

@@ -1,4 +1,4 @@
-"""One pass over weights that are read in parts: power sums, all magnitudes, and the cut of each neuron."""
+"""One pass over stored weights: power sums, all magnitudes, and the cut of each neuron."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ class Survey:
     """Result of one pass over a weight.
 
     Args:
-        stored: the weight.
-        layer: its power sums as one row.
-        spectrum: its magnitudes.
-        neuron_cut: how many weights the budget takes from its neurons; 0 where neurons are not asked for.
-        dead: neurons whose weights are all zero; 0 where neurons are not asked for.
+        layer: power sums of the weight as one row.
+        spectrum: magnitudes of the weight.
+        neuron_cut: number of weights the budget prunes neuron by neuron; 0 without `neurons`.
+        dead: neurons whose weights are all zero; 0 without `neurons`.
     """
 
     stored: StoredWeight
@@ -50,10 +49,9 @@ def survey(
     """Read each weight once, in order; torch's threads measure parts while the next one is read.
 
     Args:
-        weights: to read.
-        budget: its p and q are those of the power sums; for neurons one that needs no more than sums.
-        neurons: whether to count how many weights the budget takes from each neuron.
-        chunk: entries to read at a time.
+        budget: its p and q define the power sums; with `neurons`, it must need power sums only.
+        neurons: whether to count the weights that the budget prunes in each neuron.
+        chunk: entries per read.
     """
     parts = (part for stored in weights for part in stored.parts(chunk))
     looked_at = in_order(partial(_look, budget, neurons), parts)
@@ -69,11 +67,11 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
     threads = torch.get_num_threads()
     waiting: deque[Future[_Result]] = deque()
     try:
-        torch.set_num_threads(1)  # threads that torch itself keeps waiting take time from those that work
+        torch.set_num_threads(1)  # idle torch threads would slow down the workers
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for item in items:
                 waiting.append(pool.submit(work, item))
-                del item  # or it would live until the next one has been read
+                del item  # free it before the next one is read
                 if len(waiting) > threads:
                     yield waiting.popleft().result()
             while waiting:
@@ -84,7 +82,7 @@ def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterat
 
 @dataclass(frozen=True)
 class _Seen:
-    """Result of one part: its magnitudes, and either the sums of its neurons or counts that follow from them."""
+    """Result of one part: its magnitudes, and either the sums of its neurons or their counts."""
 
     stored: StoredWeight
     spectrum: Spectrum
@@ -110,7 +108,7 @@ def _in_parts(stored: StoredWeight) -> bool:
 
 
 def _cut_and_dead(values: Tensor, budget: Budget) -> tuple[int, int]:
-    """How many weights the budget takes from the rows, and how many rows are zero; in float32 if it suffices."""
+    """Number of weights the budget prunes in the rows, and number of zero rows; in float32 if that suffices."""
     p, q = float(budget.p), float(budget.q)
     sums = narrow_power_sums(values, p=p, q=q)
     low, high = (replace(sums, p_sum=sums.p_sum * (1 + off)) for off in (-SHARE, SHARE))
@@ -138,7 +136,7 @@ def _together(seen: Iterable[_Seen], budget: Budget, neurons: bool) -> Survey:
 
 
 def _counted(spectrum: Spectrum, budget: Budget) -> PowerSums:
-    """The power sums of 16-bit weights, from how often each magnitude occurs."""
+    """Power sums of 16-bit weights, from the counts of each magnitude."""
     p, q = float(budget.p), float(budget.q)
     p_sum, q_sum = (torch.tensor([spectrum.power_sum(power)], dtype=torch.float64) for power in (p, q))
     return PowerSums(torch.tensor([spectrum.d]), torch.ones(1, dtype=torch.float64), p_sum, q_sum, p, q)

@@ -1,1 +1,1 @@
-"""Who trains a run: a fleet of networks in step, or the functions of the user."""
+"""Trainers of a run: a fleet of networks in step, or the user's functions."""

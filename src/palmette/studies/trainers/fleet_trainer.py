@@ -1,4 +1,4 @@
-"""Training by fleet: many networks of one architecture, in step."""
+"""Training of a fleet: many networks of one architecture, in step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from palmette.training.members import Member
 from palmette.training.models import MODELS, build
 
 CALIBRATION_IMAGES = 512
-"""Training images whose inputs to a layer weigh its weights, for "input-weighted"."""
+"""Number of training images for the saliency "input-weighted"."""
 
 
 class FleetRun(RunState):
@@ -34,7 +34,7 @@ class FleetRun(RunState):
 
     from_seed = True
     followed: FleetRun | None = None
-    """The run whose network is trained in place of this one, which is the same so far; until `part`."""
+    """Run with the same network so far, which is trained instead of this one until `part`."""
 
     def __init__(self, experiment: Experiment, rundir: RunDir, images: Images, data: str) -> None:
         model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
@@ -47,45 +47,45 @@ class FleetRun(RunState):
 
     @property
     def trained(self) -> FleetRun:
-        """The run whose network is trained: this one, or the one that it follows."""
+        """Run whose network is trained: this one, or the one that it follows."""
         return self.followed or self
 
     @property
     def network(self) -> nn.Module:
-        """The model that is trained for this run."""
+        """Model that is trained for this run."""
         return self.trained.model
 
     def saliency(self) -> Saliency:
-        """The scores to cut by, as the method has them."""
+        """Saliency of the method for the next cut."""
         dense = None if self.dense is None else {name: self.dense[name] for name in self.weights}
         return self.experiment.pruning.build_saliency(Subject(self.model, dense, self._inputs))
 
     def _inputs(self) -> list[Tensor]:
-        """Training images as the network sees them, for a saliency that looks at inputs."""
+        """Prepared training images, for a saliency that needs inputs."""
         images = self._images.train_images[:CALIBRATION_IMAGES]
         return [Preparation(self._images, device=images.device)(images)]
 
     def after_epoch(self, train: Score) -> None:
-        """Count an epoch, and keep the weights if later rounds start from it."""
+        """Count an epoch; keep its weights if later rounds rewind to it."""
         self.epoch, self.train = self.epoch + 1, train
         if self.round == 0 and self.rewind.kind == "epoch" and self.epoch == self.rewind.to:
             self.start = self.snapshot()
 
     def part(self) -> None:
-        """Take over the network of the run that was followed."""
+        """Copy the network of the followed run, and train it separately from now on."""
         if self.followed is not None:
             self.load(self.snapshot())
             self.optimizer.load_state_dict(copied(self.followed.optimizer.state_dict()))
             self.followed = None
 
     def begin_round(self) -> None:
-        """Rewind, with a new optimizer."""
+        """Rewind and create a new optimizer."""
         super().begin_round()
         self.epoch = epochs_of(self.experiment, self.round).start
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds."""
+        """State for a checkpoint."""
         return super().state() | {
             "data": self.data,
             "train": astuple(self.train),
@@ -93,11 +93,11 @@ class FleetRun(RunState):
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to what `save` wrote."""
+        """Restore the state that `save` wrote."""
         if state["data"] != self.data:
             raise RunDamaged(
-                f"the data set {self.experiment.data!r} is no longer the one that {self.experiment.id} was begun "
-                "with; give another folder, or bring the old data back"
+                f"the data set {self.experiment.data!r} is no longer the one that {self.experiment.id} started "
+                "with; use another folder, or restore the old data"
             )
         super().restore(state)
         self.train = Score(*state["train"])
@@ -110,10 +110,10 @@ class FleetTrainer(Trainer):
 
     Args:
         images: the data set, on the device of the networks.
-        held_out: images and labels for validation; None without any.
-        company: whether one network by itself is trained as among others.
-        workers: processes that train each network together.
-        say: receives notes for the user, each once.
+        held_out: images and labels for validation, or None.
+        company: whether a single network trains like a member of a larger fleet.
+        workers: number of processes that train each network.
+        say: receives each note for the user once.
     """
 
     def __init__(
@@ -133,11 +133,11 @@ class FleetTrainer(Trainer):
         self._runs: list[FleetRun] = []  # in the order of the fleet
 
     def train(self, runs: Sequence[FleetRun]) -> Iterator[None]:
-        """Train a round, and yield after every epoch."""
+        """Train a round; yield after every epoch."""
         self.release()
         began, first = time.monotonic(), runs[0]
         epochs = range(first.epoch, epochs_of(first.experiment, first.round).stop)
-        if first.round == 0:  # dense networks of one seed are the same, so that one of them is trained
+        if first.round == 0:  # dense networks of one seed are equal: train one of them
             of_seed: dict[int, FleetRun] = {}
             for run in runs:
                 first_of_seed = of_seed.setdefault(run.experiment.seed, run)
@@ -163,7 +163,7 @@ class FleetTrainer(Trainer):
         self._fleet, self._runs = fleet, list(runs)
 
     def validate(self, runs: Sequence[FleetRun]) -> list[Scores | None]:
-        """Scores on the held-out images; None without any."""
+        """Scores on the held-out images; None without held-out images."""
         return [*self._scores(runs, *self.held_out)] if self.held_out else [None] * len(runs)
 
     def test(self, runs: Sequence[FleetRun]) -> list[Scores]:
@@ -171,7 +171,7 @@ class FleetTrainer(Trainer):
         return self._scores(runs, self.images.test_images, self.images.test_labels)
 
     def divergence(self, run: FleetRun) -> NotFinite:
-        """The error of a run whose loss or weights are not finite."""
+        """Error for a run whose loss or weights are not finite."""
         weights = "" if run.is_finite else ", and not all weights are finite"
         return NotFinite(
             f"{run.experiment.id} diverged: its training loss is {run.train.loss} in epoch {run.epoch} "
@@ -179,7 +179,7 @@ class FleetTrainer(Trainer):
         )
 
     def release(self) -> None:
-        """Let go of all networks."""
+        """Drop the references to all networks."""
         self._fleet, self._runs = None, []
 
     def _made(self, runs: Sequence[FleetRun]) -> Fleet:

@@ -1,4 +1,4 @@
-"""Training by a function of the user, and the last model that was good."""
+"""Training by the user's function, with the last good model."""
 
 from __future__ import annotations
 
@@ -25,38 +25,38 @@ from palmette.studies.trainers.run_state import RunState
 
 
 def as_scores(score: float | None) -> dict[str, float | None]:
-    """The score of a function as a record has it; an accuracy if it is in [0, 1]."""
+    """Scores of a record from the result of a function; also the accuracy if it is in [0, 1]."""
     return {"loss": None, "accuracy": score if score is not None and 0 <= score <= 1 else None, "score": score}
 
 
 class FunctionRun(RunState):
-    """A model that a function of the user trains."""
+    """Run of a model that the user's function trains."""
 
     spec: OwnExperiment
     train_scores = as_scores(None)
     method: Method | None = None
-    """With a saliency by name; None where `Pruner` has a function."""
+    """Method with a saliency by name; None if the saliency is a function of the `Pruner`."""
     rates: dict[str, float] | None = None
     """Learning rates of the last step of round 0, for "fine-tune"."""
 
     def saliency(self) -> Saliency:
-        """The scores to cut by."""
+        """Saliency for the next cut."""
         dense = None if self.dense is None else {name: self.dense[name] for name in self.weights}
         return self.method.build_saliency(Subject(self.model, dense)) if self.method else self.pruner.saliency
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds: the random numbers too, since the function draws them."""
+        """State for a checkpoint, including random states, since the function may draw numbers."""
         names = list(self.model.state_dict())
         return super().state() | {"names": names, "rates": self.rates, "random": random_state()}
 
     @staticmethod
     def weights_in(state: Mapping[str, Any]) -> dict[str, Any]:
-        """The `state_dict` of the model in what `save` wrote."""
+        """Model's `state_dict` in a state that `save` wrote."""
         names = state.get("names", ())
         return {name: state["model"][name] for name in names} if names else state["state_dict"]
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to what `save` wrote."""
+        """Restore the state that `save` wrote."""
         if "state_dict" in state:  # written before all runs had one format
             start = state["start"] and {**state["start"][1], **state["start"][0]}
             model = {**state["buffers"], **state["state_dict"]}
@@ -67,12 +67,11 @@ class FunctionRun(RunState):
 
 
 class FunctionTrainer:
-    """Calls the user's functions, and keeps the last model that is good.
+    """Calls the user's functions, and keeps the last good model.
 
     Args:
-        run: the only one.
         train, evaluate, test: as for `prune_and_retrain`.
-        drops: when a score is no longer good; None without `evaluate`.
+        drops: rule for scores that are not good; None without `evaluate`.
     """
 
     timing: Mapping[str, float | None] = {"epochs": 0, "images_per_second": None}
@@ -89,28 +88,28 @@ class FunctionTrainer:
         self.function, self.drops, self.trained = train, drops, run.spec.trained
         self.met = AutoHold(run.pruner)
         self.modes = {module: module.training for module in self.model.modules()}
-        self._whole: dict[str, Any] = {}  # of the round, before its cut
+        self._whole: dict[str, Any] = {}  # model of the round before its cut
         self._good: dict[str, Any] | None = None
 
     def try_out(self) -> None:
-        """Call the functions once: what cannot be used is better known before the first training than after."""
+        """Call the functions once, so that an unusable result raises before the first training."""
         if not self.trained:
             self._score("test")
             self._check_scale(self._score("evaluate"))
 
     def train(self, runs: Sequence[FunctionRun]) -> Iterator[None]:
-        """Call the user's function; its epochs are not known."""
+        """Call the user's function, whose epochs are unknown."""
         if self.run.round or not self.trained:
             self._call()
         self.run.pruner.masks.apply_(self.run.weights)
         yield from ()
 
     def validate(self, runs: Sequence[FunctionRun]) -> list[Scores | None]:
-        """The score that `evaluate` gives; None without it."""
+        """Result of `evaluate`; None without it."""
         score = self._score("evaluate")
         if self.run.round == 0 and score is not None:
             if not math.isfinite(score):
-                raise ValueError(f"evaluate must give a finite number for the dense network, got {score}")
+                raise ValueError(f"evaluate must return a finite number for the dense network, got {score}")
             self._check_scale(score)
         values, names = self.run.snapshot(), self.run.model.state_dict().keys()
         self._whole = {
@@ -123,11 +122,11 @@ class FunctionTrainer:
         return [None if score is None else as_scores(score)]
 
     def test(self, runs: Sequence[FunctionRun]) -> list[Scores]:
-        """The score that `test` gives."""
+        """Result of `test`."""
         return [as_scores(self._score("test"))]
 
     def judge(self, run: FunctionRun) -> bool:
-        """Whether the network is good, by its score or by the index; a good one is kept."""
+        """Whether the network is good, by its score or its index; keeps a good network."""
         history = run.history
         if self.drops is not None:
             good = self.drops(history) is None
@@ -144,24 +143,24 @@ class FunctionTrainer:
         return good
 
     def divergence(self, run: FunctionRun) -> NotFinite:
-        """The error of a run whose weights are not finite; the model is put back to the last good one."""
-        back = f" The model is put back to that of round {self.put_back()['round']}." if run.round else ""
+        """Error for a run whose weights are not finite; restores the last good model."""
+        back = f" The model is restored to that of round {self.put_back()['round']}." if run.round else ""
         return NotFinite(
             f"training diverged in round {run.round}: not all weights are finite. A smaller learning rate, "
             f"clipping or a warm-up may help.{back}"
         )
 
     def put_back(self) -> dict[str, Any]:
-        """Put the last good model back."""
+        """Restore the last good model."""
         if self._good is None:
-            assert self.run.rundir is not None  # round 0 is always good, so that a resumed run has one
+            assert self.run.rundir is not None  # round 0 is always good, so a resumed run has a file
             self._good = read_good(self.run.rundir)
         self.run.load({**self._good["buffers"], **self._good["state_dict"]})
         self.run.pruner.load_state_dict(self._good["pruner"])
         return self._good
 
     def set_modes(self) -> None:
-        """Put every module in the mode that it came in."""
+        """Set every module to its original mode."""
         for module, training in self.modes.items():
             module.training = training
 
@@ -173,36 +172,35 @@ class FunctionTrainer:
             returned = self.function(self.model)
         if isinstance(returned, nn.Module) and uncompiled(returned) is not run.model:
             raise ValueError(
-                "train must train the model that it is given, in place, and not return another "
-                f"({type(returned).__name__})"
+                f"train must train the given model in place, and not return another ({type(returned).__name__})"
             )
         try:
             after = self._sums()
         except ParameterGone as error:
             what = str(error).partition(";")[0]
             raise ParameterGone(
-                f"{what}, by train. It must change the values of the model's parameters, not put others in their "
-                "place: add or replace layers before prune_and_retrain is called"
+                f"{what}, by train. It must change the values of the model's parameters, not replace "
+                "them: add or replace layers before prune_and_retrain is called"
             ) from None
-        if before == after and run.round == self.trained:  # later there may be nothing left to learn
+        if before == after and run.round == self.trained:  # later rounds may have nothing left to learn
             raise ValueError(
-                "train left every weight as it was. It must train the model that it is given, in place: does it "
-                "train a copy, was its optimizer made for another model, or is the learning rate 0? If the model "
-                "is trained already, say trained=True"
+                "train left every weight unchanged. It must train the given model in place: does it train a copy, "
+                "was its optimizer made for another model, or is the learning rate 0? If the model is already "
+                "trained, pass trained=True"
             )
         if run.round == 0:
             run.rates = self.met.rates
 
     def _sums(self) -> list[float]:
-        """Sums of the weights and of their squares, which training changes."""
+        """Sums of the weights and their squares, to detect training."""
         values = [weight.detach().double() for weight in tensors_of(self.run.weights).values()]
         return [float(sums) for v in values for sums in (v.sum(), v.square().sum())]
 
     def _check_scale(self, score: float | None) -> None:
         if score is not None and self.run.spec.tolerance is None and not 0 <= score <= 1:
             raise ValueError(
-                f"evaluate gave {score:g}, which is no accuracy in [0, 1]: say how much it may fall below that of "
-                "the dense network, such as tolerance=1.0 for accuracy in percent. Larger must be better, so "
+                f"evaluate returned {score:g}, which is not an accuracy in [0, 1]: set the largest drop below the "
+                "dense network, such as tolerance=1.0 for accuracy in percent. Larger must be better, so "
                 "return minus the loss, not the loss"
             )
 
@@ -218,12 +216,12 @@ class FunctionTrainer:
 
 
 def read_good(rundir: RunDir) -> dict[str, Any]:
-    """The last good model in a folder, on the CPU; its weights are under "state_dict"."""
+    """Last good model of a folder, on the CPU; its weights are under "state_dict"."""
     file = rundir.good
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
         return {name: found[name] for name in ("round", "score", "state_dict", "buffers", "pruner")}
-    except Exception as error:  # whatever comes of bytes that are not what was written
+    except Exception as error:  # damaged bytes may raise anything
         damaged = "it is damaged, or holds more than tensors and plain values"
         why = (isinstance(error, OSError) and error.strerror) or damaged
         raise RunDamaged(

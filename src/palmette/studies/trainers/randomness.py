@@ -29,7 +29,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: Mapping[str, Any]) -> None:
-    """Restore what `random_state` gave; states of GPUs that are missing are ignored."""
+    """Restore the result of `random_state`; states of missing GPUs are ignored."""
     torch.set_rng_state(state["torch"])
     for number, of_gpu in enumerate(state["cuda"][: torch.cuda.device_count()]):
         torch.cuda.set_rng_state(of_gpu, number)

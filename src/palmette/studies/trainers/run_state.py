@@ -1,4 +1,4 @@
-"""One run in memory: its network, masks and history, and where it stands; what a checkpoint holds of it."""
+"""State of a run in memory: network, masks, history and progress; saved in checkpoints."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from palmette.training.loop import Score
 
 
 class RunState:
-    """One run: round, epoch, model, pruner and records. All that `state` does not hold follows from the spec.
+    """Round, epoch, model, pruner and records of a run. Anything missing in `state` follows from the spec.
 
-    The folder `rundir` is locked; None writes nothing. Copies of weights are kept on `storage`, by default the
+    The folder `rundir` must be locked; None writes nothing. Copies of weights are on `storage`, by default the
     device of the model.
     """
 
     from_seed = False
-    """Whether the initial weights follow from the spec, so that a checkpoint need not hold them."""
+    """Whether the initial weights follow from the spec and are not saved in checkpoints."""
     train = Score(math.nan, math.nan)
-    """Score of the last epoch, where epochs are known."""
+    """Score of the last epoch, if epochs are known."""
     of_dense = False
-    """Whether weights are ranked by the trained dense network in every round (One Shot)."""
+    """Whether every round ranks weights by the trained dense network (One Shot)."""
 
     def __init__(
         self,
@@ -51,29 +51,29 @@ class RunState:
         if rundir is not None:
             check_plain(self.model.state_dict())
         self.start = self.snapshot() if self.rewind.goes_back else None
-        self.dense: dict[str, Any] | None = None  # w_0, where weights are ranked by it
+        self.dense: dict[str, Any] | None = None  # w_0, if it ranks the weights
         self.round, self.epoch = 0, 0
-        self.record: Record | None = None  # of the round before
+        self.record: Record | None = None  # of the last round
         self.history: list[RoundSummary] = []
 
     @property
     def stopped(self) -> str | None:
-        """Why the run is over; None while it is not."""
+        """Why the run ended; None if it has not."""
         return None if self.record is None else self.record.stopped
 
     @property
     def train_scores(self) -> Mapping[str, float | None]:
-        """Scores of the last epoch, as a record has them."""
+        """Scores of the last epoch for the record."""
         return asdict(self.train)
 
     @property
     def network(self) -> nn.Module:
-        """The model that is trained for this run."""
+        """Model that is trained for this run."""
         return self.model
 
     @property
     def weights(self) -> Mapping[str, Weight]:
-        """The prunable weights of the model."""
+        """Prunable weights of the model."""
         return self.pruner.weights
 
     @property
@@ -83,7 +83,7 @@ class RunState:
         return all(bool(parameters[name].isfinite().all()) for name in self.pruner.masks)
 
     def cut(self) -> dict[str, Any]:
-        """Write the masks, cut, and count what went; then show the pruned dense network where it ranks weights."""
+        """Write the masks, cut and count; then load the pruned dense network if it ranks the weights."""
         before = self.pruner.masks
         if self.rundir is not None:
             self.rundir.save_masks(self.round, before)
@@ -99,11 +99,11 @@ class RunState:
         return {"weights": decision.cut, "layers": layers}
 
     def saliency(self) -> Saliency:
-        """The scores to cut by."""
+        """Saliency for the next cut."""
         return self.pruner.saliency
 
     def add_record(self, record: Record) -> None:
-        """Complete the record of a round by its differences, and add it to the history."""
+        """Add the differences to the record of a round, and the record to the history."""
         if self.dense is not None:
             self.model.load_state_dict(self._trained)
             del self._trained
@@ -121,7 +121,7 @@ class RunState:
         self.history.append(replace(record.summary(), index=self.pruner.decisions[-1].index))
 
     def decide(self, good: bool | None) -> None:
-        """Note whether the network is `good`, and stop or go to the beginning of the next round."""
+        """Record whether the network is `good`, and stop or start the next round."""
         assert self.record is not None
         stopped = why_stop(self.rules, self.history)
         if stopped is None and self.round >= self.spec.rounds:
@@ -132,33 +132,33 @@ class RunState:
             self.begin_round()
 
     def begin_round(self) -> None:
-        """Rewind: weights and buffers go back to the start of training, or stay."""
+        """Rewind weights and buffers to the start of training, or keep them, by the rewind of the spec."""
         self.epoch = 0
         if self.start is not None:
             self.load(self.start)
             self.pruner.masks.apply_(self.weights)
 
     def snapshot(self) -> dict[str, Any]:
-        """A copy of `state_dict` and of the buffers that are not part of it."""
+        """Copy of `state_dict` and of non-persistent buffers."""
         model = self.network
         found: dict[str, Any] = copied({**dict(model.named_buffers()), **model.state_dict()}, self.storage)
         return found
 
     def load(self, values: Mapping[str, Any]) -> None:
-        """Load what `snapshot` gave."""
+        """Load a `snapshot`."""
         try:
             self.model.load_state_dict({name: values[name] for name in self.model.state_dict()})
         except (KeyError, RuntimeError) as error:
             raise RunDamaged(
-                f"the saved state of {self.spec.id} does not fit the model; was that changed since? Give "
+                f"the saved state of {self.spec.id} does not fit the model; has the model changed? Give "
                 f"another folder ({first_line(error)})"
             ) from error
         for name, buffer in self.model.named_buffers():
-            if name in values and values[name].shape == buffer.shape:  # else a cache, which the forward pass makes
+            if name in values and values[name].shape == buffer.shape:  # else a cache of the forward pass
                 buffer.copy_(values[name])
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds, in tensors and plain values; with the last record, which may not be written."""
+        """State for a checkpoint, as tensors and plain values; includes the last record, not yet on disk."""
         return {
             "round": self.round,
             "epoch": self.epoch,
@@ -171,17 +171,17 @@ class RunState:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether weights follow from seed and masks; a checkpoint of an MLP then takes 1/30 of the bytes."""
+        """Whether weights follow from seed and masks, which makes a checkpoint of an MLP 30 times smaller."""
         return self.from_seed and self.rewind.kind == "init" and not self.epoch and self.stopped is None
 
     def save(self, company: Iterable[str]) -> None:
-        """Write a checkpoint; `company` has the ids of all runs that are saved at the same moment."""
+        """Write a checkpoint; `company` has the ids of all runs that are saved together."""
         if self.rundir is not None:
             number = number_of(self.spec.epochs, self.round, self.epoch + (self.stopped is not None))
             self.rundir.save_checkpoint(number, {"company": sorted(company), **self.state()})
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Return to what `save` wrote, and write the last record if the process ended before it was."""
+        """Restore the state that `save` wrote, and write the last record if it is missing on disk."""
         assert self.rundir is not None
         self.round, self.epoch = state["round"], state["epoch"]
         if state["model"] is not None:
@@ -194,7 +194,7 @@ class RunState:
         records = records_of(self.rundir)
         if len(records) < self.round:
             raise RunDamaged(
-                f"{str(self.rundir.records_file)!r} lacks rounds; remove {str(self.rundir.path)!r} to begin again"
+                f"{str(self.rundir.records_file)!r} lacks rounds; remove {str(self.rundir.path)!r} to start again"
             )
         self.history = [
             replace(Record.from_json(record).summary(), index=decision.index)
@@ -207,7 +207,7 @@ def _difference(now: float | None, before: float | None) -> float | None:
 
 
 def copied(values: Any, device: torch.device | None = None) -> Any:
-    """A copy that shares no memory: a slice of a stack would keep, and save, all of the stack."""
+    """Copy without shared memory: a slice of a stack would keep, and save, the whole stack."""
     if isinstance(values, Tensor):
         return values.detach().to(device or values.device, copy=True, memory_format=torch.contiguous_format)
     if isinstance(values, Mapping):
@@ -216,7 +216,7 @@ def copied(values: Any, device: torch.device | None = None) -> Any:
 
 
 def check_plain(state: Mapping[str, object]) -> None:
-    """Raise, before anything is trained, if `get_extra_state` of a model gives what a checkpoint cannot hold."""
+    """Raise, before any training, if a model's `get_extra_state` cannot be saved in a checkpoint."""
     for name, value in state.items():
         if isinstance(value, Tensor):
             continue
@@ -225,7 +225,7 @@ def check_plain(state: Mapping[str, object]) -> None:
             torch.save(value, buffer)
             buffer.seek(0)
             torch.load(buffer, weights_only=True)
-        except Exception as error:  # whatever comes of an object that cannot be pickled
+        except Exception as error:  # pickling may raise anything
             raise TypeError(
                 f"the model's {name!r} could not be read back to resume from: only tensors and plain "
                 f"values can, and its {type(value).__name__} is, or holds, something else. Give only these in "
