@@ -491,3 +491,9 @@ def test_documentation_shows_a_small_screenshot():
     assert picture.startswith(b"\x89PNG")
     assert int.from_bytes(picture[16:20], "big") == 1400
     assert len(picture) < 300_000
+
+
+def test_a_parameter_that_the_label_shows_is_not_repeated():
+    runs = [run_of(Experiment(method=method), [0.9, 0.8]) for method in ("sap", "tail-mass")]
+    (study,) = studies(runs)
+    assert [series.name for series in study.series] == ["SAP (p=0.5, q=1)", "Tail Mass (p=0.5, eta=0.1)"]

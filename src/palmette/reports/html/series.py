@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from palmette.pruning.methods import rank_of
 from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, turns
 from palmette.reports.statistics import MeanSd
-from palmette.reports.tables import Record, Run, label
+from palmette.reports.tables import Record, Run
 from palmette.reports.words import setting
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import MODEL_NAMES
@@ -38,7 +38,6 @@ NUMBERS = {
 IN_LABEL = ("method", "p", "q")
 """Settings that are part of a method's name."""
 _OF_FUNCTIONS = ("run", "trained", "evaluate", "test", "tolerance", "own_rules")  # of an `OwnExperiment`
-_DEFAULTS = Experiment()
 
 
 @dataclass(frozen=True)
@@ -194,6 +193,10 @@ def _series(runs: Sequence[Run]) -> tuple[Series, ...]:
     varied = {name for name in names if len({own[name] for own in every if name in own}) > 1}
     groups: dict[str, list[Run]] = {}
     for run, own in zip(runs, every, strict=True):
-        more = [setting_text(n, own[n]) for n in own if n in varied and own[n] != getattr(_DEFAULTS, n)]
-        groups.setdefault(", ".join([label(run[0]), *more]), []).append(run)
+        experiment = run[0]
+        changed = [
+            n for n in experiment.differences() if n in own and n in varied and n not in experiment.in_label
+        ]
+        more = [setting_text(n, own[n]) for n in changed]
+        groups.setdefault(", ".join([experiment.label, *more]), []).append(run)
     return tuple(Series(name, tuple(many)) for name, many in groups.items())
