@@ -131,7 +131,7 @@ def test_every_seed_of_an_experiment_is_a_seed_of_the_command(tmp_path):
 
 def test_help_says_what_each_rewind_keeps():
     text = " ".join(CliRunner().invoke(main, ["run", "--help"]).stdout.split())
-    assert "fine-tune (the weights stay, and all epochs have the last, smallest learning rate" in text
+    assert "fine-tune (keep the weights, and use the last, smallest learning rate" in text
 
 
 # What comes out
@@ -282,7 +282,7 @@ def test_runs_of_another_command_are_reported_once(tmp_path):
 
 @pytest.mark.parametrize(
     ("file", "content", "why"),
-    [("records.jsonl", "no record\n", "line 1 of"), ("experiment.toml", "p = 7\n", "does not say what is run")],
+    [("records.jsonl", "no record\n", "line 1 of"), ("experiment.toml", "p = 7\n", "has no readable settings")],
 )
 def test_a_damaged_folder_is_named_and_the_others_are_run(tmp_path, file, content, why):
     damaged = Experiment(method="one-shot", rounds=1, epochs=1, model="linear")

@@ -408,7 +408,7 @@ def what_is_for_models_in_one_process_says_so():
         lambda: pm.compact(model, torch.ones(1, 6)),
     ):
         assert "takes an unsharded model, but '0.weight'" in refusal(TypeError, call)
-    assert "w must be in this process as a whole" in refusal(TypeError, lambda: pm.pq_index(model[0].weight))
+    assert "w must be unsharded" in refusal(TypeError, lambda: pm.pq_index(model[0].weight))
 
 
 @case

@@ -1,4 +1,4 @@
-"""How many weights a sparsity index says one may drop: Theorem 2, and what it only bounds."""
+"""Number of weights that must be retained: the bound of Theorem 2, and the exact count."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palmette.measures.tail import mass_scale, share, tail_count
 
 
 def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float = 0.0) -> Any:
-    r"""The PQI bound: no fewer than this many weights carry the row.
+    r"""PQI bound: lower bound on the number of weights to retain.
 
     .. math:: r \ge d\,(1+\eta_r)^{-q/(q-p)}\,[1 - I_{p,q}(w)]^{qp/(q-p)}
 
@@ -27,12 +27,12 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
         index: PQ Index of the row at the same `p` and `q`; a number, list, array or tensor.
         d: entries of the row: one number, or one for each index.
         p, q: the norms, ``0 < p <= 1 <= q`` and ``p != q``.
-        eta: :math:`\eta_r`, at least 0. A larger value lets more go.
+        eta: :math:`\eta_r`, at least 0. A larger value prunes more.
 
     Returns:
-        The bound, not rounded, in float64 and in the kind of `index`; NaN where the index is NaN. It knows
-        the row through ``1 - index`` alone: an index that is 1 but for a rounding (a few large entries at a
-        small `p`) leaves it few digits.
+        The bound, not rounded, in float64 and in the kind of `index`; NaN where the index is NaN. It depends
+        on the row through ``1 - index`` alone, so it has few digits where the index is close to 1 (a few large
+        entries at a small `p`).
 
     >>> retained_lower_bound(0.75, 4, p=0.5, q=1)
     1.0
@@ -60,7 +60,7 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
 
 
 def eta_of_cut(w: Any, r: int, p: float) -> float:
-    r"""The smallest :math:`\eta_r` for which Theorem 2 speaks about keeping the `r` largest of `w`.
+    r"""The smallest :math:`\eta_r` for which Theorem 2 applies to keeping the `r` largest of `w`.
 
     .. math:: \eta_r = \sum_{i \notin M_r} |w_i|^p \Big/ \sum_{i \in M_r} |w_i|^p
 
@@ -87,13 +87,12 @@ def eta_of_cut(w: Any, r: int, p: float) -> float:
 
 
 def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
-    r"""The smallest `r` such that all but the `r` largest magnitudes weigh at most `eta` times these.
+    r"""Smallest `r` such that the mass of all but the `r` largest magnitudes is at most `eta` times theirs.
 
     .. math:: \min \Big\{ r : \sum_{i \notin M_r} |w_i|^p \le \eta \sum_{i \in M_r} |w_i|^p \Big\}
 
-    This is the number that `retained_lower_bound` bounds from below, counted. `eta=0` drops nothing
-    but zeros. A tie is a tie: sums are exact and their quotient is rounded once, as ``1/3`` itself is, so
-    a tail of a third of its head goes at ``eta=1/3``.
+    `retained_lower_bound` bounds this number from below. `eta=0` drops only zeros. Sums are exact and their
+    quotient is rounded once, like ``1/3`` itself, so a tail of a third of its head is dropped at ``eta=1/3``.
 
     >>> tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.5)
     1

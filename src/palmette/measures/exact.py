@@ -47,7 +47,7 @@ def digits_of(terms: Tensor, unit: Tensor) -> Iterator[Tensor]:
     """Digits of float64 `terms`, most significant first, int64, until all terms are exact.
 
     Args:
-        terms: written over.
+        terms: overwritten.
         unit: `digit_unit` of each term's row, in a shape that broadcasts to the terms.
     """
     terms *= unit.clamp_min(1.0)
@@ -82,7 +82,7 @@ class ExactSums:
         self.digits = torch.zeros(1, len(top), dtype=torch.int64) if digits is None else digits
 
     def add(self, chosen: slice | Tensor, terms: Tensor) -> None:
-        """Add the terms of some rows; they are written over."""
+        """Add the terms of some rows; `terms` is overwritten."""
         unit = digit_unit(self.top[chosen])[:, None].to(terms.device)
         found = torch.stack([digit.sum(1) for digit in digits_of(terms, unit)]).cpu()
         self.digits = padded(self.digits, len(found))
@@ -114,7 +114,7 @@ def carried(digits: Tensor) -> Tensor:
 
 
 def whole(digits: Tensor) -> int:
-    """The number that the digits stand for, in units of the last digit.
+    """Integer value of the digits, in units of the last digit.
 
     >>> whole(torch.tensor([1, 0, 5])) == 2**62 + 5
     True

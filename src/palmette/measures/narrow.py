@@ -45,7 +45,7 @@ def narrow_power_sums(matrix: Tensor, *, p: float, q: float) -> PowerSums:
 
 
 def _summed(tile: Tensor, x: Tensor, power: float) -> Tensor:
-    """Sum of each row to this power; `x` are its magnitudes in float32, possibly written over."""
+    """Sum of each row to this power; `x` has its magnitudes in float32 and may be overwritten."""
     if power in (0.5, 1):
         x = x.sqrt_() if power == 0.5 else x
         together = x.view(len(x), math.gcd(x.shape[1], _TERMS), -1).sum(1)

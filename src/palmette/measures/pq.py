@@ -34,7 +34,7 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
         p: the smaller norm, ``0 < p <= 1``.
         q: the larger norm, ``q >= 1`` and ``q != p``.
         dim: the dimension along which entries are compared; None compares all entries.
-        kept: boolean mask of the shape of `w`; an entry marked False is as if it were not there.
+        kept: boolean mask of the shape of `w`; entries marked False are ignored.
 
     Returns:
         A float for a list, numpy for numpy, a float64 tensor without gradient for a tensor; one
@@ -62,9 +62,9 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
 
 @dataclass(frozen=True)
 class PowerSums:
-    r"""Counts and power sums of each row: all that the index needs, and they add up.
+    r"""Counts and power sums of each row, sufficient for the index.
 
-    Sums of two parts of a row (chunks, tensors, shards, ranks, files) add to the sums of the whole.
+    Sums of the parts of a row (chunks, tensors, shards, ranks, files) add up to the sums of the row.
 
     Args:
         d: entries that count, int64.
@@ -110,7 +110,7 @@ class PowerSums:
         )
 
     def _needed_scale(self) -> Tensor:
-        """The scale, or the smallest one for a row of zeros, which would push small magnitudes out of range."""
+        """Scale of each row, the smallest one for zeros: a larger one would push small magnitudes out of range."""
         return torch.where(self.p_sum > 0, self.scale, _TINY)
 
     def index(self) -> Tensor:
@@ -148,7 +148,7 @@ def power_sums(rows: Rows, *, p: float, q: float) -> PowerSums:
 
 
 def index_of_rows(rows: Rows, *, p: float, q: float) -> Tensor:
-    """PQ Index of each row, float64, NaN where a row has none."""
+    """PQ Index of each row, float64, NaN where undefined."""
     return index_from_sums(rows, power_sums(rows, p=p, q=q))
 
 
@@ -172,8 +172,8 @@ def _index_near_zero(rows: Rows, middle: Tensor, *, p: float, q: float) -> Tenso
     .. math:: \log M_p = \tfrac1p \log\Big(1 + \tfrac1d \Big[\sum_{near} \varphi(p x_i)
               + \sum_{far} (e^{p x_i} - 1)\Big]\Big) + \text{const}
 
-    where :math:`\varphi(y) = e^y - 1 - y` is of second order: what nearly cancels has been taken out. Few
-    entries are far, and a zero is one of them.
+    where :math:`\varphi(y) = e^y - 1 - y` is of second order, without the terms that nearly cancel. Few
+    entries are far; zeros always are.
     """
     d = rows.counts()
     reference = rows.largest()

@@ -24,14 +24,14 @@ from palmette.measures.parameters import is_number
 TILE = 1 << 18  # entries widened to float64 at a time: 2 MB, which stays in a core's cache
 CUDA_TILE = 1 << 24
 INTEGER = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of a float -> the integer dtype that its bits can be read as."""
+"""Bytes of a float -> integer dtype of the same size."""
 
 Tiles = Iterable[tuple[slice | Tensor, Tensor]]
-"""Which rows, and their magnitudes in float64, 0 where an entry does not count. A tile may be written over."""
+"""Slice of rows, and their magnitudes in float64, 0 where an entry does not count. A tile may be overwritten."""
 
 
 class Summable(Protocol):
-    """Rows whose numbers add up over tiles, whether entries are in memory, in a file or on other processes."""
+    """Rows whose numbers add up over tiles, in memory, in a file or across processes."""
 
     @property
     def n(self) -> int:
@@ -124,7 +124,7 @@ class Rows:
     def tiles(self) -> Iterator[tuple[slice, Tensor]]:
         """All entries: (which rows, their magnitudes in float64, 0 where an entry does not count).
 
-        A tile is scratch memory: valid until the next tile, and may be written over.
+        A tile is scratch memory: valid until the next tile, and may be overwritten.
         """
         for segment, kept in zip(self.segments, self.kept, strict=True):
             scratch = torch.empty(0, dtype=torch.float64, device=segment.device)
@@ -166,7 +166,7 @@ def as_rows(
 ) -> tuple[Rows, Callable[[Tensor], Any]]:
     """Rows of `w` along `dim`, by default all entries as one, and a function that converts a result to its type.
 
-    `kept` marks the entries that count, and `name` is that of `w` in error messages.
+    `kept` marks the entries that count, and `name` stands for `w` in error messages.
     """
     values = as_tensor(w, name)
     shape = values.shape
@@ -239,11 +239,11 @@ def _mask(kept: Any, shape: torch.Size, of: str) -> Tensor:
 def _any_tensor(values: Any, name: str, holds: str = "real numbers") -> Tensor:
     if isinstance(values, Tensor):
         if hasattr(values, "device_mesh"):  # a DTensor
-            raise TypeError(f"{name} must be in this process as a whole, got a tensor that is spread over several")
+            raise TypeError(f"{name} must be unsharded, got a tensor that is sharded over processes")
         tensor: Tensor = values.detach()
         return tensor.cpu() if tensor.device.type == "mps" else tensor  # MPS has no float64
     if isinstance(values, np.ma.MaskedArray):
-        raise TypeError(f"{name} must be a plain array, got a masked one: pass its data, and kept=~mask")
+        raise TypeError(f"{name} must be a plain array, got a masked one: pass its data and kept=~mask")
     array = np.asarray(values) if isinstance(values, np.ndarray | np.generic) else _listed(values, name, holds)
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold {holds}, got an array of dtype {array.dtype}")

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-EXACT = 1 << 18  # wide entries that are stored as they are: sorting them takes 10 ms
+EXACT = 1 << 18  # wide entries that are stored exactly: sorting them takes 10 ms
 NARROW = (torch.bfloat16, torch.float16)
 _BUCKET_BITS = 20
 _BLOCK = 1 << 20
@@ -28,7 +28,7 @@ _Array = np.ndarray[Any, Any]
 Points = tuple[_Array, _Array]
 """Distinct magnitudes in ascending order, and how many entries have each."""
 Counts = Mapping[torch.dtype, Points]
-"""Of 16-bit floats, by dtype: their bits without the sign, uint16, and how many entries have each."""
+"""Bits of 16-bit floats without the sign, uint16, and the count of each, by dtype."""
 
 
 class Spectrum:
@@ -57,7 +57,7 @@ class Spectrum:
 
     @property
     def exact(self) -> bool:
-        """Whether every magnitude is stored as it is."""
+        """Whether every magnitude is stored exactly."""
         return not self._buckets
 
     @property
@@ -125,8 +125,8 @@ class Spectrum:
     def wide(self) -> tuple[list[_Array], dict[int, tuple[_Array, ...]]]:
         """State of the wider entries, for `of_wide`.
 
-        Few of them as they are, an array for each dtype; many by the width of their keys: which buckets are in
-        use, how many entries each has, and what these add up to beyond its lowest key.
+        A few entries are stored exactly, an array for each dtype; many by the width of their keys: the buckets in
+        use, the entries in each, and the sum of their keys beyond the lowest key of the bucket.
         """
         dtypes = dict.fromkeys(x.dtype for x in self._few)
         few = [np.concatenate([x for x in self._few if x.dtype == dtype]) for dtype in dtypes]
@@ -199,7 +199,7 @@ class Spectrum:
         r"""Mass of the `cut` smallest as a share of the mass of the others: :math:`\eta_r` with :math:`r = d -
         cut`.
 
-        As `palmette.eta_of_cut`; infinite when all that is not zero goes, NaN for zeros alone.
+        As `palmette.eta_of_cut`; infinite if all non-zero entries are cut, NaN for zeros alone.
         """
         values, counts = self.points()
         if not len(values) or values[-1] == 0:

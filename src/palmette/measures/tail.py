@@ -1,4 +1,4 @@
-"""How many of the smallest entries together weigh at most a given share of the rest, counted without rounding.
+"""Exact count of the smallest entries whose total mass is at most a given share of the rest.
 
 A float without its sign bit, read as an integer, is a key that sorts like its magnitude. The key of the first
 entry that must stay is found eight bits at a time: count the entries with each of the 256 continuations of the key
@@ -27,9 +27,9 @@ def shifts(bits: int) -> range:
 
 
 def tail_count(rows: Summable, *, p: float, eta: float) -> Tensor:
-    r"""How many of its smallest entries each row can lose before they weigh more than `eta` times the rest.
+    r"""Number of smallest entries of each row whose mass is at most `eta` times that of the rest.
 
-    They weigh :math:`\sum |w_i|^p`. The share of the tail is the quotient of two exact sums, rounded once. A row
+    Mass is :math:`\sum |w_i|^p`. The share of the tail is the quotient of two exact sums, rounded once. A row
     of zeros loses all its entries, and so does a row with a NaN or an infinity.
     """
     d, largest = rows.counts(), rows.largest()
@@ -61,7 +61,7 @@ def tail_count(rows: Summable, *, p: float, eta: float) -> Tensor:
 
 
 def mass_scale(largest: Tensor) -> Tensor:
-    """What magnitudes up to `largest` are divided by, so that no sum of their powers overflows.
+    """Divisor of magnitudes up to `largest` that keeps sums of their powers from overflowing.
 
     A power of two: at p = 1 the masses of whole numbers stay exact, and so does a tie between them.
     """
@@ -88,7 +88,7 @@ def _exceeds(tails: Tensor, total: Tensor, eta: float) -> Tensor:
     heads = carried(total[..., None] - tails)
     approximate = _value(tails) / _value(heads)
     exceeds, positive = approximate > eta, (tails != 0).any(0)
-    # What rounding, or a number out of float64's range, leaves open is settled by exact division.
+    # Divide exactly where rounding or the range of float64 leaves the answer open.
     unsure = positive & ~((approximate - eta).abs() > 1e-12 * eta + 1e-290)
     for i, way in unsure.nonzero().tolist():
         exceeds[i, way] = _over(whole(tails[:, i, way]), whole(total[:, i]), eta)

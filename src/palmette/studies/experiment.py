@@ -60,8 +60,8 @@ class Experiment(Recipe, RunSpec):
     )
     seed: int = setting(
         0,
-        "Seeds of the initial weights and data order, such as 0..3,7 (values, not a count). Each method runs once "
-        "per seed.",
+        "Seeds of the initial weights and data order, as 0..3,7: their numbers, not a count. Each method runs "
+        "once per seed.",
         TRAINED,
     )
     validation: int = setting(0, "Number of training images to hold out for validation.", TRAINED)

@@ -383,7 +383,7 @@ def test_damaged_run_is_named_and_left_out(runs_folder, tmp_path):
     result = CliRunner().invoke(report, [str(tmp_path), "-o", str(tmp_path / "a.html")], catch_exceptions=False)
     assert result.exit_code == 0
     assert f"{tmp_path / 'a.html'}: 1 run, " in result.output
-    with pytest.raises(RunDamaged, match=r"no run to read in '.*bad'; left out: .*no record"):
+    with pytest.raises(RunDamaged, match=r"no run to read in '.*bad'; left out: .*not a record"):
         CliRunner().invoke(report, [str(bad), "-o", str(tmp_path / "b.html")], catch_exceptions=False)
     assert result.stderr.count("left out") == (tmp_path / "a.html").read_text().count("left out:") == 2
 

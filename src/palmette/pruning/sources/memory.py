@@ -48,7 +48,7 @@ class Memory(Rows):
         return index_from_sums(self, sums)
 
     def tail_count(self, *, p: float, eta: float) -> Tensor:
-        """How many of its smallest entries each row can lose before they weigh more than `eta` times the rest."""
+        """Number of smallest entries of each row whose mass is at most `eta` times that of the rest."""
         parts = (self.part(slice(i, i + _COUNTED_ROWS)) for i in range(0, self.n, _COUNTED_ROWS))
         return torch.cat([torch.empty(0, dtype=torch.int64), *(tail_count(part, p=p, eta=eta) for part in parts)])
 

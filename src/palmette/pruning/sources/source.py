@@ -34,7 +34,7 @@ class Source(Summable, Protocol):
         """PQ Index of each unit from its power sums, NaN where undefined."""
 
     def tail_count(self, *, p: float, eta: float) -> Tensor:
-        """How many of its smallest entries each unit can lose before they weigh more than `eta` times the rest."""
+        """Number of smallest entries of each unit whose mass is at most `eta` times that of the rest."""
 
 
 class ExactSource:
@@ -54,7 +54,7 @@ class ExactSource:
         return sums.index()
 
     def tail_count(self: Summable, *, p: float, eta: float) -> Tensor:
-        """How many of its smallest entries each unit can lose before they weigh more than `eta` times the rest."""
+        """Number of smallest entries of each unit whose mass is at most `eta` times that of the rest."""
         return tail_count(self, p=p, eta=eta)
 
 

@@ -225,6 +225,6 @@ def read_good(rundir: RunDir) -> dict[str, Any]:
         damaged = "it is damaged, or holds more than tensors and plain values"
         why = (isinstance(error, OSError) and error.strerror) or damaged
         raise RunDamaged(
-            f"the last good model, {str(file)!r}, cannot be read: {why}; remove {str(rundir.path)!r} to begin "
+            f"the last good model, {str(file)!r}, cannot be read: {why}; remove {str(rundir.path)!r} to start "
             "again"
         ) from error
