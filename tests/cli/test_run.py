@@ -63,7 +63,11 @@ def made(*args, file=None):
 
 def test_every_setting_is_a_flag_with_its_default():
     table = {f.name: f.default for f in setting_fields()}
-    fields = {n: table[n] if n in PARAMETERS else f.default for n, f in Experiment.__dataclass_fields__.items()}
+    fields = {
+        n: table[n] if n in PARAMETERS else f.default
+        for n, f in Experiment.__dataclass_fields__.items()
+        if n != "own"
+    }
     assert table == fields
     assert {name: type(value) for name, value in table.items()} == {n: type(v) for n, v in fields.items()}
     assert [option.name for option in setting_options()] == list(table)

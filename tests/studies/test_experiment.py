@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import re
+import sys
 from dataclasses import replace
 from fractions import Fraction
 
@@ -74,7 +76,7 @@ def test_files_of_version_1_have_the_defaults_of_their_time(tmp_path, monkeypatc
 
 def test_the_defaults_of_version_1_are_those_that_were_never_written():
     assert {**Experiment().settings(), **version1.DEFAULTS} == Experiment().settings()
-    assert set(Experiment().settings()) - set(version1.DEFAULTS) == {"saliency"}
+    assert set(Experiment().settings()) - set(version1.DEFAULTS) == {"saliency", "own"}
 
 
 @pytest.mark.parametrize(("line", "message"), [("seed", "it lacks seed"), ("version", "there is no")])
@@ -94,6 +96,8 @@ def test_a_method_is_a_name_a_value_or_your_own(tmp_path, monkeypatch):
     value = Method(budget=FixedRatio(0.3), saliency="dense-magnitude")
     assert Experiment(method=value) == Experiment(method="one-shot", ratio=0.3)
     assert Experiment(method="lottery-ticket", saliency="dense-magnitude") == Experiment(method="one-shot")
+    by_inputs = {"saliency": "input-weighted"}
+    assert Experiment(method="one-shot", **by_inputs) == Experiment(method="lottery-ticket", **by_inputs)
     tail = Experiment(method=Method(budget=TailMass(eta=0.2), saliency="input-weighted"))
     assert (tail.method, tail.eta, tail.saliency) == ("tail-mass", 0.2, "input-weighted")
     assert tail.pruning == Method(budget=TailMass(eta=0.2), saliency="input-weighted", label="Tail Mass")
@@ -101,12 +105,34 @@ def test_a_method_is_a_name_a_value_or_your_own(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text("from palmette import Method, Sap\nhalf = Method(budget=Sap(gamma=0.5))\n")
     monkeypatch.syspath_prepend(tmp_path)
     own = Experiment(method="mine:half")
-    assert (own.budget, own.label, own.differences()) == (Sap(gamma=0.5), "half", {"method": "mine:half"})
+    assert (own.budget, own.label, own.differences()) == (Sap(gamma=0.5), "mine:half", {"method": "mine:half"})
+    by_inputs = Experiment(method="mine:half", saliency="input-weighted")
+    assert by_inputs.pruning == Method(budget=Sap(gamma=0.5), saliency="input-weighted")
+    assert by_inputs.id != own.id
     assert Experiment.from_toml(own.to_toml()) == own
     with pytest.raises(ValueError, match="p belongs to method='sap' or 'tail-mass', got p=1"):
         Experiment(method="mine:half", p=1)
     with pytest.raises(ValueError, match="has no 'whole'"):
-        Experiment(method="mine:whole").pruning  # noqa: B018
+        Experiment(method="mine:whole")
+
+
+def test_a_method_of_your_own_that_changes_is_another_experiment(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    file, made = tmp_path / "changing.py", []
+    for ratio in (0.5, 0.1):
+        file.write_text(f"from palmette import *\nm = Method(budget=FixedRatio({ratio}), label='Half')\n")
+        sys.modules.pop("changing", None)
+        importlib.invalidate_caches()
+        made.append(Experiment(method="changing:m"))
+    first, second = made
+    assert first != second
+    assert first.id != second.id
+    assert (first.label, first.own) == ("Half (changing:m)", "changing:m Half: FixedRatio(ratio=0.5) by magnitude")
+    file.unlink()
+    sys.modules.pop("changing")
+    assert Experiment.from_toml(first.to_toml()) == first  # read without the module
+    assert replace(first, method="sap").own == ""
 
 
 def test_a_method_value_that_no_file_can_hold_is_refused():
@@ -117,6 +143,7 @@ def test_a_method_value_that_no_file_can_hold_is_refused():
         Experiment(method=Method(budget=Own()))
     with pytest.raises(ValueError, match="ratio is given twice"):
         Experiment(method=Method(budget=FixedRatio()), ratio=0.3)
+    assert replace(Experiment(), method=Method(budget=TailMass())) == Experiment(method="tail-mass")
 
 
 def test_a_run_of_ones_own_network_has_an_id_that_copies_share():
@@ -141,7 +168,7 @@ def test_every_setting_that_changes_moves_the_id():
     }  # fmt: skip
     made = [Experiment(), *(Experiment(**{name: value}) for name, value in changes.items())]
     made.append(Experiment(method="one-shot", ratio=0.5))
-    assert set(changes) | {"ratio"} == {f.name for f in dataclasses.fields(Experiment)}
+    assert set(changes) | {"ratio", "own"} == {f.name for f in dataclasses.fields(Experiment)}
     assert len({e.id for e in made}) == len(made)
     assert len({e.id.rsplit("-", 1)[1] for e in made}) == len(made)
 

@@ -49,7 +49,7 @@ class GroupedCommand(RememberingCommand):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options, group by group."""
-        titles = {f.name: str(f.metadata["group"]) for f in fields(Experiment)}
+        titles = {f.name: str(f.metadata["group"]) for f in fields(Experiment) if f.metadata["group"]}
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles.values()}
         for parameter in self.get_params(ctx):
             title = titles.get(str(parameter.name), "Where, and what else")

@@ -98,7 +98,8 @@ def _read(run: RunDir) -> dict[str, Any]:
 def _how_to_resume(run: RunDir, experiment: AnyExperiment) -> str:
     if isinstance(experiment, OwnExperiment):
         return f"call prune_and_retrain again, as before, with folder={str(run.path)!r}"
-    if run.path.resolve().name != experiment.id:
+    place = run.path.resolve()
+    if experiment.folder_in(place.parent) != place:
         return f"{shlex.join(['mv', str(run.path), str(run.path.with_name(experiment.id))])} && …"
     file, parent = os.path.relpath(run.experiment), os.path.relpath(run.path.parent)
     return shlex.join(["palmette", "run", file, *(["--out", parent] if parent != "runs" else [])])
@@ -118,8 +119,10 @@ def _where(found: Mapping[str, Any]) -> str:
 
 def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in found["settings"].items())
+    if found["epochs"]:  # 0 for `prune_and_retrain`, which has defaults of its own
+        settings = f"{settings or 'all'}{'; all others' if settings else ''} as `palmette run --help` gives them"
     facts = {
-        "settings": f"{settings or 'all'}{'; all others' if settings else ''} as `palmette run --help` gives them",
+        "settings": settings,
         "state": found["failure"] or _where(found),
         "time": duration(found["seconds"]),
         "disk": size(found["bytes"]),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -75,7 +75,7 @@ class Method:
 
     budget: Budget
     saliency: str = "magnitude"
-    label: str = ""
+    label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
@@ -98,6 +98,8 @@ class Method:
         if self.saliency in BUILDERS:
             return BUILDERS[self.saliency](subject)
         found: Saliency = imported(self.saliency, "saliency")
+        if not callable(found):
+            raise TypeError(f"saliency {self.saliency!r} must be a function of a name and a weight, got {found!r}")
         return found
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from palmette.measures.parameters import setting
-from palmette.pruning.methods import METHODS
 from palmette.studies import version1
 from palmette.studies.settings import placed, slug, toml_at
 from palmette.studies.spec import PARAMETER_FIELDS, TRAINED, RunSpec
@@ -40,7 +39,7 @@ class Experiment(Recipe, RunSpec):
         epochs: this and all following settings as in `Recipe`.
 
     >>> print(*Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
-    # digits-mlp-sap-p0.5-q2-s0-6c1efd30
+    # digits-mlp-sap-p0.5-q2-s0-db14fe2c
     version = 2
     data = "digits"
     model = "mlp"
@@ -135,6 +134,9 @@ class OwnExperiment(RunSpec):
     epochs: ClassVar[int] = 0
     validation: ClassVar[int] = 0
 
+    def _described(self) -> str:
+        return ""  # `method` has it
+
     def _check_method(self) -> None:
         if not self.method.startswith("own:"):
             super()._check_method()
@@ -142,10 +144,7 @@ class OwnExperiment(RunSpec):
     @functools.cached_property
     def id(self) -> str:
         """Network, method and token of the run."""
-        known = METHODS.get(self.method)
-        shown = [f for f in known.budget.parameters() if f.metadata["short"]] if known else []
-        numbers = [f"{f.metadata['short']}{getattr(self, f.name):g}" for f in shown]
-        return "-".join([slug(self.model.removeprefix("own:")), slug(self.method), *numbers, self.run])
+        return "-".join([slug(self.model.removeprefix("own:")), self._method_slug(), self.run])
 
 
 def read_spec(file: str | Path) -> Experiment | OwnExperiment:
@@ -164,4 +163,4 @@ def read_spec(file: str | Path) -> Experiment | OwnExperiment:
 
 def setting_fields() -> list[Field[Any]]:
     """Fields of `Experiment`; parameters of budgets have the default and help of their budget."""
-    return [PARAMETER_FIELDS.get(f.name, f) for f in fields(Experiment)]
+    return [PARAMETER_FIELDS.get(f.name, f) for f in fields(Experiment) if f.metadata["group"]]

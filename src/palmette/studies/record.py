@@ -65,7 +65,10 @@ class Record:
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Record:
         """Inverse of `to_json`, for this version and earlier ones; raises ValueError for other lines."""
-        if (version := line.get("version", 1)) > VERSION:
+        version = line.get("version", 1)
+        if type(version) is not int:
+            raise ValueError(f"has a line whose version is no whole number, {version!r}")
+        if version > VERSION:
             raise RunDamaged(
                 f"a record of version {version} was written by a newer palmette; this one reads version "
                 f"{VERSION}; update it"
@@ -144,6 +147,10 @@ def replay(
     >>> replay(AtDensity(0.7), records), replay(AtDensity(0.1), records)
     (2, None)
     """
+    if not callable(rule):
+        raise TypeError(f"rule must be a stop rule such as AtDensity(0.1), got {rule!r}")
+    if isinstance(records, Mapping):
+        raise TypeError("records must be those of all rounds, in order, got a single one")
     history: list[RoundSummary] = []
     for record in records:
         read = record if isinstance(record, Record) else Record.from_json(record)
@@ -254,6 +261,8 @@ def records_of(rundir: RunDir) -> list[dict[str, Any]]:
             Record.from_json(record)
         if [record["round"] for record in records] != list(range(len(records))):
             raise ValueError("has missing or duplicate rounds")
+    except RunDamaged as error:
+        raise RunDamaged(f"{str(rundir.records_file)!r}: {error}") from error
     except ValueError as error:
         raise RunDamaged(
             f"{str(rundir.records_file)!r} {error}; remove {str(rundir.path)!r} to start again"

@@ -282,7 +282,7 @@ def _settings_of_version_1(rundir: RunDir, run: FunctionRun) -> tuple[dict[str, 
     names = ("scope", "rewind", "rounds", "evaluate", "tolerance", "trained", "test")
     now = {
         "budget": _described(run.pruner.budget),
-        "saliency": _described(run.pruner.saliency),
+        "saliency": run.method.saliency if run.method else _described(run.pruner.saliency),
         "stop": [_described(rule) for rule in run.pruner.rules],
         **{name: getattr(run.spec, name) for name in names},
     }

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import json
 import re
-from dataclasses import Field, asdict, dataclass, fields
+from dataclasses import Field, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -84,6 +84,7 @@ class RunSpec:
         "Rules that end a run early, such as index-turns-up:2,small-cut:0.01,density:0.05,accuracy-drops:0.01.",
         PRUNED,
     )
+    own: str = setting("", "")  # what method="module:name" was when the spec was made, for the folder and the id
 
     def __post_init__(self) -> None:
         if isinstance(self.method, Method):
@@ -99,8 +100,10 @@ class RunSpec:
             same = [n for n, m in METHODS.items() if type(m.budget) is type(known.budget)]
             ranked_by = self.saliency or known.saliency
             found = next((n for n in same if METHODS[n].saliency == ranked_by), None)
-            self._set(method=found or self.method, saliency="" if found else self.saliency)
+            self._set(method=found or same[0], saliency="" if found else self.saliency, own="")
             _ = self.pruning
+        elif not self.own.startswith(f"{self.method} "):
+            self._set(own=self._described())
         check_scope(self.scope)
         differences = self.differences()
         for name, (other, values) in BELONGS_TO.items():
@@ -123,11 +126,18 @@ class RunSpec:
                 f"a run folder stores its settings as text, so a custom budget must be given as "
                 f"method='module:name' of a Method, got {method!r}"
             )
-        given = [name for name in (*PARAMETERS, "saliency") if getattr(self, name)]
-        if given:
-            raise ValueError(f"{given[0]} is given twice, directly and by method={method!r}")
         values = {f.name: getattr(method.budget, f.name) for f in method.budget.parameters()}
-        return {"method": alike[0], "saliency": method.saliency, **values}
+        # A value that is default, as `dataclasses.replace` passes them, gives way to that of the method.
+        usual = {**parameters_of(None), "saliency": ""}
+        for name in usual:
+            if getattr(self, name) not in (None, usual[name], values.get(name)):
+                raise ValueError(f"{name} is given twice, directly and by method={method!r}")
+        return {"method": alike[0], "saliency": method.saliency, **dict.fromkeys(PARAMETERS), **values}
+
+    def _described(self) -> str:
+        """Text that says what ``module:name`` is."""
+        method = method_named(self.method)
+        return f"{self.method} {method.label or '-'}: {method.budget!r} by {method.saliency}"
 
     def _check_method(self) -> None:
         if self.method not in METHODS and not re.fullmatch("[^:]+:[^:]+", self.method):
@@ -141,7 +151,7 @@ class RunSpec:
         """Method of the run; ``module:name`` is imported here."""
         known = method_named(self.method)
         if self.method not in METHODS:
-            return known
+            return replace(known, saliency=self.saliency or known.saliency)
         values = {f.name: getattr(self, f.name) for f in known.budget.parameters()}
         return Method(
             budget=type(known.budget)(**values), saliency=self.saliency or known.saliency, label=known.label
@@ -170,20 +180,23 @@ class RunSpec:
         ('SAP (p=1, q=2)', 'One Shot')
         """
         if self.method not in METHODS:
-            return self.method.partition(":")[2]
+            label = self.own.removeprefix(self.method).partition(": ")[0].strip(" -")
+            return f"{label} ({self.method})" if label else self.method.removeprefix("own:")
         numbers = ", ".join(f"{name}={getattr(self, name):g}" for name in self.in_label)
         return f"{METHODS[self.method].label} ({numbers})" if numbers else METHODS[self.method].label
 
     @property
     def in_label(self) -> list[str]:
         """Parameters that `label` shows."""
-        known = METHODS.get(self.method)
-        return [f.name for f in known.budget.parameters() if f.metadata["in_label"]] if known else []
+        return [f.name for f in self._parameters() if f.metadata["in_label"]]
+
+    def _parameters(self) -> list[Field[Any]]:
+        """Parameters of a method of `METHODS`; none of a custom one."""
+        return METHODS[self.method].budget.parameters() if self.method in METHODS else []
 
     def defaults(self) -> dict[str, Any]:
         """Default of every setting; those of parameters depend on the method."""
-        known = METHODS.get(self.method)
-        own = parameters_of(known)
+        own = parameters_of(METHODS.get(self.method)) | {"own": self.own}
         return {f.name: own.get(f.name, f.default) for f in fields(self)}
 
     def settings(self) -> dict[str, Any]:
@@ -218,10 +231,11 @@ class RunSpec:
         return Path(out) / old if old and not new.exists() and (Path(out) / old).exists() else new
 
     def _prefix(self) -> str:
-        known = METHODS.get(self.method)
-        shown = [f for f in known.budget.parameters() if f.metadata["short"]] if known else []
-        numbers = [f"{f.metadata['short']}{getattr(self, f.name):g}" for f in shown]
-        return "-".join([slug(self.data), slug(self.model), slug(self.method), *numbers, f"s{self.seed}"])
+        return "-".join([slug(self.data), slug(self.model), self._method_slug(), f"s{self.seed}"])
+
+    def _method_slug(self) -> str:
+        shown = [f for f in self._parameters() if f.metadata["short"]]
+        return "-".join([slug(self.method), *(f"{f.metadata['short']}{getattr(self, f.name):g}" for f in shown)])
 
     def to_toml(self) -> str:
         """All settings, one per line, below a comment with the id."""

@@ -56,7 +56,7 @@ def id_of(settings: Mapping[str, Any], prefix: str) -> str | None:
     `prefix` is the readable part of the id.
     """
     added = {name: value for name, value in settings.items() if name not in DEFAULTS}
-    if added != {"saliency": SALIENCIES.get(settings["method"])}:
+    if added != {"saliency": SALIENCIES.get(settings["method"]), "own": ""}:
         return None
     changed = {name: value for name, value in settings.items() if value != DEFAULTS.get(name, value)}
     plain = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in changed.items()}
