@@ -38,9 +38,10 @@ def show_status(file: Path, out: Path) -> None:
     names = names_among([s.experiment for s in standings])
     if not sys.stdout.isatty():
         told = [
-            {"run": s.experiment.id, "method": name, "seed": s.experiment.seed, "state": s.state}
-            | {"rounds": s.rounds, "epochs_done": s.epochs_done, "epochs_left": s.epochs_left, "why": why}
-            for s, name, why in zip(standings, names, whys, strict=True)
+            {"run": s.experiment.id, "folder": str(run.path), "method": name, "seed": s.experiment.seed}
+            | {"state": s.state, "rounds": s.rounds, "epochs_done": s.epochs_done, "epochs_left": s.epochs_left}
+            | {"why": why}
+            for (run, s), name, why in zip(runs, names, whys, strict=True)
         ]
         whole = {"epochs_done": done, "epochs_left": left, "seconds_left": seconds, "owners": owners}
         click.echo(json.dumps({"runs": told, "states": counts, **whole}))

@@ -12,7 +12,6 @@ from palmette.pruning.methods import SCOPES, rank_of
 from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
 from palmette.reports.statistics import WITHIN, MeanSd, last_within
 from palmette.reports.words import counted, in_percent
-from palmette.studies.record import AnyExperiment
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,16 +30,6 @@ NOTES = (
     "Accuracy is that on the test set, density the share of the weights that remain, both in percent; ± is the "
     "standard deviation over seeds."
 )
-
-
-def label(experiment: AnyExperiment) -> str:
-    """Display name of the method.
-
-    >>> from palmette import Experiment
-    >>> label(Experiment(p=1, q=2)), label(Experiment(method="one-shot"))
-    ('SAP (p=1, q=2)', 'One Shot')
-    """
-    return experiment.label
 
 
 def canonical_order(column: pd.Series) -> pd.Series:

@@ -19,7 +19,6 @@ from palmette.reports.figures import LINES, as_file
 from palmette.reports.paper.drawing import PRUNED, RETRAINED, SCOPES, draw
 from palmette.reports.paper.published import RANGES, check_published, published, read, single_rounds
 from palmette.reports.paper.runs import FigureRuns, RunCollection, in_folder, variant
-from palmette.reports.tables import label
 from palmette.studies import sweep
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
@@ -363,7 +362,7 @@ def test_one_value_per_row_is_no_contrast(collection):
 
 def test_unfinished_run_is_drawn_as_far_as_it_goes(collection):
     whole = runs_of(collection, "rounds")
-    runs = [(e, records[: 1 + (label(e) == METHODS[0])]) for e, records in whole.runs]
+    runs = [(e, records[: 1 + (e.label == METHODS[0])]) for e, records in whole.runs]
     part = replace(whole, runs=tuple(runs))
     assert [len(xy[0]) for xy in lines_of(draw(part).axes[0]).values()] == [2, 1, 1, 1]
     assert "rounds 0 to 1 (of 2, 6 of 8 runs up to 0, not all at their end)" in part.caption
@@ -403,7 +402,7 @@ def test_line_ends_with_its_shortest_run(collection):
     (first, records), *others = whole.runs
     early = [records[0], records[1] | {"stopped": "the last step cut nothing"}]
     part = replace(whole, runs=((first, early), *others))
-    uneven = f"Means go as far as all of their runs: {label(first)} to round 1 (others to 2)."
+    uneven = f"Means go as far as all of their runs: {first.label} to round 1 (others to 2)."
     assert f"{uneven} Runs that end early had nothing left to cut." in part.caption
     stopped = replace(part, runs=((replace(first, stop="small-cut:0.01"), early), *others))
     assert "Runs that end early had nothing left to cut or were stopped." in stopped.caption
@@ -412,7 +411,7 @@ def test_line_ends_with_its_shortest_run(collection):
     assert uneven in said_below(figure)
     for axis in figure.axes:
         assert {name: len(xy[0]) for name, xy in lines_of(axis).items()} == {
-            name: 2 if name == label(first) else 3 for name in METHODS
+            name: 2 if name == first.label else 3 for name in METHODS
         }
     maps = draw(replace(part, figure=figure_of("p-q map"))).axes
     said = [text.get_text() for axis in maps for text in axis.texts if text.get_text() != "×"]

@@ -8,14 +8,13 @@ from typing import Any
 from palmette.reports.html.series import IN_LABEL, Study, setting_text, settings, settings_of
 from palmette.reports.html.summary import density
 from palmette.reports.html.theme import LOOKS
-from palmette.reports.tables import label
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import METHODS
 
 AT_ONCE = len(LOOKS)
 """How many series are distinguishable in one chart, by colour-blind readers and in black and white."""
 _DEFAULTS = Experiment()
-_PAPER = [label(Experiment(**method)) for method in METHODS]  # type: ignore[arg-type]
+_PAPER = [Experiment(**method).label for method in METHODS]  # type: ignore[arg-type]
 
 
 def families(study: Study) -> dict[str, list[int]]:
@@ -41,7 +40,7 @@ def families(study: Study) -> dict[str, list[int]]:
                 continue
             shown = _spread(numbers)
             if setting == "method" and len(numbers) > AT_ONCE:
-                paper = [number for number, member in members.items() if label(member) in _PAPER]
+                paper = [number for number, member in members.items() if member.label in _PAPER]
                 shown = paper if len(paper) > 1 else shown
             count = f"{len(shown)} of {len(numbers)}" if len(shown) < len(numbers) else f"{len(numbers)}"
             fixed = {n: v for n, v in own[numbers[0]].items() if n not in (*free, *IN_LABEL)}
@@ -61,7 +60,7 @@ def _title(setting: str, member: Experiment, fixed: Mapping[str, Any]) -> str:
         other = "q" if setting == "p" else "p"
         texts.insert(0, setting_text(other, getattr(member, other)))
     elif setting != "method":
-        texts.insert(0, label(member))
+        texts.insert(0, member.label)
     return f"{setting}, with {', '.join(texts)}" if texts else setting
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from palmette.reports.figures import (
@@ -26,7 +27,7 @@ from palmette.reports.paper.layout import INK, WIDTH, Curve, PanelRow, add_title
 from palmette.reports.paper.published import Published, name_in_file
 from palmette.reports.paper.runs import FigureRuns
 from palmette.reports.phases import COLLAPSE, FOLLOWING, PHASES, Phase, by_round, mean, phases_of_mean, turns
-from palmette.reports.tables import Record, Run, label
+from palmette.reports.tables import Record, Run
 from palmette.studies.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ TRADE_OFF = Panel("", density_of, accuracy_of, "remaining weights, %")
 
 
 def _rounds(source: FigureRuns, published: Published | None) -> list[PanelRow]:
-    groups = _groups(source, label)
+    groups = _groups(source, attrgetter("label"))
     return [
         PanelRow("(a) Retrained models", _cells(RETRAINED, groups, LINES, published)),
         PanelRow("(b) Pruned models", _cells(PRUNED, groups, LINES, published), legend=False),
@@ -150,10 +151,10 @@ def _scopes(source: FigureRuns, published: Published | None) -> list[PanelRow]:
                 for (i, place), look in zip(named.items(), LINES[4:], strict=False)
             ]
             cells.append((Panel(title, round_of, of_whole, ROUND), curves))
-        return PanelRow(f"{heading}, {label(sap)}", cells, share_y=True, legend=legend)
+        return PanelRow(f"{heading}, {sap.label}", cells, share_y=True, legend=legend)
 
     trade_off = [
-        (replace(TRADE_OFF, title=title), _curves(_groups(parts[scope], label), LINES))
+        (replace(TRADE_OFF, title=title), _curves(_groups(parts[scope], attrgetter("label")), LINES))
         for scope, title in SCOPES.items()
     ]
     return [
@@ -168,7 +169,7 @@ def _hypothesis(source: FigureRuns, published: Published | None, title: str, cap
     from matplotlib.figure import Figure
 
     first, many = source.runs[0][0], [records for _, records in source.runs]
-    name = label(first)
+    name = first.label
     figure = Figure(figsize=(0.6 * WIDTH, 5.7), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
     for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
@@ -222,7 +223,7 @@ def _maps(source: FigureRuns, title: str, caption: str) -> Figure:
     from matplotlib.figure import Figure
 
     caption = f"{caption} × where there is no index: p = q, or no weight is left. Each method has its own scale."
-    lettered = zip("abcdefgh", _groups(source, label).items(), strict=False)
+    lettered = zip("abcdefgh", _groups(source, attrgetter("label")).items(), strict=False)
     rows, rounds = [row for row in lettered if row[1][1]], shown_rounds(source.last)
     figure = Figure(figsize=(2.75 * len(rounds) + 0.9, 0.9 + 2.75 * len(rows)), layout="constrained")
     parts = figure.subfigures(len(rows), 1, squeeze=False).flatten()

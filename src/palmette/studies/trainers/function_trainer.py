@@ -49,12 +49,6 @@ class FunctionRun(RunState):
         names = list(self.model.state_dict())
         return super().state() | {"names": names, "rates": self.rates, "random": random_state()}
 
-    @staticmethod
-    def weights_in(state: Mapping[str, Any]) -> dict[str, Any]:
-        """Model's `state_dict` in a state that `save` wrote."""
-        names = state.get("names", ())
-        return {name: state["model"][name] for name in names} if names else state["state_dict"]
-
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `save` wrote."""
         if "state_dict" in state:  # written before all runs had one format

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from safetensors.torch import save_file
 
+from palmette.cli.measure import EXAMPLE
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.loop import Training, evaluate
@@ -15,7 +14,7 @@ from palmette.training.recipe import Recipe
 
 
 def main() -> None:
-    """Train for 200 epochs and write the weights next to this file."""
+    """Train for 200 epochs and write the bundled checkpoint."""
     digits, recipe = load("digits"), Recipe()
     model = build("mlp", shape=digits.shape, classes=digits.classes)
     training = Training([Member(model, recipe.make_optimizer(model.parameters()), seed=0)], digits, recipe)
@@ -24,7 +23,7 @@ def main() -> None:
     score = evaluate(model, digits.test_images, digits.test_labels, Preparation(digits))
     save_file(
         model.state_dict(),
-        Path(__file__).with_name("digits-mlp.safetensors"),
+        EXAMPLE,
         {"about": f"MLP 64-128-256-10 on the UCI digits, 200 epochs, test accuracy {score.accuracy:.4f}"},
     )
     print(f"test accuracy {score.accuracy:.4f}")
