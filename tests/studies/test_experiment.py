@@ -90,6 +90,8 @@ def test_a_file_of_version_2_lacks_no_setting(line, message, tmp_path):
 def test_a_newer_version_is_refused():
     with pytest.raises(ValueError, match="version must be 1 or 2, got 3"):
         Experiment.from_toml("version = 3")
+    with pytest.raises(ValueError, match="version must be 1 or 2, got True"):
+        Experiment.from_toml("version = true")
 
 
 def test_a_method_is_a_name_a_value_or_your_own(tmp_path, monkeypatch):

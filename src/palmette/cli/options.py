@@ -12,7 +12,7 @@ import click
 from palmette.pruning.methods import METHODS
 from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.settings import seeds
-from palmette.studies.spec import BELONGS_TO, PARAMETER_FIELDS, PARAMETERS, parameters_of
+from palmette.studies.spec import BELONGS_TO, PARAMETER_FIELDS, PARAMETERS
 
 if TYPE_CHECKING:
     from palmette.training.data.images import Images
@@ -202,12 +202,15 @@ def device_named(name: str | None) -> str:
 
 
 def _parameter_help(name: str, shown: str | None = None) -> str:
-    """Help of a parameter with its default, and the methods that have another default."""
-    first, *others = PARAMETERS[name]
-    defaults = {method: parameters_of(METHODS[method])[name] for method in PARAMETERS[name]}
-    differ = [f"{defaults[method]} for {method}" for method in others if defaults[method] != defaults[first]]
-    told = ", ".join([shown or str(defaults[first]), *differ])
-    return f"{PARAMETER_FIELDS[name].metadata['help']} [default: {told}]"
+    """Help of a parameter with its default, and what differs for other methods than the first that has it."""
+    of_method = {m: f for m in PARAMETERS[name] for f in METHODS[m].budget.parameters() if f.name == name}
+    first = next(iter(of_method.values()))
+    texts, defaults = [first.metadata["help"]], [shown or str(first.default)]
+    for method, f in of_method.items():
+        text = f.metadata["help"]
+        texts += [f"For {method}: {text[0].lower()}{text[1:]}"] if text != texts[0] else []
+        defaults += [f"{f.default} for {method}"] if f.default != first.default else []
+    return f"{' '.join(texts)} [default: {', '.join(defaults)}]"
 
 
 def _flag(name: str) -> str:

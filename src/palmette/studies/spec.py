@@ -262,9 +262,9 @@ class RunSpec:
         version, known = given.pop("version", None), [f.name for f in fields(cls)]
         for name in [name for name in given if name not in known]:
             raise ValueError(f"there is no setting {name!r}, {nearest(name, known)}")
-        if version == 1:
+        if type(version) is int and version == 1:
             return version1.complete(given)
-        if version not in (None, VERSION):
+        if version is not None and (type(version) is not int or version != VERSION):
             raise ValueError(f"version must be 1 or {VERSION}, got {version!r}; a newer palmette may read it")
         if version == VERSION and (missing := [name for name in known if name not in given]):
             raise ValueError(f"it lacks {', '.join(missing)}, which every file of version {VERSION} has")
