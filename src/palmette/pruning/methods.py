@@ -139,7 +139,8 @@ def imported(path: str, what: str) -> Any:
     """Import the object at ``"module:name"``; `what` describes it in error messages."""
     module, _, name = path.partition(":")
     if not module or not name:
-        raise ValueError(f"a custom {what} must be given as 'module:name', got {path!r}")
+        kind = "name" if what == "method" else "function"
+        raise ValueError(f"a custom {what} must be given as 'module:{kind}', got {path!r}")
     try:
         return attrgetter(name)(importlib.import_module(module))
     except AttributeError as error:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Mapping
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from palmette.errors import in_full, place_of
+from palmette.pruning.methods import imported
 from palmette.training.lazy_table import LazyTable
 
 if TYPE_CHECKING:
@@ -70,18 +69,8 @@ def build(name: str, *, shape: Shape, classes: int, seed: int = 0) -> nn.Module:
 
 def _imported(name: str) -> Builder:
     """Import the function that ``"module:function"`` names, and check that it takes `shape` and `classes`."""
-    module, _, path = name.partition(":")
-    if not module or not path:
-        raise ValueError(f"a model of your own is given as 'module:function', got {name!r}")
-    try:
-        function: Builder = attrgetter(path)(importlib.import_module(module))
-    except AttributeError as error:
-        raise ValueError(f"model {name!r}: module {module!r} was imported, but has no {path!r}") from error
-    except Exception as error:  # importing user code may raise anything
-        raise ValueError(
-            f"model {name!r}: module {module!r} cannot be imported ({in_full(error)}); "
-            "its folder must be on PYTHONPATH"
-        ) from error
+    function: Builder = imported(name, "model")
+    path = name.partition(":")[2]
     try:
         inspect.signature(function).bind(shape=(1, 1, 1), classes=2)
     except (TypeError, ValueError) as error:  # ValueError: builtins without a signature
