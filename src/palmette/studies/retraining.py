@@ -127,7 +127,7 @@ def prune_and_retrain(
     lines = _Lines(say)
     with nullcontext() if folder is None else RunDir(folder).lock() as rundir:
         run = FunctionRun(spec, pruner, rules=rules, rundir=rundir, storage=torch.device("cpu"))
-        run.method, run.of_dense = method, method is not None and method.of_dense
+        run.method = method
         trainer = FunctionTrainer(run, train, evaluate, test, drops)
         if not (rundir is not None and _resumed(run, rundir)):
             trainer.try_out()

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from palmette.errors import NotFinite, RunDamaged
 from palmette.pruning.pruner import Pruner
-from palmette.pruning.saliency import Saliency, Subject
 from palmette.studies.engine import Scores, Trainer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
@@ -41,7 +40,7 @@ class FleetRun(RunState):
         model = model.to(images.train_images.device)
         pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope, stop=())
         super().__init__(experiment, pruner, rules=experiment.rules, rundir=rundir)
-        self.of_dense, self._images = experiment.pruning.of_dense, images
+        self.method, self._images = experiment.pruning, images
         self.experiment, self.recipe, self.data = experiment, experiment.recipe, data
         self.optimizer = self.recipe.make_optimizer(self.model.parameters())
 
@@ -55,12 +54,7 @@ class FleetRun(RunState):
         """Model that is trained for this run."""
         return self.trained.model
 
-    def saliency(self) -> Saliency:
-        """Saliency of the method for the next cut."""
-        dense = None if self.dense is None else {name: self.dense[name] for name in self.weights}
-        return self.experiment.pruning.build_saliency(Subject(self.model, dense, self._inputs))
-
-    def _inputs(self) -> list[Tensor]:
+    def inputs(self) -> list[Tensor]:
         """Prepared training images, for a saliency that needs inputs."""
         images = self._images.train_images[:CALIBRATION_IMAGES]
         return [Preparation(self._images, device=images.device)(images)]

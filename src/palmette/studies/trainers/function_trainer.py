@@ -12,9 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import NotFinite, ParameterGone, RunDamaged
-from palmette.pruning.methods import Method
 from palmette.pruning.optimizers import AutoHold
-from palmette.pruning.saliency import Saliency, Subject
 from palmette.pruning.stopping import IndexTurnsUp, ScoreDrops
 from palmette.pruning.weights import evaluating, tensors_of, uncompiled
 from palmette.studies.engine import Scores
@@ -34,15 +32,8 @@ class FunctionRun(RunState):
 
     spec: OwnExperiment
     train_scores = as_scores(None)
-    method: Method | None = None
-    """Method with a saliency by name; None if the saliency is a function of the `Pruner`."""
     rates: dict[str, float] | None = None
     """Learning rates of the last step of round 0, for "fine-tune"."""
-
-    def saliency(self) -> Saliency:
-        """Saliency for the next cut."""
-        dense = None if self.dense is None else {name: self.dense[name] for name in self.weights}
-        return self.method.build_saliency(Subject(self.model, dense)) if self.method else self.pruner.saliency
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint, including random states, since the function may draw numbers."""

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import RunDamaged, first_line
+from palmette.pruning.methods import Method
 from palmette.pruning.pruner import Pruner
-from palmette.pruning.saliency import Saliency
+from palmette.pruning.saliency import Saliency, Subject
 from palmette.pruning.stopping import RoundSummary, StopRule, why_stop
 from palmette.pruning.weights import Weight, parameters_by_name, uncompiled
 from palmette.studies.folder import RunDir
@@ -34,8 +35,8 @@ class RunState:
     """Whether the initial weights follow from the spec and are not saved in checkpoints."""
     train = Score(math.nan, math.nan)
     """Score of the last epoch, if epochs are known."""
-    of_dense = False
-    """Whether every round ranks weights by the trained dense network (One Shot)."""
+    method: Method | None = None
+    """Method whose saliency is built for every cut; None if the pruner has a function."""
 
     def __init__(
         self,
@@ -87,7 +88,7 @@ class RunState:
         before = self.pruner.masks
         if self.rundir is not None:
             self.rundir.save_masks(self.round, before)
-        if self.of_dense and self.dense is None:
+        if self.method is not None and self.method.of_dense and self.dense is None:
             self.dense = copied(self.model.state_dict())
         self.pruner.saliency = self.saliency()
         decision, after = self.pruner.step(), self.pruner.masks
@@ -100,7 +101,14 @@ class RunState:
 
     def saliency(self) -> Saliency:
         """Saliency for the next cut."""
-        return self.pruner.saliency
+        if self.method is None:
+            return self.pruner.saliency
+        dense = None if self.dense is None else {name: self.dense[name] for name in self.weights}
+        return self.method.build_saliency(Subject(self.model, dense, self.inputs))
+
+    def inputs(self) -> Sequence[Tensor]:
+        """Batches of training inputs, for a saliency that reads them; none if they are unknown."""
+        return ()
 
     def add_record(self, record: Record) -> None:
         """Add the differences to the record of a round, and the record to the history."""
