@@ -1,0 +1,57 @@
+"""`Tolerance` accepts losses of score up to its limit."""
+
+import math
+
+import pytest
+
+from palmette.pruning.tolerance import Estimate, Tolerance
+
+
+@pytest.mark.parametrize(
+    ("given", "dense", "good", "bad"),
+    [
+        (0.01, 0.95, 0.94, 0.9399),
+        ("1%", 200.0, 198.0, 197.9),
+        ("0", 0.5, 0.5, 0.4999),
+        (2, 91.0, 89.0, 88.9),
+    ],
+)
+def test_a_score_at_the_limit_is_allowed_and_below_it_is_not(given, dense, good, bad):
+    tolerance = Tolerance.parse(given)
+    assert tolerance.allows(good, dense=dense)
+    assert not tolerance.allows(bad, dense=dense)
+
+
+def test_smaller_is_better_when_maximize_is_off():
+    tolerance = Tolerance.parse("10%", maximize=False)
+    assert tolerance.allows(22.0, dense=20.0)
+    assert not tolerance.allows(22.1, dense=20.0)
+    assert tolerance.loss(18.0, dense=20.0) == -2.0
+
+
+def test_not_worse_uses_the_standard_errors_of_both_scores():
+    tolerance = Tolerance.parse("not-worse:0.95")
+    dense = Estimate(
+        0.9, 0.003
+    )  # with 0.004 the difference has a standard error of 0.005, and 1.645 of them 0.0082
+    assert tolerance.allows(Estimate(0.892, 0.004), dense=dense)
+    assert not tolerance.allows(Estimate(0.8917, 0.004), dense=dense)
+    with pytest.raises(ValueError, match="needs the standard error"):
+        tolerance.allows(0.892, dense=dense)
+
+
+def test_a_score_that_is_not_a_number_is_never_good():
+    assert not Tolerance(0.5).allows(math.nan, dense=0.9)
+
+
+@pytest.mark.parametrize(
+    "given", ["", "a", "-1", "-1%", "nan", math.inf, "not-worse:1", "not-worse:0.2", True, None]
+)
+def test_what_is_no_tolerance_is_refused_with_examples(given):
+    with pytest.raises((ValueError, TypeError), match="tolerance|confidence"):
+        Tolerance.parse(given)
+
+
+@pytest.mark.parametrize("text", ["0.01", "1%", "not-worse:0.9"])
+def test_text_round_trips(text):
+    assert str(Tolerance.parse(text)) == text
