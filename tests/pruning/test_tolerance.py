@@ -48,7 +48,7 @@ def test_a_score_that_is_not_a_number_is_never_good():
     "given", ["", "a", "-1", "-1%", "nan", math.inf, "not-worse:1", "not-worse:0.2", True, None]
 )
 def test_what_is_no_tolerance_is_refused_with_examples(given):
-    with pytest.raises((ValueError, TypeError), match="tolerance|confidence"):
+    with pytest.raises((ValueError, TypeError), match=r"tolerance|confidence"):
         Tolerance.parse(given)
 
 
