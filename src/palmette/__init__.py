@@ -27,17 +27,18 @@ if TYPE_CHECKING:
     from palmette.pruning.budgets import FixedRatio as FixedRatio
     from palmette.pruning.budgets import Sap as Sap
     from palmette.pruning.budgets import TailMass as TailMass
+    from palmette.pruning.cut import prune as prune
     from palmette.pruning.decision import Decision as Decision
     from palmette.pruning.masks import Masks as Masks
     from palmette.pruning.methods import METHODS as METHODS
     from palmette.pruning.methods import Method as Method
     from palmette.pruning.pruner import Pruner as Pruner
-    from palmette.pruning.pruner import prune as prune
     from palmette.pruning.saliency import magnitude as magnitude
     from palmette.pruning.saliency import magnitude_of as magnitude_of
     from palmette.pruning.stopping import AfterSteps as AfterSteps
     from palmette.pruning.stopping import AtDensity as AtDensity
     from palmette.pruning.stopping import IndexTurnsUp as IndexTurnsUp
+    from palmette.pruning.stopping import ScoreDrops as ScoreDrops
     from palmette.pruning.stopping import SmallCut as SmallCut
     from palmette.pruning.torch_prune import from_torch_prune as from_torch_prune
     from palmette.pruning.weights import prunable as prunable
@@ -60,7 +61,7 @@ _HOME = {
     "TailMass": "pruning.budgets",
     "magnitude": "pruning.saliency",
     "magnitude_of": "pruning.saliency",
-    "prune": "pruning.pruner",
+    "prune": "pruning.cut",
     "compact": "compression.compaction.compact",
     "load": "compression.packing",
     "save": "compression.packing",
@@ -68,6 +69,7 @@ _HOME = {
     "AfterSteps": "pruning.stopping",
     "AtDensity": "pruning.stopping",
     "IndexTurnsUp": "pruning.stopping",
+    "ScoreDrops": "pruning.stopping",
     "SmallCut": "pruning.stopping",
     "from_torch_prune": "pruning.torch_prune",
     "prunable": "pruning.weights",

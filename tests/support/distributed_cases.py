@@ -29,8 +29,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import palmette as pm
 from palmette.errors import NotFinite, ParameterGone
 from palmette.pruning.budgets import FixedRatio, Sap, TailMass
+from palmette.pruning.cut import prune
 from palmette.pruning.methods import SCOPES
-from palmette.pruning.pruner import Pruner, prune
+from palmette.pruning.pruner import Pruner
 from palmette.pruning.sources.sharding import indices_of
 from palmette.pruning.weights import Weight, prunable
 

@@ -175,6 +175,44 @@ class TailMass(Budget):
         return count_tail_mass(self, source, sums)
 
 
+@dataclass(frozen=True)
+class Partly(Budget):
+    r"""A share of what another budget cuts in each unit: :math:`\lfloor s \cdot c \rfloor`.
+
+    A search cuts less with it when the whole cut was too much.
+
+    Args:
+        budget: the other budget.
+        share: :math:`0 \le s \le 1`.
+
+    >>> Partly(FixedRatio(0.5), 0.5)([1.0] * 100)
+    tensor([25])
+    """
+
+    budget: Budget
+    share: float
+
+    def __post_init__(self) -> None:
+        check_budget(self.budget)
+        if not 0 <= as_number(self.share) <= 1:
+            raise ValueError(f"share must be between 0 and 1, got share={self.share!r}")
+
+    @property
+    def p(self) -> float:  # type: ignore[override]
+        """Smaller norm of the reported index, that of the other budget."""
+        return self.budget.p
+
+    @property
+    def q(self) -> float:  # type: ignore[override]
+        """Larger norm of the reported index, that of the other budget."""
+        return self.budget.q
+
+    def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
+        from palmette.pruning.counting import count_partly
+
+        return count_partly(self, source, sums)
+
+
 def check_budget(budget: Budget) -> None:
     """Raise unless `budget` is a `Budget`."""
     if not isinstance(budget, Budget):

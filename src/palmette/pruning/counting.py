@@ -14,7 +14,7 @@ from palmette.measures.exact import exact_power_sums, powers
 from palmette.measures.pq import PowerSums
 
 if TYPE_CHECKING:
-    from palmette.pruning.budgets import Budget, FixedRatio, Sap, TailMass
+    from palmette.pruning.budgets import Budget, FixedRatio, Partly, Sap, TailMass
     from palmette.pruning.sources.source import Source
 
 
@@ -76,6 +76,12 @@ def count_tail_mass(budget: TailMass, source: Source | None, sums: PowerSums) ->
     if source is None:
         raise TypeError(f"power sums alone are enough for Sap and FixedRatio, not for {budget!r}")
     cut = source.tail_count(p=float(budget.p), eta=float(budget.eta))
+    return (sums.d - cut).to(torch.float64), cut
+
+
+def count_partly(budget: Partly, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
+    """Kept and pruned counts with a share of another budget's cut."""
+    cut = share(budget.budget._count(source, sums)[1], budget.share)
     return (sums.d - cut).to(torch.float64), cut
 
 

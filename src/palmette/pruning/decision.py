@@ -47,6 +47,7 @@ class Decision:
         budget: text form of the budget.
         index: PQ Index of all kept weights together, before the cut, at the budget's p and q.
         groups: the units, group by group.
+        score: score of the network before the cut, as given to `Pruner.step`; None if it was not.
 
     >>> import palmette as pm
     >>> _, decision = pm.prune({"w": torch.tensor([[0.0, 0.0, -7.0, 0.0]])}, scope="layer", budget=pm.Sap())
@@ -58,6 +59,7 @@ class Decision:
     budget: str
     index: float
     groups: tuple[UnitDecisions, ...]
+    score: float | None = None
 
     @staticmethod
     def of(scope: str, budget: Budget, plans: Sequence[tuple[str, int, CutPlan]]) -> Decision:
@@ -94,7 +96,9 @@ class Decision:
     def summary(self, step: int) -> RoundSummary:
         """Input of stop rules after this cut; `step` counts cuts from 1."""
         density, kept = self.density_after, self.kept_before
-        return RoundSummary(round=step, density=density, index=self.index, kept=kept, cut=self.cut)
+        return RoundSummary(
+            round=step, density=density, index=self.index, kept=kept, cut=self.cut, validation=self.score
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """State as tensors and plain values, for `torch.save` and `torch.load`."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from palmette.errors import in_full
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, TailMass, check_budget
+from palmette.pruning.targets import Bisect, Predict
 
 if TYPE_CHECKING:
     from palmette.pruning.saliency import Saliency, Subject
@@ -109,9 +110,11 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "lottery-ticket": Method(label="Lottery Ticket", budget=FixedRatio()),
         "one-shot": Method(label="One Shot", budget=FixedRatio(), saliency="dense-magnitude"),
         "tail-mass": Method(label="Tail Mass", budget=TailMass()),
+        "predict": Method(label="Predict", budget=Predict()),
+        "bisect": Method(label="Bisect", budget=Bisect()),
     }
 )
-"""Methods by name. The first three are the paper's."""
+"""Methods by name. The first three are the paper's; the last two choose densities in a search."""
 
 
 def rank_of(name: str) -> int:

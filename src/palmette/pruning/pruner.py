@@ -1,25 +1,28 @@
-"""`Pruner` and `prune`: measure, count, select and mask; the masks hold during any training."""
+"""`Pruner`: cuts a model step by step, and holds the masks during any training."""
 
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import MaskMismatch, NothingToPrune, ParameterGone
-from palmette.pruning.budgets import Budget, Sap, check_budget
+from palmette.errors import MaskMismatch, ParameterGone
+from palmette.measures.parameters import as_number
+from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
+from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision
 from palmette.pruning.holding import Holder
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
-from palmette.pruning.scopes import groups_of
-from palmette.pruning.sources.sharding import Spread, added, check_finite, is_sharded, local, placed_like
+from palmette.pruning.sources.sharding import added, is_sharded, local, placed_like
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, why_stop
 from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
@@ -30,83 +33,6 @@ from palmette.pruning.weights import (
     uncompiled,
     wrappers,
 )
-
-
-def prune(
-    weights: Mapping[str, Tensor | Weight],
-    masks: Mapping[str, Tensor] | None = None,
-    *,
-    scope: Scope,
-    budget: Budget,
-    saliency: Saliency = magnitude,
-) -> tuple[Masks, Decision]:
-    """Cut once: measure each unit, and prune as many of its least salient weights as the budget says.
-
-    The arguments are not modified.
-
-    Args:
-        weights: by name; the first axis of a plain tensor counts neurons, a `Weight` has its own layout.
-        masks: which weights are kept so far, all by default.
-        scope: "neuron", "layer" or "global": the unit inside which weights are compared.
-        budget: how many weights to prune.
-        saliency: how much each weight matters.
-
-    Returns:
-        The new masks, a subset of the old ones, and the decision for each unit. Counts are exact; of equal
-        scores, the lowest index is pruned first.
-
-    >>> weights = {"w": torch.tensor([[4.0, 3.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])}
-    >>> masks, decision = prune(weights, scope="neuron", budget=Sap(p=1, q=2))
-    >>> masks["w"]
-    tensor([[ True,  True, False, False],
-            [ True,  True,  True,  True]])
-
-    Diao et al. 2023, Algorithm 1.
-    """
-    check_scope(scope)
-    check_budget(budget)
-    tensors = tensors_of(weights)
-    if not tensors:
-        raise NothingToPrune("weights must hold at least one tensor, got none")
-    whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
-    sharded = any(map(is_sharded, tensors.values()))
-    check_finite(tensors, {}, "weight")
-    kept: dict[str, Tensor] = {}
-    if masks is not None or sharded:
-        masks = Masks.ones_like(tensors) if masks is None else Masks(masks)
-        check_match(masks, {n: w.shape for n, w in tensors.items()}, "the masks")
-        # A mask that keeps everything need not be read, unless other processes must agree.
-        kept = {
-            n: placed_like(masks[n], w, n) if sharded else masks[n].to(w.device)
-            for n, w in tensors.items()
-            if sharded or not bool(masks[n].all())
-        }
-    scores = {n: scores_of(n, w, saliency) for n, w in tensors.items()}
-    check_finite({n: s for n, s in scores.items() if s is not tensors[n]}, kept, "score")
-
-    new: dict[str, Tensor] = {}
-    plans = []
-    for group in groups_of(whole, scores, kept, scope):
-        plan = budget.plan(group.weights)
-        new |= group.masks(group.scores.select(plan.cut))
-        plans.append((group.name, group.weights.width, group.everywhere(plan)))
-    return Masks(new), Decision.of(scope, budget, plans)
-
-
-def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:
-    """Scores of a weight by `saliency`; raise unless shape, device and sharding match the weight."""
-    scores = saliency(name, weight)
-    if scores is weight:
-        return weight
-    ours, theirs = Spread.of(weight), Spread.of(scores)
-    if not isinstance(scores, Tensor) or scores.shape != weight.shape or ours != theirs:
-        got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else repr(scores)
-        spread = f", spread over processes as the weight is, {ours.placements}" if ours.placements else ""
-        raise ValueError(
-            f"saliency must give a tensor of the weight's shape, {tuple(weight.shape)} for {name!r}{spread}, got "
-            f"{got}{f', {theirs.placements}' if ours != theirs else ''}"
-        )
-    return scores.detach() if ours.placements else scores.detach().to(weight.device)
 
 
 class Pruner:
@@ -123,8 +49,8 @@ class Pruner:
         saliency: how much each weight matters, by default its magnitude.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`.
         masks: initial masks, such as `Masks.load(path)`; by default all weights are kept.
-        stop: rules that end the loop, see `palmette.pruning.stopping`; by default when the index turns up or a
-            cut is below 1 %. A step that cuts nothing always ends the loop.
+        stop: rules that end the loop, see `palmette.pruning.stopping`; by default when the score given to `step`
+            is more than 0.01 below that of the first step. A step that cuts nothing always ends the loop.
         hold: an optimizer to `hold` from the start; others may follow.
 
     >>> model = nn.Linear(4, 1, bias=False)
@@ -201,9 +127,18 @@ class Pruner:
 
     @property
     def stopped(self) -> str:
-        """Why the loop should end; empty, and so false, while it should continue."""
-        history = [decision.summary(step) for step, decision in enumerate(self.decisions, start=1)]
-        return why_stop(self.rules, history or [RoundSummary(round=0, density=self.density)]) or ""
+        """Why the loop should end; empty, and so false, while it should continue.
+
+        Raises ValueError if the default `stop` has no scores to decide by.
+        """
+        return why_stop(self.rules, self._history() or [RoundSummary(round=0, density=self.density)]) or ""
+
+    def _history(self) -> list[RoundSummary]:
+        return [decision.summary(step) for step, decision in enumerate(self.decisions, start=1)]
+
+    def _ends_with(self, score: float) -> bool:
+        now = RoundSummary(round=len(self.decisions) + 1, density=self.density, validation=score)
+        return why_stop(self.rules, [*self._history(), now]) is not None
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
         """Keep pruned weights at zero after every step of `optimizer`.
@@ -213,16 +148,30 @@ class Pruner:
         self._check_still_there()
         self._holder.hold(optimizer)
 
-    def step(self) -> Decision:
-        """Measure, cut, and hold the new masks. An error leaves weights and masks as they were."""
+    def step(self, score: float | None = None, *, budget: Budget | None = None) -> Decision:
+        """Measure, cut, and hold the new masks. An error leaves weights and masks as they were.
+
+        Args:
+            score: score of the model before this cut, such as its accuracy on held-out data; the default `stop`
+                compares it with that of the first step. If it ends the loop, nothing is cut.
+            budget: how many weights to prune in this step only.
+        """
         self._check_still_there()
-        masks, decision = prune(
-            self._weights, self._masks, scope=self.scope, budget=self.budget, saliency=self.saliency
-        )
+        if score is not None and not math.isfinite(as_number(score)):
+            raise ValueError(f"score must be a finite number, such as an accuracy, got score={score!r}")
+        if score is not None and self._ends_with(float(score)):
+            budget = FixedRatio(0.0)  # keep the model as it was trained
+        masks, decision = self.plan(budget)
         self._say_what_came_back()
         self._set(masks)
-        self.decisions.append(decision)
-        return decision
+        self.decisions.append(decision if score is None else replace(decision, score=float(score)))
+        return self.decisions[-1]
+
+    def plan(self, budget: Budget | None = None) -> tuple[Masks, Decision]:
+        """What `step` would cut; changes nothing."""
+        self._check_still_there()
+        budget = self.budget if budget is None else budget
+        return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=self.saliency)
 
     def rewind(self, state: Mapping[str, Tensor]) -> None:
         """Load `state`, an earlier `model.state_dict()`, buffers included, and set pruned weights to zero.

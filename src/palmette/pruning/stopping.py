@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from palmette.measures.parameters import as_number, is_number
+from palmette.pruning.tolerance import Tolerance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,8 +22,8 @@ class RoundSummary:
         index: PQ Index before the last cut, at the budget's p and q; NaN where undefined.
         kept: number of weights before the last cut.
         cut: number of weights in the last cut; None before the first.
-        train: score on the training data; None if unknown, as in a `Pruner`.
-        validation: score on held-out data, never the test data; None if unknown.
+        train: score on the training data; None if unknown.
+        validation: score on held-out data, never the test data, or that given to `Pruner.step`; None if unknown.
     """
 
     round: int
@@ -36,6 +37,12 @@ class RoundSummary:
 
 StopRule = Callable[[Sequence[RoundSummary]], str | None]
 """History so far -> the reason to stop, or None to continue."""
+
+
+def check_patience(patience: int) -> None:
+    """Raise unless `patience` is a whole number of at least 1."""
+    if not (is_number(patience, whole=True) and patience >= 1):
+        raise ValueError(f"patience must be a whole number of at least 1, got patience={patience!r}")
 
 
 def why_stop(rules: Sequence[StopRule], history: Sequence[RoundSummary]) -> str | None:
@@ -58,6 +65,10 @@ class IndexTurnsUp:
 
     .. math:: I_{t-k} < I_{t-k+1} < \dots < I_t, \qquad k = \text{patience}
 
+    .. warning::
+       This rule does not find how far a network can be pruned. Of 288 runs on record it stopped in the right place
+       in 29 %, and lost more than 5 points of accuracy in 33 %. `ScoreDrops` was right in 85 %.
+
     By the paper's hypothesis the index falls while pruning regularises, and rises when the limit of
     compressibility is reached.
 
@@ -71,8 +82,7 @@ class IndexTurnsUp:
     patience: int = 2
 
     def __post_init__(self) -> None:
-        if not (is_number(self.patience, whole=True) and self.patience >= 1):
-            raise ValueError(f"patience must be a whole number of at least 1, got patience={self.patience!r}")
+        check_patience(self.patience)
 
     def __call__(self, history: Sequence[RoundSummary]) -> str | None:
         """The reason to stop, or None."""
@@ -165,25 +175,59 @@ class AccuracyDrops:
 
 @dataclass(frozen=True)
 class ScoreDrops:
-    """Stop when a score of any scale, larger is better, is more than `by` below the dense network's.
+    """Stop when the score is worse than the tolerance allows, compared with the dense network.
 
-    >>> history = [RoundSummary(round=t, density=1.0, validation=-loss) for t, loss in enumerate((2.0, 3.5))]
-    >>> ScoreDrops(1.0)(history)
-    'score -3.5000 is more than 1 below -2.0000'
+    The score on held-out data decides; without one, that on the training data. Over 288 runs on record, a loss of
+    more than 2 points of training accuracy was the right place to stop in 85 %.
+
+    Args:
+        tolerance: as for `Tolerance.parse`, such as 0.01 or "1%"; by default 0.01 for held-out data and 0.02 for
+            training data, for scores in [0, 1].
+        maximize: whether larger scores are better; False for a loss.
+        patience: number of rounds in a row below the tolerance.
+
+    >>> history = [RoundSummary(round=t, density=1.0, validation=score) for t, score in enumerate((0.95, 0.93))]
+    >>> ScoreDrops()(history)
+    'score 0.9300 is worse than 0.9500 by more than 0.01'
     """
 
-    by: float
+    tolerance: Tolerance | float | str | None = None
+    maximize: bool = True
+    patience: int = 1
     judges_network: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        check_patience(self.patience)
+        if self.tolerance is not None:
+            self.parsed(self.tolerance)
+
+    def parsed(self, tolerance: Tolerance | float | str) -> Tolerance:
+        """Tolerance with the direction of this rule."""
+        return Tolerance.parse(tolerance, maximize=self.maximize)
+
     def __call__(self, history: Sequence[RoundSummary]) -> str | None:
-        """The reason to stop, or None."""
-        dense, now = (history[0].validation, history[-1].validation) if history else (None, None)
-        if dense is None or now is None or len(history) == 1:
+        """The reason to stop, or None; raises if no score is known."""
+        if len(history) < 2:
             return None
-        rounding = 1e-6 * max(1.0, abs(dense))  # tolerance for float32 scores
-        if now >= dense - self.by - rounding:
+        held_out = [summary.validation for summary in history]
+        known = held_out if held_out[0] is not None else [summary.train for summary in history]
+        scores = [score for score in known if score is not None]
+        if len(scores) < len(history):
+            raise ValueError(
+                "no score says when to stop: pass one, as in pruner.step(score=...), or give another rule, such "
+                "as stop=AtDensity(0.1)"
+            )
+        dense, usual = scores[0], 0.01 if known is held_out else 0.02
+        if self.tolerance is None and not 0 <= dense <= 1:
+            raise ValueError(
+                f"the score {dense:g} is not in [0, 1]: set a tolerance, such as ScoreDrops(0.5), or "
+                'ScoreDrops("5%", maximize=False) for a loss'
+            )
+        tolerance = self.parsed(usual if self.tolerance is None else self.tolerance)
+        last = scores[-self.patience :]
+        if len(scores) <= self.patience or any(tolerance.allows(score, dense=dense) for score in last):
             return None
-        return f"score {now:.4f} is more than {self.by:g} below {dense:.4f}"
+        return f"score {last[-1]:.4f} is worse than {dense:.4f} by more than {tolerance}"
 
 
 @dataclass(frozen=True)
@@ -212,14 +256,17 @@ class AfterSteps:
         return None
 
 
-DEFAULT_RULES: tuple[StopRule, ...] = (IndexTurnsUp(), SmallCut())
+DEFAULT_RULES: tuple[StopRule, ...] = (ScoreDrops(),)
+
+AUTO = "auto"
+"""Text of `ScoreDrops` with its defaults."""
 
 # Name -> rule, parser of its number, example. `Experiment` has `rounds` instead of `AfterSteps`.
 RULES: dict[str, tuple[Callable[..., StopRule], type[int] | type[float], str]] = {
-    "index-turns-up": (IndexTurnsUp, int, "2"),
-    "small-cut": (SmallCut, float, "0.01"),
-    "density": (AtDensity, float, "0.05"),
     "accuracy-drops": (AccuracyDrops, float, "0.01"),
+    "density": (AtDensity, float, "0.05"),
+    "small-cut": (SmallCut, float, "0.01"),
+    "index-turns-up": (IndexTurnsUp, int, "2"),
 }
 _WITH_DEFAULT = ("index-turns-up", "small-cut")
 
@@ -227,14 +274,18 @@ _WITH_DEFAULT = ("index-turns-up", "small-cut")
 def read_rules(text: str) -> dict[str, StopRule]:
     """Stop rules by their normalised text.
 
-    >>> read_rules("index-turns-up, density:.05")
-    {'index-turns-up:2': IndexTurnsUp(patience=2), 'density:0.05': AtDensity(density=0.05)}
+    >>> read_rules("auto, density:.05")
+    {'auto': ScoreDrops(tolerance=None, maximize=True, patience=1), 'density:0.05': AtDensity(density=0.05)}
     """
     found: dict[str, StopRule] = {}
     for part in text.split(",") if text.strip() else ():
         name, colon, number = (s.strip() for s in part.partition(":"))
+        if part.strip() == AUTO:
+            found[AUTO] = ScoreDrops()
+            continue
         if name not in RULES:
-            raise ValueError(f"stop must consist of {', '.join(RULES)}, got {part.strip()!r} in stop={text!r}")
+            names = ", ".join([AUTO, *RULES])
+            raise ValueError(f"stop must consist of {names}, got {part.strip()!r} in stop={text!r}")
         rule, read, example = RULES[name]
         try:
             value = read(number if colon or name not in _WITH_DEFAULT else example) + 0
@@ -250,5 +301,7 @@ def rule_text(rule: StopRule) -> str | None:
     >>> rule_text(AtDensity(0.05))
     'density:0.05'
     """
+    if rule == ScoreDrops():
+        return AUTO
     found = [(name, read) for name, (kind, read, _) in RULES.items() if type(rule) is kind]
     return f"{found[0][0]}:{found[0][1](*vars(rule).values())}" if found else None

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from palmette.measures.parameters import as_number, is_number
 
@@ -18,6 +19,28 @@ class Estimate:
 
     value: float
     error: float | None = None
+
+    @classmethod
+    def of(cls, value: Any, name: str) -> Estimate:
+        """Result of the function `name`: a number, or several, such as one per example, with their mean and error.
+
+        >>> Estimate.of([1.0, 0.0, 1.0, 0.0], "evaluate").value
+        0.5
+        """
+        try:
+            plain = value.detach().tolist() if hasattr(value, "detach") else value
+            plain = plain.tolist() if hasattr(plain, "tolist") else plain
+            numbers = [float(number) for number in plain] if isinstance(plain, Sequence) else [float(plain)]
+            if not numbers or isinstance(value, str):
+                raise ValueError("no numbers")
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(
+                f"{name} must return a number, or several such as one per example, got {value!r}"
+            ) from None
+        count, mean = len(numbers), sum(numbers) / len(numbers)
+        if count == 1:
+            return cls(mean)
+        return cls(mean, math.sqrt(sum((number - mean) ** 2 for number in numbers) / (count - 1) / count))
 
 
 @dataclass(frozen=True)

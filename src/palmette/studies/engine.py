@@ -68,10 +68,6 @@ class Trainer(Protocol):
     def test(self, runs: Sequence[Any]) -> list[Scores]:
         """Scores on the test data."""
 
-    def judge(self, run: Any) -> bool | None:
-        """Whether the network of the round is good; None if only stop rules decide."""
-        return None
-
     def divergence(self, run: Any) -> NotFinite:
         """Error for a run whose loss or weights are not finite."""
 
@@ -117,8 +113,9 @@ class RoundEngine:
             return []
         validation, test = self.trainer.validate(sound), self.trainer.test(sound)
         retrained, maps = measured(*_networks(sound)), index_maps(*_networks(sound))
+        good = [run.judge(scores) for run, scores in zip(sound, validation, strict=True)]
         cuts = [run.cut() for run in sound]
-        pruned, pruned_test = measured(*_networks(sound)), self.trainer.test(sound)
+        pruned, scores_after = measured(*_networks(sound)), self._scores_after_cut(sound)
         for i, run in enumerate(sound):
             record = Record(
                 round=run.round,
@@ -126,12 +123,14 @@ class RoundEngine:
                 test=test[i],
                 validation=validation[i],
                 retrained=retrained[i],
-                pruned={"test": pruned_test[i], **pruned[i]},
+                pruned={**scores_after[i], **pruned[i]},
                 cut=cuts[i],
                 index_map=maps[i],
+                good=good[i],
+                search=run.search_record(),
             )
             run.add_record(record)
-            run.decide(self.trainer.judge(run))
+            run.decide()
         # Append records only after all runs are saved, so that a resumed fleet has the same runs in step.
         self._save(sound)
         seconds = (time.monotonic() - began) / len(runs)  # share of each run
@@ -139,6 +138,15 @@ class RoundEngine:
             self._write(run, {"seconds": seconds, **self.trainer.timing, "members": len(runs)})
         self._interrupt_if_asked([run for run in self._left(sound) if run.stopped is None])
         return self._left(sound)
+
+    def _scores_after_cut(self, runs: Sequence[RunState]) -> list[dict[str, Scores | None]]:
+        """Scores of the networks before they are retrained; on held-out data too where a search compares them."""
+        found: list[dict[str, Scores | None]] = [{"test": scores} for scores in self.trainer.test(runs)]
+        if any(run.tolerance is not None for run in runs):
+            for run, scores, held_out in zip(runs, found, self.trainer.validate(runs), strict=True):
+                if run.tolerance is not None:
+                    scores["validation"] = held_out
+        return found
 
     def _unfinished(self, runs: Sequence[RunState]) -> list[RunState]:
         for run in runs:

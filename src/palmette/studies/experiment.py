@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from palmette.measures.parameters import setting
+from palmette.pruning.tolerance import Tolerance
 from palmette.studies import version1
 from palmette.studies.settings import placed, slug, toml_at
 from palmette.studies.spec import PARAMETER_FIELDS, TRAINED, RunSpec
@@ -35,7 +36,10 @@ class Experiment(Recipe, RunSpec):
         seed: seed of the initial weights and the data order.
         rewind: "init", "epoch:k", "learning-rate" or "fine-tune".
         stop: rules that end the run early, such as "index-turns-up:2, small-cut:0.01, density:0.05".
+        tolerance: if set, search for the smallest density within this loss of the dense network's accuracy on
+            held-out images: 0.01 (points), "1%" (of the accuracy) or "not-worse:0.95" (a confidence).
         validation: number of training images to hold out; see `validation_images`.
+        label_noise: fraction of training labels to replace by a random other class, the same for every seed.
         epochs: this and all following settings as in `Recipe`.
 
     >>> print(*Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
@@ -64,6 +68,9 @@ class Experiment(Recipe, RunSpec):
         TRAINED,
     )
     validation: int = setting(0, "Number of training images to hold out for validation.", TRAINED)
+    label_noise: float = setting(
+        0.0, "Fraction of the training labels to replace by a random other class; held-out labels stay.", TRAINED
+    )
 
     def __post_init__(self) -> None:
         RunSpec.__post_init__(self)
@@ -72,6 +79,8 @@ class Experiment(Recipe, RunSpec):
             raise ValueError(f"model must be one of {', '.join(MODELS)}, or module:function, got {self.model!r}")
         if not self.data.strip():
             raise ValueError(f"data must be the name of a data set or a path, got {self.data!r}")
+        if not 0 <= self.label_noise <= 1:
+            raise ValueError(f"label_noise must be between 0 and 1, got label_noise={self.label_noise!r}")
         self.rewinding.check(self.recipe)
         self._set(data=canonical(self.data) or self.data)
 
@@ -81,14 +90,15 @@ class Experiment(Recipe, RunSpec):
         return Recipe(**{f.name: getattr(self, f.name) for f in fields(Recipe)})
 
     def validation_images(self, total: int) -> int:
-        """Number of held-out images of `total`; if a rule needs them, 5,000 or a tenth by default.
+        """Number of held-out images of `total`; if a rule or a search needs them, 5,000 or a tenth by default.
 
         >>> Experiment(stop="accuracy-drops:0.01").validation_images(1500), Experiment().validation_images(1500)
         (150, 0)
         """
         from palmette.training.data.split import usual_size
 
-        if not self.validation and any(getattr(rule, "needs_validation", False) for rule in self.rules):
+        needed = self.tolerance or any(getattr(rule, "needs_validation", False) for rule in self.rules)
+        if not self.validation and needed:
             return usual_size(total)
         return self.validation
 
@@ -116,7 +126,7 @@ class OwnExperiment(RunSpec):
         method: a key of `METHODS`, or "own:" and the repr of a custom budget.
         trained: whether the network was trained already, so that round 0 only measures and cuts it.
         evaluate, test: whether these functions were given.
-        tolerance: largest drop of the score below the dense network's; None for the default.
+        maximize: whether larger scores are better.
         own_rules: repr of custom stop rules.
 
     >>> OwnExperiment(model="own:Net", run="5f2a9c01", p=1, q=2).id
@@ -129,7 +139,7 @@ class OwnExperiment(RunSpec):
     trained: bool = False
     evaluate: bool = False
     test: bool = False
-    tolerance: float | None = None
+    maximize: bool = True
     own_rules: str = ""
     epochs: ClassVar[int] = 0
     validation: ClassVar[int] = 0
@@ -140,6 +150,11 @@ class OwnExperiment(RunSpec):
     def _check_method(self) -> None:
         if not self.method.startswith("own:"):
             super()._check_method()
+
+    @property
+    def allowed_loss(self) -> Tolerance | None:
+        """Tolerance of the search; None without one."""
+        return Tolerance.parse(self.tolerance, maximize=self.maximize) if self.tolerance else None
 
     @functools.cached_property
     def id(self) -> str:

@@ -44,9 +44,10 @@ class RunDir:
         self.timings_file = self.path / "timings.jsonl"  # seconds and speeds
         self.failure = self.path / "failure.txt"  # the error of a run that failed
         self.settings = self.path / "settings.json"  # of `prune_and_retrain` in version 1
-        self.good = self.path / "good.pt"  # of `prune_and_retrain`, the last good model
+        self.good = self.path / "good.pt"  # the network that a search or `prune_and_retrain` returns
         self.lock_file = self.path / "lock"  # names the owner; empty without one
         self.checkpoints = self.path / "checkpoints"  # the last two; removed when the run is finished
+        self.networks = self.path / "networks"  # trained ones of a search; removed when the run is finished
         self.tensorboard = self.path / "tensorboard"  # optional; written from the records
         self._say = say
 
@@ -58,6 +59,10 @@ class RunDir:
         """Path of a checkpoint."""
         return self.checkpoints / f"{number:04d}.pt"
 
+    def network(self, round: int) -> Path:
+        """Path of the trained network of a round."""
+        return self.networks / f"round-{round:02d}.pt"
+
     @contextmanager
     def lock(self) -> Iterator[RunDir]:
         """Own the folder until the process ends in any way; remove incomplete files of the last owner."""
@@ -65,7 +70,7 @@ class RunDir:
             with self._writing(self.lock_file, 0):
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(FolderLock(self.lock_file).held())
-                for folder in (self.path, self.mask(0).parent, self.checkpoints):
+                for folder in (self.path, self.mask(0).parent, self.checkpoints, self.networks):
                     for partial in folder.glob("*.partial"):
                         partial.unlink()
             self._cut_torn_line(self.records_file)
@@ -141,14 +146,30 @@ class RunDir:
             return [timing for timing in _lines(self.timings_file) if timing.keys() >= {"round", "seconds"}]
         return []
 
-    def save_checkpoint(self, number: int, state: Any) -> None:
-        """Write `state`, tensors and plain values, with its SHA-256; keep two checkpoints."""
-        if type(number) is not int or number < 0:
-            raise ValueError(f"the number of a checkpoint must be an integer of at least 0, got {number!r}")
+    def write_sealed(self, target: Path, state: Any) -> None:
+        """Write `state`, tensors and plain values, with its SHA-256."""
         buffer = io.BytesIO()
         torch.save(state, buffer)
         buffer.write(_seal(buffer.getbuffer()))
-        self.write_bytes(self.checkpoint(number).relative_to(self.path), buffer.getbuffer())
+        self.write_bytes(target.relative_to(self.path), buffer.getbuffer())
+
+    def read_sealed(self, file: Path) -> Any:
+        """State that `write_sealed` wrote, on the CPU; None if the file is damaged."""
+        content = b""
+        with suppress(OSError):  # an unreadable sector is damage too
+            content = file.read_bytes()
+        if content[-_SEAL_BYTES:] != _seal(memoryview(content)[:-_SEAL_BYTES]):
+            return None
+        try:
+            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise RunDamaged(f"{str(file)!r} holds more than tensors and plain values") from error
+
+    def save_checkpoint(self, number: int, state: Any) -> None:
+        """Write `state` with its SHA-256; keep two checkpoints."""
+        if type(number) is not int or number < 0:
+            raise ValueError(f"the number of a checkpoint must be an integer of at least 0, got {number!r}")
+        self.write_sealed(self.checkpoint(number), state)
         numbers = self.checkpoint_numbers()
         # A higher number is left over from a damaged state, and must not count as the newest.
         for other in set(numbers) - set([n for n in numbers if n <= number][-2:]):
@@ -163,16 +184,10 @@ class RunDir:
         """
         numbers = [n for n in self.checkpoint_numbers() if at_most is None or n <= at_most]
         for number in reversed(numbers):
-            path, content = self.checkpoint(number), b""
-            with suppress(OSError):  # an unreadable sector is damage too
-                content = path.read_bytes()
-            if content[-_SEAL_BYTES:] != _seal(memoryview(content)[:-_SEAL_BYTES]):
-                self._say(f"the checkpoint {str(path)!r} is damaged; using the one before it")
-                continue
-            try:
-                return number, torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-            except pickle.UnpicklingError as error:
-                raise RunDamaged(f"{str(path)!r} holds more than tensors and plain values") from error
+            path = self.checkpoint(number)
+            if (state := self.read_sealed(path)) is not None:
+                return number, state
+            self._say(f"the checkpoint {str(path)!r} is damaged; using the one before it")
         if numbers and not quiet:
             raise RunDamaged(
                 f"all {len(numbers)} checkpoints are damaged; remove {str(self.path)!r} to start again"
@@ -180,11 +195,14 @@ class RunDir:
         return None
 
     def finish(self) -> None:
-        """Remove the checkpoints."""
+        """Remove the checkpoints, and the networks of a search."""
         for number in self.checkpoint_numbers():  # newest last, so that an interruption loses nothing
             self.checkpoint(number).unlink()
-        with suppress(OSError):  # absent, or the user put a file there
-            self.checkpoints.rmdir()
+        for network in self.networks.glob("round-*.pt"):
+            network.unlink()
+        for folder in (self.checkpoints, self.networks):
+            with suppress(OSError):  # absent, or the user put a file there
+                folder.rmdir()
 
     def size(self) -> int:
         """Bytes of all files of the run."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 AnyExperiment: TypeAlias = Experiment | OwnExperiment
 
-VERSION = 1
-"""Format version of records. A line without a version has version 1."""
+VERSION = 2
+"""Format version of records. A line without a version has version 1; those of a search have version 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,9 +36,10 @@ class Record:
         pruned: the same for :math:`w_t \\odot m_{t+1}`, without layers, and its differences from `retrained`.
         cut: number of weights cut, in the network ("weights") and in each of the "layers".
         index_map: PQ Index over a grid of p and q.
-        good: whether `prune_and_retrain` judged the network good; None in other runs.
+        good: whether the network is within the tolerance of a search; None without a search.
         stopped: why the run ended with this round; None if it continued.
-        version: format version.
+        search: score and its standard error, round of the network that was cut ("start"), round with the same
+            masks ("repeats"), and the bracket ("good_density", "bad_density"); None without a search.
     """
 
     round: int
@@ -51,16 +52,13 @@ class Record:
     index_map: Mapping[str, Any]
     good: bool | None = None
     stopped: str | None = None
-    version: int = VERSION
+    search: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Record as plain values, in the order of the file."""
         line = {field.name: getattr(self, field.name) for field in fields(self)}
-        if self.good is None:
-            del line["good"]
-        if self.version == 1:
-            del line["version"]
-        return line
+        line = {name: v for name, v in line.items() if v is not None or name not in ("good", "search")}
+        return line if self.search is None else {**line, "version": VERSION}
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Record:
@@ -74,7 +72,7 @@ class Record:
                 f"{VERSION}; update it"
             )
         try:
-            record = cls(**{"stopped": line["stopped"], **line})
+            record = cls(**{"stopped": line["stopped"], **{k: v for k, v in line.items() if k != "version"}})
             layers = record.flat_layers().values()
             record.flat(), record.test["accuracy"], record.index_map["pq_index"]
             for numbers in (record.retrained, *layers):
@@ -96,6 +94,9 @@ class Record:
         for name, value in self.pruned.items():
             inner = value if isinstance(value, Mapping) else {"": value}
             flat |= {f"pruned_{f'{name}_{key}' if key else name}": number for key, number in inner.items()}
+        if self.search is not None:
+            flat |= {"good": self.good, **{n: self.search[n] for n in ("start", "repeats", "good_density")}}
+            flat["bad_density"] = self.search["bad_density"]
         return flat | {"cut_weights": self.cut["weights"], "stopped": self.stopped}
 
     def flat_layers(self) -> dict[str, dict[str, Any]]:

@@ -21,7 +21,7 @@ from palmette.studies.record import experiment_of, records_of
 from palmette.studies.trainers.fleet_trainer import FleetRun, FleetTrainer
 from palmette.training.data import load
 from palmette.training.data.images import Images
-from palmette.training.data.split import validation_split
+from palmette.training.data.split import validation_split, with_label_noise
 from palmette.training.data_parallel import WorkerGroup
 from palmette.training.loop import check_device
 
@@ -80,7 +80,7 @@ def fleets(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
     groups: dict[object, list[Experiment]] = {}
     for e in experiments:
         held_out = e.validation_images(2**60)
-        key = (e.data, e.model, e.recipe, e.rewind, held_out, e.seed if held_out else None)
+        key = (e.data, e.label_noise, e.model, e.recipe, e.rewind, held_out, e.seed if held_out else None)
         groups.setdefault(key, []).append(e)
     return list(groups.values())
 
@@ -138,6 +138,7 @@ def run_together(
             images = load(first.data, folder=data_folder)
         if count := first.validation_images(len(images.train_images)):
             images, *held_out = validation_split(images, seed=first.seed, count=count)
+        images = with_label_noise(images, first.label_noise)
         company = min(size, len(everyone)) > 1 if company is None else company
         there = replace(images, **{name: getattr(images, name).to(device) for name in _TENSORS})
         trainer = FleetTrainer(there, held_out, company=company, workers=workers, say=watch.say)

@@ -9,6 +9,7 @@ import functools
 import hashlib
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, cast
@@ -17,12 +18,16 @@ from palmette.measures.parameters import setting
 from palmette.pruning.budgets import Budget
 from palmette.pruning.methods import METHODS, SALIENCIES, Method, Scope, check_saliency, check_scope, method_named
 from palmette.pruning.stopping import StopRule, read_rules
+from palmette.pruning.targets import Target
+from palmette.pruning.tolerance import Tolerance
 from palmette.studies import version1
 from palmette.studies.settings import nearest, placed, slug, toml_at, typed
 from palmette.training.rewinding import Rewind
 
-VERSION = 2
+VERSION = 3
 """Version of the settings in a run folder, which are all written; version 1 (`version1`) left out defaults."""
+SINCE_2: dict[str, Any] = {"tolerance": "", "maximize": True, "label_noise": 0.0}
+"""Settings that version 2 did not have, with the values that its runs had."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {}
 """Parameter of a budget -> methods that have it."""
@@ -84,11 +89,19 @@ class RunSpec:
         "Rules that end a run early, such as index-turns-up:2,small-cut:0.01,density:0.05,accuracy-drops:0.01.",
         PRUNED,
     )
+    tolerance: str = setting(
+        "",
+        "Search for the smallest density within this loss of the dense score: 0.01 (points), 1% (of the score) or "
+        "not-worse:0.95 (a confidence). Retrains at most --rounds times.",
+        PRUNED,
+    )
     own: str = setting("", "")  # what method="module:name" was when the spec was made, for the folder and the id
 
     def __post_init__(self) -> None:
         if isinstance(self.method, Method):
             self._set(**self._named(self.method))
+        if self.tolerance != "":
+            self._set(tolerance=str(Tolerance.parse(self.tolerance)))
         self._set(**{f.name: typed(f, getattr(self, f.name)) for f in fields(self)})
         self._check_method()
         known = METHODS.get(self.method)
@@ -113,6 +126,8 @@ class RunSpec:
                     f"got {name}={getattr(self, name)!r} with {other}={getattr(self, other)!r}"
                 )
         self._set(rewind=str(self.rewinding), stop=",".join(read_rules(self.stop)))
+        if known is not None and isinstance(known.budget, Target) and not self.tolerance:
+            raise ValueError(f"method={self.method!r} needs a tolerance, such as 0.01, to search with")
 
     def _set(self, **values: object) -> None:
         for name, value in values.items():
@@ -168,6 +183,11 @@ class RunSpec:
         return Rewind.parse(self.rewind)
 
     @property
+    def allowed_loss(self) -> Tolerance | None:
+        """Tolerance of the search; None without one."""
+        return Tolerance.parse(self.tolerance) if self.tolerance else None
+
+    @property
     def rules(self) -> tuple[StopRule, ...]:
         """Stop rules of the run."""
         return tuple(read_rules(self.stop).values())
@@ -215,20 +235,28 @@ class RunSpec:
     @functools.cached_property
     def id(self) -> str:
         """Readable prefix and hash of all settings; a safe file name on every platform."""
+        return self._hashed(VERSION, self.settings())
+
+    def _hashed(self, version: int, settings: Mapping[str, Any]) -> str:
         # Hash 1 and 1.0 alike, so that an int field can become a float field.
-        plain = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in self.settings().items()}
-        text = json.dumps({"version": VERSION, **plain}, sort_keys=True, separators=(",", ":"))
+        plain = {k: int(v) if isinstance(v, float) and v.is_integer() else v for k, v in settings.items()}
+        text = json.dumps({"version": version, **plain}, sort_keys=True, separators=(",", ":"))
         return f"{self._prefix()}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
     @property
-    def id_of_version_1(self) -> str | None:
-        """Id of the run in version 1, a hash of the differences; None if version 1 could not run it."""
-        return version1.id_of(self.settings(), self._prefix())
+    def earlier_ids(self) -> list[str]:
+        """Ids of the run in earlier versions that could run it."""
+        settings = self.settings()
+        added = {name: settings.pop(name) for name in SINCE_2 if name in settings}
+        if any(value != SINCE_2[name] for name, value in added.items()):
+            return []
+        first = version1.id_of(settings, self._prefix())
+        return [self._hashed(2, settings), *([] if first is None else [first])]
 
     def folder_in(self, out: str | Path) -> Path:
-        """Folder of the run in `out`, named by its id, or by its version 1 id if that folder exists."""
-        new, old = Path(out) / self.id, self.id_of_version_1
-        return Path(out) / old if old and not new.exists() and (Path(out) / old).exists() else new
+        """Folder of the run in `out`, named by its id, or by an id of an earlier version if that folder exists."""
+        names = [self.id, *self.earlier_ids]
+        return next((path for name in names if (path := Path(out) / name).exists()), Path(out) / self.id)
 
     def _prefix(self) -> str:
         return "-".join([slug(self.data), slug(self.model), self._method_slug(), f"s{self.seed}"])
@@ -264,8 +292,10 @@ class RunSpec:
             raise ValueError(f"there is no setting {name!r}, {nearest(name, known)}")
         if type(version) is int and version == 1:
             return version1.complete(given)
-        if version is not None and (type(version) is not int or version != VERSION):
-            raise ValueError(f"version must be 1 or {VERSION}, got {version!r}; a newer palmette may read it")
-        if version == VERSION and (missing := [name for name in known if name not in given]):
-            raise ValueError(f"it lacks {', '.join(missing)}, which every file of version {VERSION} has")
+        if version is not None and (type(version) is not int or version not in (2, VERSION)):
+            raise ValueError(f"version must be 1 to {VERSION}, got {version!r}; a newer palmette may read it")
+        if version == 2:  # its tolerance ended a run, and was no search
+            given = given | {name: value for name, value in SINCE_2.items() if name in known}
+        if version is not None and (missing := [name for name in known if name not in given]):
+            raise ValueError(f"it lacks {', '.join(missing)}, which every file of version {version} has")
         return given

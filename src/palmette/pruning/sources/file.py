@@ -16,8 +16,8 @@ from palmette.measures.pq import PowerSums
 from palmette.measures.rows import INTEGER, Tiles
 from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
 from palmette.pruning.budgets import Budget, check_budget
+from palmette.pruning.cut import prune, scores_of
 from palmette.pruning.methods import Scope, check_scope
-from palmette.pruning.pruner import prune, scores_of
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.selection import NO_CUT, Threshold
 from palmette.pruning.sources.memory import split, write_remaining

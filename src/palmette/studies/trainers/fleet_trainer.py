@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple
@@ -15,7 +16,8 @@ from palmette.studies.engine import Scores, Trainer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.status import epochs_of
-from palmette.studies.trainers.run_state import RunState, copied
+from palmette.studies.trainers.copying import copied
+from palmette.studies.trainers.run_state import RunState
 from palmette.training.data.augment import Preparation
 from palmette.training.data.images import Images
 from palmette.training.data_parallel import WorkerGroup
@@ -157,8 +159,14 @@ class FleetTrainer(Trainer):
         self._fleet, self._runs = fleet, list(runs)
 
     def validate(self, runs: Sequence[FleetRun]) -> list[Scores | None]:
-        """Scores on the held-out images; None without held-out images."""
-        return [*self._scores(runs, *self.held_out)] if self.held_out else [None] * len(runs)
+        """Scores on the held-out images, for a search with their standard error; None without such images."""
+        if not self.held_out:
+            return [None] * len(runs)
+        scores, count = self._scores(runs, *self.held_out), len(self.held_out[1])
+        return [
+            score if run.tolerance is None else {**score, "error": _standard_error(score["accuracy"], count)}
+            for run, score in zip(runs, scores, strict=True)
+        ]
 
     def test(self, runs: Sequence[FleetRun]) -> list[Scores]:
         """Scores on the test images."""
@@ -200,3 +208,8 @@ class FleetTrainer(Trainer):
             if note not in self._said:
                 self._said.add(note)
                 self.say(note)
+
+
+def _standard_error(accuracy: float | None, count: int) -> float:
+    """Standard error of an accuracy on `count` images."""
+    return math.nan if accuracy is None else math.sqrt(accuracy * (1 - accuracy) / count)

@@ -1,23 +1,20 @@
-"""Training by the user's function, with the last good model."""
+"""Training by the user's function."""
 
 from __future__ import annotations
 
-import io
-import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
-from palmette.errors import NotFinite, ParameterGone, RunDamaged
+from palmette.errors import NotFinite, ParameterGone
 from palmette.pruning.optimizers import AutoHold
-from palmette.pruning.stopping import IndexTurnsUp, ScoreDrops
+from palmette.pruning.tolerance import Estimate
 from palmette.pruning.weights import evaluating, tensors_of, uncompiled
 from palmette.studies.engine import Scores
 from palmette.studies.experiment import OwnExperiment
-from palmette.studies.folder import RunDir
+from palmette.studies.record import value_of
 from palmette.studies.trainers.randomness import random_state, set_random_state
 from palmette.studies.trainers.run_state import RunState
 
@@ -31,9 +28,18 @@ class FunctionRun(RunState):
     """Run of a model that the user's function trains."""
 
     spec: OwnExperiment
-    train_scores = as_scores(None)
+    train_scores: Mapping[str, float | None] = as_scores(None)
+    default_tolerance = False
+    """Whether the tolerance is the default, which is for scores in [0, 1]."""
     rates: dict[str, float] | None = None
     """Learning rates of the last step of round 0, for "fine-tune"."""
+
+    def judge(self, scores: Mapping[str, float | None] | None) -> bool | None:
+        """Judge the network by its score; without a search, the last trained network is the answer."""
+        if self.tolerance is not None:
+            return super().judge(scores)
+        self.snapshots.answer(self.whole(value_of(scores)))
+        return None
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint, including random states, since the function may draw numbers."""
@@ -42,21 +48,16 @@ class FunctionRun(RunState):
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `save` wrote."""
-        if "state_dict" in state:  # written before all runs had one format
-            start = state["start"] and {**state["start"][1], **state["start"][0]}
-            model = {**state["buffers"], **state["state_dict"]}
-            state = {**state, "epoch": 0, "model": model, "start": start, "dense": None}
         super().restore(state)
         self.rates = state["rates"]
         set_random_state(state["random"])
 
 
 class FunctionTrainer:
-    """Calls the user's functions, and keeps the last good model.
+    """Calls the user's functions.
 
     Args:
         train, evaluate, test: as for `prune_and_retrain`.
-        drops: rule for scores that are not good; None without `evaluate`.
     """
 
     timing: Mapping[str, float | None] = {"epochs": 0, "images_per_second": None}
@@ -65,16 +66,13 @@ class FunctionTrainer:
         self,
         run: FunctionRun,
         train: Callable[[Any], object],
-        evaluate: Callable[[Any], float] | None,
-        test: Callable[[Any], float] | None,
-        drops: ScoreDrops | None,
+        evaluate: Callable[[Any], object] | None,
+        test: Callable[[Any], object] | None,
     ) -> None:
         self.run, self.model, self.functions = run, run.pruner.model, {"evaluate": evaluate, "test": test}
-        self.function, self.drops, self.trained = train, drops, run.spec.trained
+        self.function, self.trained = train, run.spec.trained
         self.met = AutoHold(run.pruner)
         self.modes = {module: module.training for module in self.model.modules()}
-        self._whole: dict[str, Any] = {}  # model of the round before its cut
-        self._good: dict[str, Any] | None = None
 
     def try_out(self) -> None:
         """Call the functions once, so that an unusable result raises before the first training."""
@@ -90,59 +88,31 @@ class FunctionTrainer:
         yield from ()
 
     def validate(self, runs: Sequence[FunctionRun]) -> list[Scores | None]:
-        """Result of `evaluate`; None without it."""
+        """Result of `evaluate`, with its standard error if it returns several numbers; None without it."""
         score = self._score("evaluate")
-        if self.run.round == 0 and score is not None:
-            if not math.isfinite(score):
-                raise ValueError(f"evaluate must return a finite number for the dense network, got {score}")
+        if score is None:
+            return [None]
+        if not self.run.attempts:
             self._check_scale(score)
-        values, names = self.run.snapshot(), self.run.model.state_dict().keys()
-        self._whole = {
-            "round": self.run.round,
-            "score": score,
-            "state_dict": {name: values[name] for name in names},
-            "buffers": {name: value for name, value in values.items() if name not in names},
-            "pruner": self.run.pruner.state_dict(),
-        }
-        return [None if score is None else as_scores(score)]
+        error = {} if score.error is None else {"error": score.error}
+        return [{**as_scores(score.value), **error}]
 
     def test(self, runs: Sequence[FunctionRun]) -> list[Scores]:
         """Result of `test`."""
-        return [as_scores(self._score("test"))]
-
-    def judge(self, run: FunctionRun) -> bool:
-        """Whether the network is good, by its score or its index; keeps a good network."""
-        history = run.history
-        if self.drops is not None:
-            good = self.drops(history) is None
-        else:
-            patience = next(filter(None, (getattr(rule, "patience", None) for rule in run.rules)), None)
-            turns_up = IndexTurnsUp(patience or IndexTurnsUp.patience)
-            rises = any(a.index < b.index for a, b in itertools.pairwise(history[-2:]))
-            good = not (rises or any(turns_up(history[: n + 1]) for n in range(len(history))))
-        if good:
-            self._good = self._whole
-            if run.rundir is not None:
-                torch.save(self._whole, buffer := io.BytesIO())
-                run.rundir.write_bytes(run.rundir.good.name, buffer.getbuffer())
-        return good
+        score = self._score("test")
+        return [as_scores(None if score is None else score.value)]
 
     def divergence(self, run: FunctionRun) -> NotFinite:
         """Error for a run whose weights are not finite; restores the last good model."""
-        back = f" The model is restored to that of round {self.put_back()['round']}." if run.round else ""
+        back = ""
+        if run.round:
+            good = run.snapshots.returned() if run.tolerance is None else run.good_snapshot()
+            run.put_back(good)
+            back = f" The model is restored to that of round {good['round']}."
         return NotFinite(
             f"training diverged in round {run.round}: not all weights are finite. A smaller learning rate, "
             f"clipping or a warm-up may help.{back}"
         )
-
-    def put_back(self) -> dict[str, Any]:
-        """Restore the last good model."""
-        if self._good is None:
-            assert self.run.rundir is not None  # round 0 is always good, so a resumed run has a file
-            self._good = read_good(self.run.rundir)
-        self.run.load({**self._good["buffers"], **self._good["state_dict"]})
-        self.run.pruner.load_state_dict(self._good["pruner"])
-        return self._good
 
     def set_modes(self) -> None:
         """Set every module to its original mode."""
@@ -175,41 +145,42 @@ class FunctionTrainer:
             )
         if run.round == 0:
             run.rates = self.met.rates
+        self._note_score(returned)
+
+    def _note_score(self, returned: object) -> None:
+        """Record a number that `train` returns as the score on the training data."""
+        run = self.run
+        if isinstance(returned, int | float | Tensor) and not isinstance(returned, bool):
+            run.train_scores = as_scores(Estimate.of(returned, "train").value)
+        if run.tolerance is not None and self.functions["evaluate"] is None:
+            if (score := run.train_scores["score"]) is None:
+                raise ValueError(
+                    "nothing says how good the model is: pass evaluate, let train return a score on the training "
+                    "data, or say when to stop, such as stop=AtDensity(0.1)"
+                )
+            self._check_scale(Estimate(score))
 
     def _sums(self) -> list[float]:
         """Sums of the weights and their squares, to detect training."""
         values = [weight.detach().double() for weight in tensors_of(self.run.weights).values()]
         return [float(sums) for v in values for sums in (v.sum(), v.square().sum())]
 
-    def _check_scale(self, score: float | None) -> None:
-        if score is not None and self.run.spec.tolerance is None and not 0 <= score <= 1:
+    def _check_scale(self, score: Estimate | None) -> None:
+        if score is None or self.run.tolerance is None:
+            return
+        name = "train" if self.functions["evaluate"] is None else "evaluate"
+        if not math.isfinite(score.value):
+            raise ValueError(f"{name} must return a finite number for the dense network, got {score.value}")
+        if self.run.default_tolerance and not 0 <= score.value <= 1:
             raise ValueError(
-                f"evaluate returned {score:g}, which is not an accuracy in [0, 1]: set the largest drop below the "
-                "dense network, such as tolerance=1.0 for accuracy in percent. Larger must be better, so "
-                "return minus the loss, not the loss"
+                f"{name} returned {score.value:g}, which is not an accuracy in [0, 1]: set the largest loss of "
+                "score, such as tolerance=1.0 for accuracy in percent, or tolerance='5%' with maximize=False for "
+                "a loss"
             )
+        self.run.tolerance.allowed(score, score)  # raises if it needs a standard error
 
-    def _score(self, name: str) -> float | None:
+    def _score(self, name: str) -> Estimate | None:
         if (function := self.functions[name]) is None:
             return None
         with evaluating(self.model):
-            value: Any = function(self.model)
-        try:
-            return float(value.detach() if isinstance(value, Tensor) else value)
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(f"{name} must return one number, larger is better, got {value!r}") from None
-
-
-def read_good(rundir: RunDir) -> dict[str, Any]:
-    """Last good model of a folder, on the CPU; its weights are under "state_dict"."""
-    file = rundir.good
-    try:
-        found = torch.load(file, map_location="cpu", weights_only=True)
-        return {name: found[name] for name in ("round", "score", "state_dict", "buffers", "pruner")}
-    except Exception as error:  # damaged bytes may raise anything
-        damaged = "it is damaged, or holds more than tensors and plain values"
-        why = (isinstance(error, OSError) and error.strerror) or damaged
-        raise RunDamaged(
-            f"the last good model, {str(file)!r}, cannot be read: {why}; remove {str(rundir.path)!r} to start "
-            "again"
-        ) from error
+            return Estimate.of(function(self.model), name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -13,14 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import RunDamaged, first_line
+from palmette.pruning.budgets import Budget, FixedRatio, Partly
+from palmette.pruning.masks import Masks
 from palmette.pruning.methods import Method
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, Subject
 from palmette.pruning.stopping import RoundSummary, StopRule, why_stop
+from palmette.pruning.targets import Target
+from palmette.pruning.tolerance import Estimate
 from palmette.pruning.weights import Weight, parameters_by_name, uncompiled
 from palmette.studies.folder import RunDir
 from palmette.studies.record import AnyExperiment, Record, records_of, value_of
+from palmette.studies.search import Attempt, Step, attempts_of, bracket, next_step
 from palmette.studies.status import all_done, number_of
+from palmette.studies.trainers.copying import check_plain, copied
+from palmette.studies.trainers.snapshots import Snapshots
 from palmette.training.loop import Score
 
 
@@ -55,7 +60,11 @@ class RunState:
         self.dense: dict[str, Any] | None = None  # w_0, if it ranks the weights
         self.round, self.epoch = 0, 0
         self.record: Record | None = None  # of the last round
-        self.history: list[RoundSummary] = []
+        self.history: list[RoundSummary] = []  # of a search, without rejected rounds
+        self.snapshots = Snapshots(rundir)
+        self.tolerance = spec.allowed_loss
+        self.attempts: list[Attempt] = []
+        self.step: Step | None = None  # that led to this round; None without a search
 
     @property
     def stopped(self) -> str | None:
@@ -83,21 +92,105 @@ class RunState:
         parameters = parameters_by_name(self.network)
         return all(bool(parameters[name].isfinite().all()) for name in self.pruner.masks)
 
+    def search_record(self) -> dict[str, Any] | None:
+        """Where the network of this round came from, and the bracket after it; None without a search."""
+        if self.tolerance is None:
+            return None
+        found, last = bracket(self.attempts, self.tolerance), self.attempts[-1]
+        return {
+            "score": last.score.value,
+            "error": last.score.error,
+            "start": last.start,
+            "repeats": last.repeats,
+            "good_density": found.good.density,
+            "bad_density": found.bad and found.bad.density,
+        }
+
+    def judge(self, scores: Mapping[str, float | None] | None) -> bool | None:
+        """Judge the trained network by its score, and choose the next step; None without a search."""
+        if self.tolerance is None:
+            return None
+        found = scores if scores is not None else self.train_scores
+        if (value := value_of(found)) is None:
+            raise ValueError("a search needs a score: pass evaluate, or let train return a number")
+        masks, step = self.pruner.masks, self.step or Step(0)
+        attempt = Attempt(
+            round=self.round,
+            kept=masks.kept,
+            total=masks.total,
+            score=Estimate(value, found.get("error")),
+            start=step.start if self.round else None,
+            repeats=step.repeats,
+        )
+        self.attempts.append(attempt)
+        good = bracket(self.attempts, self.tolerance).good
+        is_good = attempt in good.attempts
+        if is_good and good.best(self.tolerance) == self.round:
+            self.snapshots.keep(self.whole(value))
+        budget = self.pruner.budget
+        target = budget if isinstance(budget, Target) else None
+        self.step = next_step(self.attempts, self.tolerance, rounds=self.spec.rounds, target=target)
+        return is_good
+
+    def whole(self, score: float | None) -> dict[str, Any]:
+        """Snapshot of the trained network with its masks."""
+        values, names = self.snapshot(), self.model.state_dict().keys()
+        return {
+            "round": self.round,
+            "score": score,
+            "state_dict": {name: values[name] for name in names},
+            "buffers": {name: value for name, value in values.items() if name not in names},
+            "pruner": self.pruner.state_dict(),
+        }
+
+    def good_snapshot(self) -> Mapping[str, Any]:
+        """Snapshot of the best good network so far."""
+        assert self.tolerance is not None
+        return self.snapshots.network(bracket(self.attempts, self.tolerance).good.best(self.tolerance))
+
+    def put_back(self, snapshot: Mapping[str, Any], masks: Masks | None = None) -> None:
+        """Load a snapshot, with its masks or others."""
+        self.load({**snapshot["buffers"], **snapshot["state_dict"]})
+        pruner = snapshot["pruner"] if masks is None else {**snapshot["pruner"], "masks": masks.state_dict()}
+        self.pruner.load_state_dict(pruner)
+
     def cut(self) -> dict[str, Any]:
         """Write the masks, cut and count; then load the pruned dense network if it ranks the weights."""
-        before = self.pruner.masks
-        if self.rundir is not None:
-            self.rundir.save_masks(self.round, before)
+        if self.rundir is not None or self.step is not None:
+            self.snapshots.keep_masks(self.round, self.pruner.masks)
         if self.method is not None and self.method.of_dense and self.dense is None:
             self.dense = copied(self.model.state_dict())
+        if self.step is not None and self.step.start != self.round:
+            self.put_back(self.snapshots.network(self.step.start))
+        before = self.pruner.masks
         self.pruner.saliency = self.saliency()
-        decision, after = self.pruner.step(), self.pruner.masks
+        self._cut()
+        after = self.pruner.masks
         if self.dense is not None:
             self._trained = copied(self.model.state_dict())
             self.model.load_state_dict(self.dense)
             after.apply_(self.weights)
         layers = {name: int(before[name].sum()) - int(after[name].sum()) for name in self.weights}
-        return {"weights": decision.cut, "layers": layers}
+        return {"weights": sum(layers.values()), "layers": layers}
+
+    def _cut(self) -> None:
+        """Cut as the budget says or, in a search, as its step says."""
+        step = self.step
+        if step is None or (step.stop is None and step.repeats is None and step.density is None):
+            self.pruner.step()
+        elif step.repeats is not None:
+            self.put_back(self.snapshots.network(step.start), self.snapshots.masks(step.repeats))
+        elif step.density is not None:
+            self.pruner.step(budget=self._down_to(step.density))
+
+    def _down_to(self, density: float) -> Budget:
+        """Budget that cuts to `density`: a part of the usual cut if that goes further."""
+        now, budget = self.pruner.density, self.pruner.budget
+        if not isinstance(budget, Target):
+            then = self.pruner.plan()[1].density_after
+            if then < density:
+                return Partly(budget, (now - density) / (now - then))
+        return FixedRatio(1 - density / now)
 
     def saliency(self) -> Saliency:
         """Saliency for the next cut."""
@@ -116,25 +209,37 @@ class RunState:
             self.model.load_state_dict(self._trained)
             del self._trained
         scores, index = record.test, record.retrained["pq_index"]
+        if self.step is not None and self.step.start != record.round:  # another network was cut
+            scores, index = {}, None
         if self.dense is not None and self.record is not None:  # w_0 before this cut, not w_t
             scores, index = self.record.pruned["test"], self.record.pruned["pq_index"]
         test, now = record.pruned["test"], record.pruned["pq_index"]
         pruned = {
             "test": test,
+            **{name: record.pruned[name] for name in ("validation",) if name in record.pruned},
             **{name: record.pruned[name] for name in ("kept", "density", "pq_index", "gini_index")},
             "accuracy_difference": _difference(value_of(test), value_of(scores)),
             "pq_index_difference": _difference(now, index),
         }
         self.record = replace(record, pruned=pruned)
-        self.history.append(replace(record.summary(), index=self.pruner.decisions[-1].index))
+        self.summary = record.summary()
+        if self.step is None:
+            self.summary = replace(self.summary, index=self.pruner.decisions[-1].index)
+        if record.good is not False:
+            self.history.append(self.summary)
 
-    def decide(self, good: bool | None) -> None:
-        """Record whether the network is `good`, and stop or start the next round."""
+    def decide(self) -> None:
+        """Stop, or start the next round."""
         assert self.record is not None
-        stopped = why_stop(self.rules, self.history)
+        stopped = None if self.step is None else self.step.stop
+        if stopped is None:
+            rejected = self.record.good is False  # stop rules read good rounds only
+            stopped = why_stop(() if rejected else self.rules, [self.summary] if rejected else self.history)
         if stopped is None and self.round >= self.spec.rounds:
             stopped = all_done(self.spec.rounds)
-        self.record = replace(self.record, good=good, stopped=stopped)
+        self.record = replace(self.record, stopped=stopped)
+        if stopped is not None and self.tolerance is not None:
+            self.snapshots.answer(self.good_snapshot())
         if stopped is None:
             self.round += 1
             self.begin_round()
@@ -174,6 +279,7 @@ class RunState:
             "pruner": self.pruner.state_dict(),
             "start": self.start if self.rewind.kind == "epoch" or not self.from_seed else None,
             "dense": self.dense,
+            "step": None if self.step is None else asdict(self.step),
             "record": None if self.record is None else self.record.to_json(),
         }
 
@@ -204,38 +310,14 @@ class RunState:
             raise RunDamaged(
                 f"{str(self.rundir.records_file)!r} lacks rounds; remove {str(self.rundir.path)!r} to start again"
             )
-        self.history = [
-            replace(Record.from_json(record).summary(), index=decision.index)
-            for record, decision in zip(records, self.pruner.decisions, strict=False)
-        ]
+        summaries = [Record.from_json(record).summary() for record in records if record.get("good") is not False]
+        if (step := state.get("step")) is None:
+            indices = [decision.index for decision in self.pruner.decisions]
+            summaries = [replace(s, index=index) for s, index in zip(summaries, indices, strict=False)]
+        else:
+            self.step, self.attempts = Step(**step), attempts_of(records)
+        self.history = summaries
 
 
 def _difference(now: float | None, before: float | None) -> float | None:
     return None if now is None or before is None else now - before
-
-
-def copied(values: Any, device: torch.device | None = None) -> Any:
-    """Copy without shared memory: a slice of a stack would keep, and save, the whole stack."""
-    if isinstance(values, Tensor):
-        return values.detach().to(device or values.device, copy=True, memory_format=torch.contiguous_format)
-    if isinstance(values, Mapping):
-        return {key: copied(value, device) for key, value in values.items()}
-    return [copied(value, device) for value in values] if isinstance(values, list) else copy.deepcopy(values)
-
-
-def check_plain(state: Mapping[str, object]) -> None:
-    """Raise, before any training, if a model's `get_extra_state` cannot be saved in a checkpoint."""
-    for name, value in state.items():
-        if isinstance(value, Tensor):
-            continue
-        buffer = io.BytesIO()
-        try:
-            torch.save(value, buffer)
-            buffer.seek(0)
-            torch.load(buffer, weights_only=True)
-        except Exception as error:  # pickling may raise anything
-            raise TypeError(
-                f"the model's {name!r} could not be read back to resume from: only tensors and plain "
-                f"values can, and its {type(value).__name__} is, or holds, something else. Give only these in "
-                "get_extra_state"
-            ) from error

@@ -1,4 +1,4 @@
-"""A validation part, split off the training images, because nothing is chosen by test data."""
+"""What a run changes about its training images: a validation part is split off, labels become noisy."""
 
 from __future__ import annotations
 
@@ -36,3 +36,20 @@ def validation_split(images: Images, *, seed: int, count: int) -> tuple[Images, 
     chosen = chosen.to(images.train_images.device)
     rest = replace(images, train_images=images.train_images[~chosen], train_labels=images.train_labels[~chosen])
     return rest, images.train_images[chosen], images.train_labels[chosen]
+
+
+def with_label_noise(images: Images, fraction: float) -> Images:
+    """Replace ``floor(fraction * n)`` of the `n` training labels by another class, chosen at random.
+
+    The same labels change in every run on these images; test labels stay.
+    """
+    import torch
+
+    count = int(fraction * len(images.train_labels) + 1e-9)
+    if not count or images.classes < 2:
+        return images
+    random, labels = torch.Generator().manual_seed(0), images.train_labels.clone()
+    chosen = torch.randperm(len(labels), generator=random)[:count].to(labels.device)
+    moved = torch.randint(1, images.classes, (count,), generator=random).to(labels)
+    labels[chosen] = (labels[chosen] + moved) % images.classes
+    return replace(images, train_labels=labels)

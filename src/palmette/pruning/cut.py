@@ -1,0 +1,96 @@
+"""`prune`: one cut of a set of weights: measure, count, select and mask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from palmette.errors import NothingToPrune
+from palmette.pruning.budgets import Budget, check_budget
+from palmette.pruning.decision import Decision
+from palmette.pruning.masks import Masks, check_match
+from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.scopes import groups_of
+from palmette.pruning.sources.sharding import Spread, check_finite, is_sharded, placed_like
+from palmette.pruning.weights import Weight, tensors_of
+
+
+def prune(
+    weights: Mapping[str, Tensor | Weight],
+    masks: Mapping[str, Tensor] | None = None,
+    *,
+    scope: Scope,
+    budget: Budget,
+    saliency: Saliency = magnitude,
+) -> tuple[Masks, Decision]:
+    """Cut once: measure each unit, and prune as many of its least salient weights as the budget says.
+
+    The arguments are not modified.
+
+    Args:
+        weights: by name; the first axis of a plain tensor counts neurons, a `Weight` has its own layout.
+        masks: which weights are kept so far, all by default.
+        scope: "neuron", "layer" or "global": the unit inside which weights are compared.
+        budget: how many weights to prune.
+        saliency: how much each weight matters.
+
+    Returns:
+        The new masks, a subset of the old ones, and the decision for each unit. Counts are exact; of equal
+        scores, the lowest index is pruned first.
+
+    >>> import torch
+    >>> from palmette import Sap
+    >>> weights = {"w": torch.tensor([[4.0, 3.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])}
+    >>> masks, decision = prune(weights, scope="neuron", budget=Sap(p=1, q=2))
+    >>> masks["w"]
+    tensor([[ True,  True, False, False],
+            [ True,  True,  True,  True]])
+
+    Diao et al. 2023, Algorithm 1.
+    """
+    check_scope(scope)
+    check_budget(budget)
+    tensors = tensors_of(weights)
+    if not tensors:
+        raise NothingToPrune("weights must hold at least one tensor, got none")
+    whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
+    sharded = any(map(is_sharded, tensors.values()))
+    check_finite(tensors, {}, "weight")
+    kept: dict[str, Tensor] = {}
+    if masks is not None or sharded:
+        masks = Masks.ones_like(tensors) if masks is None else Masks(masks)
+        check_match(masks, {n: w.shape for n, w in tensors.items()}, "the masks")
+        # A mask that keeps everything need not be read, unless other processes must agree.
+        kept = {
+            n: placed_like(masks[n], w, n) if sharded else masks[n].to(w.device)
+            for n, w in tensors.items()
+            if sharded or not bool(masks[n].all())
+        }
+    scores = {n: scores_of(n, w, saliency) for n, w in tensors.items()}
+    check_finite({n: s for n, s in scores.items() if s is not tensors[n]}, kept, "score")
+
+    new: dict[str, Tensor] = {}
+    plans = []
+    for group in groups_of(whole, scores, kept, scope):
+        plan = budget.plan(group.weights)
+        new |= group.masks(group.scores.select(plan.cut))
+        plans.append((group.name, group.weights.width, group.everywhere(plan)))
+    return Masks(new), Decision.of(scope, budget, plans)
+
+
+def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:
+    """Scores of a weight by `saliency`; raise unless shape, device and sharding match the weight."""
+    scores = saliency(name, weight)
+    if scores is weight:
+        return weight
+    ours, theirs = Spread.of(weight), Spread.of(scores)
+    if not isinstance(scores, Tensor) or scores.shape != weight.shape or ours != theirs:
+        got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else repr(scores)
+        spread = f", spread over processes as the weight is, {ours.placements}" if ours.placements else ""
+        raise ValueError(
+            f"saliency must give a tensor of the weight's shape, {tuple(weight.shape)} for {name!r}{spread}, got "
+            f"{got}{f', {theirs.placements}' if ours != theirs else ''}"
+        )
+    return scores.detach() if ours.placements else scores.detach().to(weight.device)

@@ -1,0 +1,80 @@
+"""Resume a run of `prune_and_retrain` in its folder, if it belongs to the same model and settings."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from palmette.errors import MaskMismatch, RunDamaged
+from palmette.pruning.masks import Masks, check_match
+from palmette.studies.experiment import OwnExperiment
+from palmette.studies.folder import RunDir
+from palmette.studies.record import Record, experiment_of
+from palmette.studies.trainers.function_trainer import FunctionRun
+from palmette.studies.trainers.snapshots import read_good
+
+
+def resumed(run: FunctionRun, rundir: RunDir) -> bool:
+    """Restore the saved state, or a finished run, of the folder; return whether there was one."""
+    _claim(rundir, run)
+    rundir.failure.unlink(missing_ok=True)
+    if (found := rundir.load_checkpoint()) is not None:
+        state = found[1]
+        _check_fits(run, rundir, {name: state["model"][name] for name in state["names"]}, state["pruner"])
+        run.restore(state)
+        return True
+    records = rundir.records()
+    if records and records[-1].get("stopped") is None:
+        raise RunDamaged(f"{str(rundir.path)!r} has records but no state to resume from; remove it to start again")
+    if records:
+        good = read_good(rundir)
+        _check_fits(run, rundir, good["state_dict"], good["pruner"])
+        run.record = Record.from_json(records[-1])
+    return bool(records)
+
+
+def _claim(rundir: RunDir, run: FunctionRun) -> None:
+    """Write the settings to a new folder, or check that an existing one has the same."""
+    where = repr(str(rundir.path))
+    if rundir.settings.exists():
+        raise RunDamaged(f"{where} holds a run of an earlier version, which cannot resume; give another folder")
+    if not (rundir.experiment.exists() or rundir.records_file.exists()):
+        run.spec = replace(run.spec, run=secrets.token_hex(4))
+        rundir.write_text(rundir.experiment.name, run.spec.to_toml())
+        return
+    there = experiment_of(rundir) if rundir.experiment.exists() else None
+    if not isinstance(there, OwnExperiment):
+        raise RunDamaged(f"{where} holds another kind of run; give another folder")
+    was, now = there.settings(), run.spec.settings()
+    # The class of a model may be renamed; its weights are checked later.
+    if differ := [name for name in now if name not in ("run", "model") and was[name] != now[name]]:
+        one, other = (", ".join(f"{name}={of[name]!r}" for name in differ) for of in (was, now))
+        raise RunDamaged(
+            f"{where} holds a run with {one}, not {other}; resume with the old settings, or give another folder"
+        )
+    run.spec = replace(run.spec, run=there.run)
+
+
+def _check_fits(run: FunctionRun, rundir: RunDir, saved: Mapping[str, Any], pruner: Mapping[str, Any]) -> None:
+    """Raise unless a saved state belongs to this model and prunes the same weights."""
+    where = repr(str(rundir.path))
+    now = {name: value for name, value in run.model.state_dict().items() if isinstance(value, Tensor)}
+    then = {name: value for name, value in saved.items() if isinstance(value, Tensor)}
+    try:
+        check_match(then, {name: value.shape for name, value in now.items()}, f"the weights in {where}")
+    except MaskMismatch as error:
+        raise MaskMismatch(f"{error}. Pass the model that the run started with, or another folder") from None
+    pruned, weights = list(Masks.from_state_dict(pruner["masks"])), list(run.weights)
+    if pruned != weights:
+        raise RunDamaged(
+            f"{where} holds a run that prunes {_named(pruned)}, not {_named(weights)}; give the same include and "
+            "exclude, or another folder"
+        )
+
+
+def _named(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"

@@ -1,0 +1,255 @@
+"""Search for the smallest density that is good enough: attempts, their bracket, the next step and the answer.
+
+Everything here is a function of the attempts on record, so that a resumed search takes the same steps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+from typing import Any
+
+from palmette.pruning.targets import Target, Trial
+from palmette.pruning.tolerance import Estimate, Tolerance
+
+WIDTH = 1.1
+"""Ratio of the good density to the bad one at which a bracket is closed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One training of the search.
+
+    Args:
+        round: round of the training; round 0 trains the dense network.
+        kept, total: number of weights that the network kept, of how many.
+        score: score of the trained network.
+        start: round whose trained network was cut; None for the dense network.
+        repeats: round with the same masks, if this training repeats it.
+    """
+
+    round: int
+    kept: int
+    total: int
+    score: Estimate
+    start: int | None = None
+    repeats: int | None = None
+
+
+@dataclass(frozen=True)
+class Network:
+    """A set of masks, trained once or more; its score is the mean."""
+
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def round(self) -> int:
+        """Round of the first training."""
+        return self.attempts[0].round
+
+    @property
+    def kept(self) -> int:
+        """Number of weights that remain."""
+        return self.attempts[0].kept
+
+    @property
+    def density(self) -> float:
+        """Fraction of weights that remains."""
+        return self.kept / self.attempts[0].total
+
+    @property
+    def score(self) -> Estimate:
+        """Mean score of all trainings; the error is that of one, since they share the held-out data."""
+        errors = [a.score.error for a in self.attempts]
+        known = [e for e in errors if e is not None]
+        return Estimate(
+            fmean(a.score.value for a in self.attempts), fmean(known) if len(known) == len(errors) else None
+        )
+
+    def best(self, tolerance: Tolerance) -> int:
+        """Round of the best training."""
+        sign = 1 if tolerance.maximize else -1
+        return max(self.attempts, key=lambda a: sign * a.score.value).round
+
+
+@dataclass(frozen=True)
+class Bracket:
+    """The sparsest good network and the densest bad one below it; None if none was bad."""
+
+    good: Network
+    bad: Network | None
+
+    @property
+    def closed(self) -> bool:
+        """Whether both ends are so close that the search need not continue."""
+        if self.bad is None:
+            return self.good.kept <= 1
+        return self.good.kept <= max(WIDTH * self.bad.kept, self.bad.kept + 1)
+
+
+def bracket(attempts: Sequence[Attempt], tolerance: Tolerance) -> Bracket:
+    """Bracket after these attempts; the dense network counts as good."""
+    grouped: dict[int, list[Attempt]] = {}
+    for attempt in attempts:
+        grouped.setdefault(attempt.round if attempt.repeats is None else attempt.repeats, []).append(attempt)
+    networks = [Network(tuple(found)) for found in grouped.values()]
+    dense = networks[0]
+    good = [n for n in networks if n is dense or tolerance.allows(n.score, dense=dense.score)]
+    end = min(good, key=lambda n: n.kept)
+    bad = [n for n in networks if n not in good and n.kept < end.kept]
+    return Bracket(end, max(bad, key=lambda n: n.kept, default=None))
+
+
+@dataclass(frozen=True)
+class Step:
+    """What follows a round.
+
+    Args:
+        start: round of the trained network that the next round starts from, or that is the answer.
+        density: density to cut it to; None to cut as the budget says.
+        repeats: round whose masks are trained once more.
+        stop: why the search ends; None if it continues.
+    """
+
+    start: int
+    density: float | None = None
+    repeats: int | None = None
+    stop: str | None = None
+
+
+def next_step(
+    attempts: Sequence[Attempt], tolerance: Tolerance, *, rounds: int, target: Target | None = None
+) -> Step:
+    """The next step: cut the good network, less if a cut was too much; then repeat both ends; then stop.
+
+    Args:
+        attempts: all trainings so far, the dense network first.
+        rounds: maximum number of retrainings.
+        target: budget that chooses densities; without one, the first cuts are those of another budget, and a
+            failed cut is halved in log density.
+    """
+    found = bracket(attempts, tolerance)
+    good, bad, start = found.good, found.bad, found.good.best(tolerance)
+    if not found.closed:
+        if len(attempts) > rounds:
+            return Step(start, stop="all retrainings are used")
+        if target is not None:
+            least = None if bad is None else bad.density
+            density = target.next_density(_trials(attempts, tolerance), good.density, least)
+            return Step(start, max(density, 1 / good.attempts[0].total))
+        return Step(start, None if bad is None else math.sqrt(good.density * bad.density))
+    for end in (good, bad):
+        if end is not None and end.round and len(end.attempts) == 1:
+            if len(attempts) > rounds:
+                return Step(start, stop="the bracket is closed, and all retrainings are used")
+            first = end.attempts[0].start
+            assert first is not None
+            return Step(first, repeats=end.round)
+    return Step(start, stop="the bracket is closed")
+
+
+def _trials(attempts: Sequence[Attempt], tolerance: Tolerance) -> list[Trial]:
+    """Attempts as densities and losses in units of what is allowed."""
+    dense = attempts[0].score
+    found = []
+    for a in attempts:
+        allowed = max(tolerance.allowed(dense, a.score), 1e-9 * max(1.0, abs(dense.value)))
+        found.append(Trial(a.kept / a.total, tolerance.loss(a.score, dense=dense) / allowed))
+    return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """Answer of a search: how far the network can be pruned.
+
+    Args:
+        density: density of the returned network, the sparsest that is good.
+        bad_density: density of the densest network that is not good; None if every attempt was good.
+        score: mean score of the trainings at `density`.
+        bad_score: the same at `bad_density`.
+        dense_score: score of the dense network.
+        tolerance: the loss that was allowed.
+        retrainings: number of trainings after that of the dense network.
+        confirmed: whether both ends of the bracket were trained twice, with different random numbers.
+        stopped: why the search ended.
+        round: round of the returned network.
+        model: the returned network; None when a limit is read from a folder.
+        test_score: score of the returned network on the test data, if it is known.
+        records: records of all rounds.
+
+    >>> found = Limit.of([
+    ...     Attempt(round=0, kept=100, total=100, score=Estimate(0.95)),
+    ...     Attempt(round=1, kept=10, total=100, score=Estimate(0.945), start=0),
+    ...     Attempt(round=2, kept=4, total=100, score=Estimate(0.90), start=1),
+    ... ], Tolerance(0.01), stopped="all retrainings are used")
+    >>> print(found)
+    within 0.01 of dense down to 10% of the weights; 4% is too few; 2 retrainings (all retrainings are used)
+    """
+
+    density: float
+    bad_density: float | None
+    score: Estimate
+    bad_score: Estimate | None
+    dense_score: Estimate
+    tolerance: Tolerance
+    retrainings: int
+    confirmed: bool
+    stopped: str
+    round: int
+    model: Any = field(default=None, repr=False)
+    test_score: float | None = None
+    records: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+
+    @classmethod
+    def of(cls, attempts: Sequence[Attempt], tolerance: Tolerance, *, stopped: str, **more: Any) -> Limit:
+        """Limit that these attempts found."""
+        found = bracket(attempts, tolerance)
+        good, bad = found.good, found.bad
+        return cls(
+            density=good.density,
+            bad_density=None if bad is None else bad.density,
+            score=good.score,
+            bad_score=None if bad is None else bad.score,
+            dense_score=attempts[0].score,
+            tolerance=tolerance,
+            retrainings=len(attempts) - 1,
+            confirmed=found.closed and all(len(n.attempts) > 1 for n in (good, bad) if n and n.round),
+            stopped=stopped,
+            round=good.best(tolerance),
+            **more,
+        )
+
+    def __str__(self) -> str:
+        loss = f"{self.tolerance} of dense" if self.tolerance.kind != "not-worse" else "the noise of dense"
+        shares = shown_densities(self.density, self.bad_density)
+        far = f"within {loss} down to {shares[0]} of the weights" if self.round else "no cut was good enough"
+        less = f"{shares[1]} is too few" if self.bad_density is not None else "fewer were not tried"
+        count = "1 retraining" if self.retrainings == 1 else f"{self.retrainings} retrainings"
+        how = "each end trained twice" if self.confirmed else self.stopped
+        return f"{far}; {less}; {count} ({how})"
+
+
+def shown_densities(*densities: float | None) -> list[str]:
+    """Densities as percent, with as many digits as are needed to tell neighbours apart.
+
+    >>> shown_densities(0.043, 0.039, None)
+    ['4.3%', '3.9%', 'none']
+    """
+    known = [d for d in densities if d]
+    digits = max(0, 1 - math.floor(math.log10(100 * min(known)))) if known else 0
+    return ["none" if d is None else f"{d:.{digits}%}".replace(".0%", "%") for d in densities]
+
+
+def attempts_of(records: Iterable[Mapping[str, Any]]) -> list[Attempt]:
+    """Attempts of a search, from its records."""
+    found = []
+    for record in records:
+        step, numbers = record["search"], record["retrained"]
+        score = Estimate(step["score"], step["error"])
+        place = {"start": step["start"], "repeats": step["repeats"]}
+        found.append(
+            Attempt(round=record["round"], kept=numbers["kept"], total=numbers["total"], score=score, **place)
+        )
+    return found
