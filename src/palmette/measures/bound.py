@@ -46,11 +46,13 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
     p, q, eta = float(p), float(q), float(eta)
     indices = as_tensor(index, "index").to(torch.float64)
     sizes = as_tensor(d, "d").to(indices)
-    if not _fit_together(indices.shape, sizes.shape):
+    try:
+        torch.broadcast_shapes(indices.shape, sizes.shape)
+    except RuntimeError:
         raise ValueError(
             f"d must be one number or one for each index, got d of shape {tuple(sizes.shape)} "
             f"for index of shape {tuple(indices.shape)}"
-        )
+        ) from None
     if bool(((indices < 0) | (indices > 1)).any()):
         raise ValueError(f"index must lie between 0 and 1 (Theorem 1), got index={index}")
     if bool((sizes < 0).any()):
@@ -105,14 +107,6 @@ def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
     check_eta(eta)
     rows = Rows.of(_magnitudes(w)[None])
     return rows.width - int(tail_count(rows, p=float(p), eta=float(eta)))
-
-
-def _fit_together(*shapes: torch.Size) -> bool:
-    try:
-        torch.broadcast_shapes(*shapes)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _magnitudes(w: Any) -> Tensor:

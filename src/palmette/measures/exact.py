@@ -92,10 +92,15 @@ class ExactSums:
 
     def value(self) -> Tensor:
         """The sums as float64, off by at most a rounding or two; equal for equal sums."""
-        total = torch.zeros(len(self.top), dtype=torch.float64)
-        for digit in self.digits.flip(0):
-            total = total * 2.0**-_DIGIT + digit
-        return torch.from_numpy(np.ldexp(total.numpy(), (self.top - _FIRST).numpy()))
+        return torch.from_numpy(np.ldexp(value_of(self.digits).numpy(), (self.top - _FIRST).numpy()))
+
+
+def value_of(digits: Tensor) -> Tensor:
+    """Float64 value of the digits, in units of the first digit."""
+    value = torch.zeros_like(digits[0], dtype=torch.float64)
+    for digit in digits.flip(0):
+        value = value * 2.0**-_DIGIT + digit
+    return value
 
 
 def padded(digits: Tensor, many: int) -> Tensor:

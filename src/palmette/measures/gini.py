@@ -39,7 +39,7 @@ def gini_of_rows(rows: Rows) -> Tensor:
     index = torch.empty(rows.n, dtype=torch.float64)
     tall = max(1, TILE // max(1, rows.width))
     for i in range(0, rows.n, tall):
-        index[i : i + tall] = _gini(rows.part(slice(i, i + tall)))
+        index[i : i + tall] = _gini(rows.take(slice(i, i + tall)))
     return index
 
 

@@ -106,19 +106,12 @@ class Rows:
                 d[rows] += kept[rows, columns].sum(1).cpu()
         return d
 
-    def part(self, which: slice) -> Self:
-        """Some rows, without a copy."""
-        return type(self)(
-            tuple(s[which] for s in self.segments), tuple(None if k is None else k[which] for k in self.kept)
-        )
-
-    def take(self, chosen: Tensor) -> Self:
-        """The rows that the boolean vector `chosen` marks."""
-        if bool(chosen.all()):
+    def take(self, which: slice | Tensor) -> Self:
+        """Some rows: a slice, without a copy, or those that a boolean vector marks."""
+        if isinstance(which, Tensor) and bool(which.all()):
             return self
         return type(self)(
-            tuple(s[chosen.to(s.device)] for s in self.segments),
-            tuple(None if k is None else k[chosen.to(k.device)] for k in self.kept),
+            tuple(s[which] for s in self.segments), tuple(None if k is None else k[which] for k in self.kept)
         )
 
     def tiles(self) -> Iterator[tuple[slice, Tensor]]:

@@ -14,7 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from palmette.measures.exact import bits_above, carried, digit_unit, digits_of, padded, powers, whole
+from palmette.measures.exact import bits_above, carried, digit_unit, digits_of, padded, powers, value_of, whole
 from palmette.measures.rows import INTEGER, Summable, Tiles
 
 STEP = 8
@@ -86,20 +86,13 @@ def _over(tail: int, total: int, eta: float) -> bool:
 def _exceeds(tails: Tensor, total: Tensor, eta: float) -> Tensor:
     """Whether each tail weighs more than `eta` times the rest of its row."""
     heads = carried(total[..., None] - tails)
-    approximate = _value(tails) / _value(heads)
+    approximate = value_of(tails) / value_of(heads)
     exceeds, positive = approximate > eta, (tails != 0).any(0)
     # Divide exactly where rounding or the range of float64 leaves the answer open.
     unsure = positive & ~((approximate - eta).abs() > 1e-12 * eta + 1e-290)
     for i, way in unsure.nonzero().tolist():
         exceeds[i, way] = _over(whole(tails[:, i, way]), whole(total[:, i]), eta)
     return exceeds & positive
-
-
-def _value(digits: Tensor) -> Tensor:
-    value = torch.zeros_like(digits[0], dtype=torch.float64)
-    for digit in digits.flip(0):
-        value = value * 2.0**-31 + digit
-    return value
 
 
 def _continuations(

@@ -31,25 +31,15 @@ _BATCHES = 8
 
 @dataclass(frozen=True)
 class Cost:
-    """Cost of one network on the device where it was timed; its share, if several were timed together.
-
-    Args:
-        parameters: number of parameters of the model.
-        prunable: number of prunable weights.
-        flops_per_image: forward pass of the dense network; training takes about three times as much.
-        images: training images per epoch.
-        seconds_per_epoch: training time, extrapolated from a few steps.
-        seconds_per_round: time to test and measure.
-        members: number of networks timed together.
-    """
+    """Cost of one network on the device where it was timed; its share, if several were timed together."""
 
     parameters: int
-    prunable: int
-    flops_per_image: int
-    images: int
-    seconds_per_epoch: float
-    seconds_per_round: float
-    members: int = 1
+    prunable: int  # weights
+    flops_per_image: int  # of a dense forward pass; training takes about three times as much
+    images: int  # per epoch
+    seconds_per_epoch: float  # of training, extrapolated from a few steps
+    seconds_per_round: float  # to test and measure
+    members: int  # timed together
 
     def seconds(self, standings: Iterable[Standing]) -> float:
         """Remaining seconds of runs of such networks, if none ends early."""
@@ -81,14 +71,12 @@ def cost(
     model.to(device)
     pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope)
 
-    count = min(len(images.train_images), _BATCHES * experiment.batch)
-    part = replace(images, train_images=images.train_images[:count], train_labels=images.train_labels[:count])
+    part = images.first(train=_BATCHES * experiment.batch, test=1000)
     members, per_epoch = _timed(experiment, part, model, members, seconds)
 
-    test = min(len(images.test_images), 1000)
     prepare = Preparation(images, device=device)
     began = time.perf_counter()
-    evaluate(model, images.test_images[:test], images.test_labels[:test], prepare)
+    evaluate(model, part.test_images, part.test_labels, prepare)
     tested = time.perf_counter() - began
     for _ in range(2):  # retrained and pruned
         measured([pruner.weights], [pruner.masks])
@@ -100,8 +88,8 @@ def cost(
         prunable=pruner.masks.total,
         flops_per_image=flops,
         images=len(images.train_images),
-        seconds_per_epoch=per_epoch * len(images.train_images) / count,
-        seconds_per_round=2 * tested * len(images.test_images) / test + rest,
+        seconds_per_epoch=per_epoch * len(images.train_images) / len(part.train_images),
+        seconds_per_round=2 * tested * len(images.test_images) / len(part.test_images) + rest,
         members=members,
     )
 

@@ -17,29 +17,27 @@ from palmette.studies.status import Standing
 from palmette.training.data import load
 from palmette.training.data.images import Images
 from palmette.training.models import MODELS, build
+from palmette.training.models.building import Shape
 
 _SECONDS = 0.2  # minimum training time to measure
 _TOGETHER = 4  # networks timed together
 
 
-@dataclass(frozen=True)
-class DataSize:
-    """Size of a data set."""
-
-    shape: tuple[int, int, int]
-    classes: int
-    train: int
-    test: int = 10_000
-    augment: bool = True
+def _black(name: str, shape: Shape, classes: int, train: int, *, augment: bool = True) -> Images:
+    """Black images in the size of a data set, expanded from one so that they take no memory."""
+    images = torch.zeros(1, *shape, dtype=torch.uint8).expand(train, *shape)
+    labels = torch.zeros(1, dtype=torch.int64).expand(train)
+    parts, usual = (images, labels, images[:10_000], labels[:10_000]), (0.5,) * shape[0]
+    return Images(*parts, classes=classes, name=name, mean=usual, sd=usual, augment=augment)
 
 
 SETS = {
-    "FashionMNIST": DataSize((1, 28, 28), 10, 60_000, augment=False),
-    "CIFAR10": DataSize((3, 32, 32), 10, 50_000),
-    "CIFAR100": DataSize((3, 32, 32), 100, 50_000),
-    "TinyImageNet": DataSize((3, 64, 64), 200, 100_000),
+    "FashionMNIST": _black("FashionMNIST", (1, 28, 28), 10, 60_000, augment=False),
+    "CIFAR10": _black("CIFAR10", (3, 32, 32), 10, 50_000),
+    "CIFAR100": _black("CIFAR100", (3, 32, 32), 100, 50_000),
+    "TinyImageNet": _black("TinyImageNet", (3, 64, 64), 200, 100_000),
 }
-"""The data sets of the paper."""
+"""The data sets of the paper: their sizes."""
 
 
 @dataclass
@@ -72,62 +70,37 @@ class Clock:
         return self._timed[key]
 
     def _measured(self, experiment: Experiment, members: int) -> Cost:
-        on_cpu, size = torch.device(self.device).type == "cpu", self._size(experiment.data)
+        data, on_cpu = experiment.data, torch.device(self.device).type == "cpu"
+        images = SETS[data] if data in SETS else load(data, folder=self.data_folder)
         if experiment.model in ("linear", "mlp") or (experiment.model in ("cnn", "resnet18") and not on_cpu):
-            return cost(experiment, _black(size), device=self.device, members=members, seconds=_SECONDS)
+            return cost(experiment, images, device=self.device, members=members, seconds=_SECONDS)
         if experiment.model == "cnn":
-            few = replace(size, train=min(50, size.train), test=min(100, size.test))
-            found = cost(replace(experiment, batch=50), _black(few), device=self.device, seconds=_SECONDS)
-            return _scaled(found, size.train / few.train, size.test / few.test)
+            few = images.first(train=50, test=100)
+            found = cost(replace(experiment, batch=50), few, device=self.device, seconds=_SECONDS)
+            return _scaled(found, images, few)
         model = "cnn" if on_cpu else "resnet18"
         reference = Experiment(data="CIFAR10", model=model, precision=experiment.precision)
         known, there = self._cost(reference, members), SETS["CIFAR10"]
-        more = _flops(experiment.model, size) / _flops(model, there)
-        return _scaled(known, more * size.train / there.train, more * size.test / there.test)
-
-    def _size(self, data: str) -> DataSize:
-        """Size of one of the paper's data sets, or of another one on this machine."""
-        if data in SETS:
-            return SETS[data]
-        images = load(data, folder=self.data_folder)
-        return DataSize(
-            images.shape, images.classes, len(images.train_images), len(images.test_images), images.augment
-        )
+        return _scaled(known, images, there, _flops(experiment.model, images) / _flops(model, there))
 
 
-def shape_of(model: str, size: DataSize) -> nn.Module:
+def shape_of(model: str, images: Images) -> nn.Module:
     """Model for counting parameters and FLOPs; those of `MODELS` are on the meta device and take no memory.
 
     >>> sum(p.numel() for p in shape_of("resnet50", SETS["TinyImageNet"]).parameters())
     23902472
     """
     if model not in MODELS:
-        return build(model, shape=size.shape, classes=size.classes)
+        return build(model, shape=images.shape, classes=images.classes)
     with torch.device("meta"):
-        return MODELS[model](shape=size.shape, classes=size.classes)
+        return MODELS[model](shape=images.shape, classes=images.classes)
 
 
-def _flops(model: str, size: DataSize) -> int:
-    return flops_per_image(shape_of(model, size), shape=size.shape)
+def _flops(model: str, images: Images) -> int:
+    return flops_per_image(shape_of(model, images), shape=images.shape)
 
 
-def _black(size: DataSize) -> Images:
-    """Black images, expanded from one so that they take no memory."""
-
-    def images(count: int) -> torch.Tensor:
-        return torch.zeros(1, *size.shape, dtype=torch.uint8).expand(count, *size.shape)
-
-    def labels(count: int) -> torch.Tensor:
-        return torch.zeros(1, dtype=torch.int64).expand(count)
-
-    usual = (0.5,) * size.shape[0]
-    parts = (images(size.train), labels(size.train), images(size.test), labels(size.test))
-    return Images(*parts, classes=size.classes, name="black", mean=usual, sd=usual, augment=size.augment)
-
-
-def _scaled(known: Cost, epoch: float, round: float) -> Cost:
-    return replace(
-        known,
-        seconds_per_epoch=known.seconds_per_epoch * epoch,
-        seconds_per_round=known.seconds_per_round * round,
-    )
+def _scaled(known: Cost, images: Images, timed: Images, factor: float = 1.0) -> Cost:
+    epoch = known.seconds_per_epoch * factor * len(images.train_images) / len(timed.train_images)
+    round = known.seconds_per_round * factor * len(images.test_images) / len(timed.test_images)
+    return replace(known, seconds_per_epoch=epoch, seconds_per_round=round)

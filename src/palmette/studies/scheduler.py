@@ -22,43 +22,25 @@ TOGETHER = {"linear": 4, "mlp": 4, "transformer": 4}
 
 @dataclass(eq=False)
 class Batch:
-    """Runs that one worker trains together.
-
-    Args:
-        number: unique id.
-        runs: experiments by folder.
-        fixed: whether the user set the size, so that the batch is never split.
-        not_before: earliest start, on the clock of the engine.
-    """
+    """Runs that one worker trains together."""
 
     number: int
     runs: Mapping[Path, Experiment]
-    fixed: bool = False
-    not_before: float = 0.0
-
-    @property
-    def least(self) -> int:
-        """Smallest number of runs in a part of the batch."""
-        return len(self.runs) if self.fixed else _fewest(self.runs)
+    least: int  # runs in a part of the batch
+    not_before: float  # on the clock of the engine
 
 
 @dataclass
 class Schedule:
-    """Waiting batches and batches in training.
-
-    Args:
-        fleets: experiments by folder.
-        workers: initial number of workers; fleets are split so that all have work.
-        size: runs per batch, which is then never split; None to choose.
-        rounds: finished rounds of each run, by folder.
-        guess: cost of an epoch of one network by `kind`, in any unit, until `seconds` are measured.
-    """
+    """Waiting batches and batches in training; fleets are split so that all workers have work."""
 
     fleets: Sequence[Mapping[Path, Experiment]]
     workers: int
-    size: int | None = None
-    rounds: dict[Path, int] = field(default_factory=dict)
-    guess: Mapping[object, float] = field(default_factory=dict)
+    size: int | None = None  # runs per batch, which is then never split; None to choose
+    rounds: dict[Path, int] = field(default_factory=dict)  # that each run has finished
+    guess: Mapping[object, float] = field(
+        default_factory=dict
+    )  # of `cost`, in any unit, until `seconds` are known
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count()
@@ -70,7 +52,7 @@ class Schedule:
         self.failures: dict[Path, int] = {}
         self.seconds: dict[object, float] = {}  # per epoch of one network, by kind
         for part in self._parts():
-            self._wait(self._batch(part))
+            self._wait(part)
 
     def _parts(self) -> Iterator[Mapping[Path, Experiment]]:
         """Equal parts of each fleet, in proportion to its share of the work."""
@@ -97,7 +79,11 @@ class Schedule:
     def work(self, runs: Mapping[Path, Experiment]) -> float:
         """Remaining work: in seconds if at least one kind is measured, else in the unit of the guess."""
         first = next(iter(runs.values()))
-        return self.cost(kind(first)) * sum(self._epochs_left(folder, e) for folder, e in runs.items())
+        left = sum(
+            epochs_before(e, e.rounds + 1) - epochs_before(e, self.rounds.get(folder, 0))
+            for folder, e in runs.items()
+        )
+        return self.cost(kind(first)) * left
 
     def cost(self, of: object) -> float:
         """Cost of an epoch of one network: measured, or extrapolated from measured kinds."""
@@ -105,15 +91,11 @@ class Schedule:
         scale = sum(ratios) / len(ratios) if ratios else 1.0
         return self.seconds.get(of, scale * self.guess.get(of, 1.0))
 
-    def _epochs_left(self, folder: Path, experiment: Experiment) -> int:
-        done = epochs_before(experiment, self.rounds.get(folder, 0))
-        return epochs_before(experiment, experiment.rounds + 1) - done
-
     def next(self, now: float = 0.0) -> Batch | None:
         """Pop the batch with the most remaining work and mark it as in training; None if none is ready."""
         for batch in [batch for batch in self._later if batch.not_before <= now]:
             self._later.remove(batch)
-            self._push(batch)
+            heapq.heappush(self._waiting, (-self.work(batch.runs), batch.number, batch))
         if not self._waiting:
             return None
         batch = heapq.heappop(self._waiting)[2]
@@ -149,7 +131,7 @@ class Schedule:
         if not left:
             return
         for part in divided(left, max(1, min(1 + idle, len(left) // batch.least))):
-            self._wait(self._batch(part, at))
+            self._wait(part, at)
 
     def failed(self, batch: Batch, left: Mapping[Path, Experiment]) -> list[Path]:
         """Take back a batch that was lost or raised an error; return the runs to set aside.
@@ -166,7 +148,7 @@ class Schedule:
         if len(left) == 1 and most >= TRIES:
             return list(left)
         for part in divided(left, 2 if most > 1 else 1):
-            self._wait(self._batch(part))
+            self._wait(part)
         return []
 
     def _landed(self, batch: Batch) -> None:
@@ -176,17 +158,13 @@ class Schedule:
     def _rounds_left(self, batch: Batch) -> int:
         return max(e.rounds + 1 - self.rounds.get(folder, 0) for folder, e in batch.runs.items())
 
-    def _batch(self, runs: Mapping[Path, Experiment], at: float = 0.0) -> Batch:
-        return Batch(next(self._numbers), dict(runs), self.size is not None, at)
-
-    def _wait(self, batch: Batch) -> None:
-        if batch.not_before:
+    def _wait(self, runs: Mapping[Path, Experiment], at: float = 0.0) -> None:
+        least = _fewest(runs) if self.size is None else len(runs)
+        batch = Batch(next(self._numbers), runs, least, at)
+        if at:
             self._later.append(batch)
         else:
-            self._push(batch)
-
-    def _push(self, batch: Batch) -> None:
-        heapq.heappush(self._waiting, (-self.work(batch.runs), batch.number, batch))
+            heapq.heappush(self._waiting, (-self.work(runs), batch.number, batch))
 
     def __bool__(self) -> bool:
         return bool(self._waiting or self._later or self.training)

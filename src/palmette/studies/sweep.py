@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import torch
 
@@ -20,6 +20,8 @@ from palmette.studies.running import Outcomes, fleets, run_together
 from palmette.studies.settings import nearest, placed, seeds
 from palmette.studies.spec import BELONGS_TO
 
+Engine: TypeAlias = Callable[..., Outcomes]
+"""Trains fleets: `here`, in this process, or `palmette.integrations.ray.driver.OnRay`, on a cluster."""
 MOST = 100_000
 """Maximum number of combinations of a grid; more are probably a mistake."""
 
@@ -80,25 +82,6 @@ def experiments(grid: Mapping[str, Any]) -> list[Experiment]:
         other, allowed = BELONGS_TO[name]
         raise ValueError(f"{name} belongs to {other} {' or '.join(allowed)}, which no combination has")
     return list(made)
-
-
-class Engine(Protocol):
-    """Trains fleets: `here`, in this process, or `palmette.integrations.ray.driver.OnRay`, on a cluster.
-
-    A fleet is the unit of work, `run_together` trains it, and its run folders are the result. Folders are locked,
-    so that no run trains twice at a time.
-    """
-
-    def __call__(
-        self,
-        work: Sequence[Mapping[Path, Experiment]],
-        *,
-        data_folder: str | Path | None,
-        device: torch.device | str,
-        size: int | None,
-        observer: Observer,
-    ) -> Outcomes:
-        """Train all fleets of `work`, runs by folder; return how each run ended."""
 
 
 def here(

@@ -109,7 +109,7 @@ def _difference(members: Sequence[Member], images: Images, recipe: Recipe) -> st
 
     A user's model may keep results in attributes, or use operations that cannot be stacked.
     """
-    few = replace(images, train_images=images.train_images[:8], train_labels=images.train_labels[:8])
+    few = images.first(train=8, test=8)
     step = replace(recipe, batch=8, compile=False)
     together, alone = (
         [

@@ -49,7 +49,7 @@ class Memory(Rows):
 
     def tail_count(self, *, p: float, eta: float) -> Tensor:
         """Number of smallest entries of each row whose mass is at most `eta` times that of the rest."""
-        parts = (self.part(slice(i, i + _COUNTED_ROWS)) for i in range(0, self.n, _COUNTED_ROWS))
+        parts = (self.take(slice(i, i + _COUNTED_ROWS)) for i in range(0, self.n, _COUNTED_ROWS))
         return torch.cat([torch.empty(0, dtype=torch.int64), *(tail_count(part, p=p, eta=eta) for part in parts)])
 
     def select(self, cut: Tensor) -> tuple[Tensor, ...]:
@@ -69,7 +69,7 @@ class Memory(Rows):
             return _select_by_sorting(self, cut)
         remaining = tuple(torch.empty(s.shape, dtype=torch.bool, device=s.device) for s in self.segments)
         for i in range(self.n):
-            row = self.part(slice(i, i + 1))
+            row = self.take(slice(i, i + 1))
             write_remaining(row, find_threshold(row, int(cut[i])), [r[i : i + 1] for r in remaining])
         return remaining
 
@@ -89,7 +89,7 @@ class Memory(Rows):
 def _select_by_sorting(rows: Rows, cut: Tensor) -> tuple[Tensor, ...]:
     remaining = torch.empty(rows.n, rows.width, dtype=torch.bool, device=rows.device)
     for part, _ in cut_into_tiles(remaining):
-        block = rows.part(part)
+        block = rows.take(part)
         keys = [keys_of(s, k, rows.dtype) for s, k in zip(block.segments, block.kept, strict=True)]
         remaining[part] = _remaining_of_block(torch.cat(keys, 1), cut[part].to(rows.device))
     # Pruned entries stay pruned.

@@ -20,7 +20,8 @@ from palmette.pruning.weights import evaluating, prunable
 from palmette.reports.markup import latex, markdown
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import FIGURES, MODEL_NAMES, PaperFigure
-from palmette.studies.paper_cost import SETS, DataSize, shape_of
+from palmette.studies.paper_cost import SETS, shape_of
+from palmette.training.data.images import Images
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -179,11 +180,11 @@ def _architecture(model: str, figure: PaperFigure) -> PaperTable:
     return PaperTable(figure.number, figure.title, columns, rows, tuple(notes))
 
 
-def layers(model: str, size: DataSize) -> list[tuple[str, int | None, int | None]]:
+def layers(model: str, images: Images) -> list[tuple[str, int | None, int | None]]:
     """Layers as the paper writes them, with parameters (including those of the norm) and FLOPs."""
-    network = shape_of(model, size)
+    network = shape_of(model, images)
     found: list[tuple[str, int | None, int | None]] = []
-    channels = size.shape[0]
+    channels = images.shape[0]
 
     def seen(module: nn.Module, _: Any, output: Tensor) -> None:
         nonlocal channels
@@ -207,7 +208,7 @@ def layers(model: str, size: DataSize) -> list[tuple[str, int | None, int | None
     for module in network.modules():
         module.register_forward_hook(seen)
     with evaluating(network), torch.no_grad():
-        network(torch.zeros(1, *size.shape, device="meta"))
+        network(torch.zeros(1, *images.shape, device="meta"))
     return found
 
 

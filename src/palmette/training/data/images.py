@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -67,6 +67,11 @@ class Images:
         """Normalised training images, not augmented; computed on first use and kept."""
         mean, sd = (torch.tensor(x, device=self.train_images.device).view(-1, 1, 1) for x in (self.mean, self.sd))
         return normalised(self.train_images, mean, sd)
+
+    def first(self, *, train: int, test: int) -> Images:
+        """The first images of each part."""
+        some = replace(self, train_images=self.train_images[:train], train_labels=self.train_labels[:train])
+        return replace(some, test_images=self.test_images[:test], test_labels=self.test_labels[:test])
 
     def sha256(self) -> str:
         """SHA-256 of the contents, independent of the order of the images and of the file format.
