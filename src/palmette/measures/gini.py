@@ -34,8 +34,6 @@ def gini_index(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
 
 def gini_of_rows(rows: Rows) -> Tensor:
     """Gini Index of each row, float64, NaN where undefined."""
-    if rows.n * rows.width <= TILE or rows.n == 1:
-        return _gini(rows)
     index = torch.empty(rows.n, dtype=torch.float64)
     tall = max(1, TILE // max(1, rows.width))
     for i in range(0, rows.n, tall):

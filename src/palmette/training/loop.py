@@ -19,7 +19,7 @@ from torch.nn import functional
 from palmette.errors import first_line
 from palmette.measures.cuda_sums import triton_is_there
 from palmette.pruning.weights import evaluating
-from palmette.training.data.augment import PADDING, Preparation, Shifts
+from palmette.training.data.augment import PADDING, Preparation
 from palmette.training.data.images import Images
 from palmette.training.gpu import steps as fused
 from palmette.training.gpu.graphs import captured
@@ -162,8 +162,8 @@ class Training:
         if self._floats is not None:
             pixels = self._floats.index_select(0, chosen)
         else:
-            shifts = None if self._bits is None else Shifts.drawn_from(self._bits[:, where].flatten())
-            pixels = self._prepare(self._images.index_select(0, chosen), shifts)
+            bits = None if self._bits is None else self._bits[:, where].flatten()
+            pixels = self._prepare(self._images.index_select(0, chosen), bits)
         return pixels.unflatten(0, batch.shape), self._labels.index_select(0, chosen).view_as(batch)
 
     @torch.no_grad()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from palmette.training.data import load
-from palmette.training.data.augment import PADDING, Preparation, Shifts, shifted
+from palmette.training.data.augment import PADDING, Preparation, drawn_from, shifted
 from palmette.training.data.images import Images
 from palmette.training.data.split import usual_size, validation_split
 from palmette.training.random_streams import random_bits
@@ -41,20 +41,20 @@ def slow(image, flip, top, left):
 @pytest.mark.parametrize("shape", [(1, 5, 5), (3, 32, 32), (3, 6, 9), (2, 9, 6)])
 def test_a_batch_equals_its_images_augmented_one_by_one(shape):
     batch = pixels(40, *shape)
-    shifts = Shifts.drawn_from(random_bits([3], 40)[0])
-    got = shifted(batch, shifts)
+    flip, top, left = drawn_from(random_bits([3], 40)[0])
+    got = shifted(batch, flip, top, left)
     for i in range(40):
-        want = slow(batch[i], bool(shifts.flip[i]), int(shifts.top[i]), int(shifts.left[i]))
+        want = slow(batch[i], bool(flip[i]), int(top[i]), int(left[i]))
         assert np.array_equal(got[i].numpy(), want)
 
 
 def test_reflection_does_not_repeat_the_edge():
     row = torch.tensor([[[[10, 20, 30, 40, 50, 60]] * 5]], dtype=torch.uint8)
     four, none = torch.tensor([4]), torch.tensor([False])
-    left = shifted(row, Shifts(none, four, torch.tensor([0])))
-    right = shifted(row, Shifts(none, four, torch.tensor([8])))
-    still = shifted(row, Shifts(none, four, four))
-    flipped = shifted(row, Shifts(~none, four, four))
+    left = shifted(row, none, four, torch.tensor([0]))
+    right = shifted(row, none, four, torch.tensor([8]))
+    still = shifted(row, none, four, four)
+    flipped = shifted(row, ~none, four, four)
     assert left[0, 0, 0].tolist() == [50, 40, 30, 20, 10, 20]
     assert right[0, 0, 0].tolist() == [50, 60, 50, 40, 30, 20]
     assert still[0, 0, 0].tolist() == [10, 20, 30, 40, 50, 60]
@@ -62,15 +62,15 @@ def test_reflection_does_not_repeat_the_edge():
 
 
 def test_images_no_larger_than_the_padding_are_refused():
-    shifts = Shifts.drawn_from(random_bits([0], 2)[0])
+    shifts = drawn_from(random_bits([0], 2)[0])
     with pytest.raises(ValueError, match=r"padding of 4 needs larger images, got 4×8"):
-        shifted(pixels(2, 1, 4, 8), shifts)
+        shifted(pixels(2, 1, 4, 8), *shifts)
 
 
 def test_flips_and_corners_are_drawn_uniformly():
-    shifts = Shifts.drawn_from(random_bits([0], 81_000)[0])
-    assert 40_000 < int(shifts.flip.sum()) < 41_000
-    corners = torch.bincount(shifts.top * 9 + shifts.left, minlength=81)
+    flip, top, left = drawn_from(random_bits([0], 81_000)[0])
+    assert 40_000 < int(flip.sum()) < 41_000
+    corners = torch.bincount(top * 9 + left, minlength=81)
     assert len(corners) == 81
     assert 850 < int(corners.min()) <= int(corners.max()) < 1150
 
@@ -78,9 +78,9 @@ def test_flips_and_corners_are_drawn_uniformly():
 def test_a_batch_is_augmented_by_its_positions_in_the_epoch():
     data = images(64)
     prepare, bits = Preparation(data), random_bits([5], 64)[0]
-    whole = prepare(data.train_images, Shifts.drawn_from(bits))
+    whole = prepare(data.train_images, bits)
     some = torch.tensor([3, 60, 7])
-    assert torch.equal(prepare(data.train_images[some], Shifts.drawn_from(bits[some])), whole[some])
+    assert torch.equal(prepare(data.train_images[some], bits[some]), whole[some])
     assert not torch.equal(whole, prepare(data.train_images))
 
 
@@ -96,7 +96,7 @@ def test_normalisation_is_divide_subtract_divide_in_float32():
 def test_preparation_does_not_change_its_input():
     data = images(20)
     before = data.train_images.clone()
-    Preparation(data)(data.train_images, Shifts.drawn_from(random_bits([0], 20)[0]))
+    Preparation(data)(data.train_images, random_bits([0], 20)[0])
     assert torch.equal(data.train_images, before)
 
 

@@ -101,13 +101,13 @@ class Walk:
 
     def _model_tensors(self, program: ExportedProgram) -> list[ModelTensor]:
         placeholders = {n.name: n for n in program.graph.nodes if n.op == "placeholder"}
+        own: dict[str | None, Tensor] = dict(self.model.named_parameters(remove_duplicate=False))
+        own |= dict(self.model.named_buffers(remove_duplicate=False))
         places: dict[tuple[object, ...], ModelTensor] = {}
         for spec in program.graph_signature.input_specs:
-            if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER) or spec.target is None:
+            if spec.kind not in (InputKind.PARAMETER, InputKind.BUFFER) or spec.target not in own:
                 continue
-            tensor = self._tensor(spec.target)
-            if tensor is None:
-                continue
+            tensor = own[spec.target].detach()
             place = (tensor.data_ptr(), tensor.shape, tensor.stride()) if tensor.numel() else (spec.target,)
             stored = places.setdefault(place, ModelTensor([], tensor))
             node = placeholders[spec.arg.name]
@@ -115,14 +115,6 @@ class Walk:
             stored.uses += len(node.users)
             self._env[node] = stored
         return list(places.values())
-
-    def _tensor(self, name: str) -> Tensor | None:
-        owner, _, attribute = name.rpartition(".")
-        try:
-            found = getattr(self.model.get_submodule(owner), attribute)
-        except AttributeError:
-            return None
-        return found.detach() if isinstance(found, Tensor) else None
 
     def value(self, argument: Any) -> Value:
         """Value of an argument of a node: that of another node, or the number itself."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
@@ -12,36 +10,24 @@ from palmette.training.data.images import Images, normalised
 PADDING = 4
 
 
-@dataclass(frozen=True)
-class Shifts:
-    """Random augmentation of a batch: flips, and the corner of each crop in the padded image.
-
-    `top` and `left` range from 0 to twice the `PADDING`; `PADDING` itself does not move the image.
-    """
-
-    flip: Tensor
-    top: Tensor
-    left: Tensor
-
-    @staticmethod
-    def drawn_from(bits: Tensor) -> Shifts:
-        """Map one random integer below 2^63 per image to a flip with probability ½ and a uniform crop."""
-        side = 2 * PADDING + 1
-        return Shifts((bits & 1).bool(), (bits >> 1 & 2**31 - 1) % side, (bits >> 32) % side)
+def drawn_from(bits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Map a random integer below 2^63 per image to a flip with probability ½ and a uniform corner (top, left)."""
+    side = 2 * PADDING + 1
+    return (bits & 1).bool(), (bits >> 1 & 2**31 - 1) % side, (bits >> 32) % side
 
 
-def shifted(images: Tensor, shifts: Shifts) -> Tensor:
+def shifted(images: Tensor, flip: Tensor, top: Tensor, left: Tensor) -> Tensor:
     """Flip images B×C×H×W left to right where drawn, then reflect-pad and crop them to their size.
 
-    Reflection does not repeat the edge: 2 1 precede columns 0 1 2.
+    Corners range from 0 to twice the `PADDING`; `PADDING` itself does not move the image. Reflection does not
+    repeat the edge: 2 1 precede columns 0 1 2.
     """
     height, width = images.shape[2:]
     if min(height, width) <= PADDING:
         raise ValueError(f"reflect padding of {PADDING} needs larger images, got {height}×{width}")
-    device = images.device
-    rows = _reflected(shifts.top.to(device) - PADDING, height)
-    columns = _reflected(shifts.left.to(device) - PADDING, width)
-    columns = torch.where(shifts.flip.to(device)[:, None], width - 1 - columns, columns)
+    rows = _reflected(top - PADDING, height)
+    columns = _reflected(left - PADDING, width)
+    columns = torch.where(flip[:, None], width - 1 - columns, columns)
     source = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
     pixels = images.flatten(2)
     return pixels.gather(2, source[:, None].expand_as(pixels)).view_as(images)
@@ -60,8 +46,8 @@ class Preparation:
         self.mean = torch.tensor(images.mean, device=device).view(-1, 1, 1)
         self.sd = torch.tensor(images.sd, device=device).view(-1, 1, 1)
 
-    def __call__(self, images: Tensor, shifts: Shifts | None = None) -> Tensor:
-        """Augment the batch by `shifts`, if given, and normalise it."""
-        if shifts is not None:
-            images = shifted(images, shifts)
+    def __call__(self, images: Tensor, bits: Tensor | None = None) -> Tensor:
+        """Augment the batch by random `bits`, if given, and normalise it."""
+        if bits is not None:
+            images = shifted(images, *drawn_from(bits))
         return normalised(images, self.mean, self.sd)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol, TypeAlias
+from collections.abc import Callable
+from typing import TypeAlias
 
 from torch import nn
 
@@ -12,12 +13,8 @@ Shape: TypeAlias = tuple[int, int, int]
 """Channels, height and width of an image."""
 
 
-class Builder(Protocol):
-    """Builds a model for images of `shape` = (channels, height, width) and a number of classes."""
-
-    def __call__(self, *, shape: Shape, classes: int) -> nn.Module:
-        """Build a model with initial weights drawn from torch's generator."""
-        ...
+Builder: TypeAlias = Callable[..., nn.Module]
+"""Builds a model for images of `shape` and a number of `classes`, with weights drawn from torch's generator."""
 
 
 def check_images(model: str, shape: Shape, classes: int, *, smallest: int = 1) -> None:
