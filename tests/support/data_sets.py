@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from palmette.training.data import data_set, picture_cache
+from palmette.training.data import data_set, pictures
 from palmette.training.data import idx as idx_files
 
 
@@ -17,7 +17,7 @@ from palmette.training.data import idx as idx_files
 def no_other_data(tmp_path, monkeypatch):
     """Hide the data folders of this machine."""
     monkeypatch.delenv("PALMETTE_DATA", raising=False)
-    for module in (data_set, picture_cache):
+    for module in (data_set, pictures):
         monkeypatch.setattr(module, "cache_folder", lambda: tmp_path / "cache" / "palmette")
     monkeypatch.setattr(idx_files, "FASHION_MNIST", replace(idx_files.FASHION_MNIST, system_folders=()))
 

@@ -152,7 +152,7 @@ def _measures(spectrum: Spectrum, budget: Sap, sums: PowerSums) -> dict[str, Any
     index, retained, d = float(plan.index), float(plan.retained), int(sums.d)
     known = math.isfinite(index)
     return {
-        "levels": spectrum.distinct(),
+        "levels": len(spectrum.points()[0]),  # with buckets, a lower bound
         "d": d,
         "zeros": spectrum.zeros,
         "pq_index": _finite(index),

@@ -83,8 +83,8 @@ def paper(
     from palmette.reports.figures import check_matplotlib
     from palmette.reports.paper.published import check_published, read
     from palmette.reports.paper.runs import FigureRuns
+    from palmette.studies.cost import Clock
     from palmette.studies.paper import FIGURES, chosen
-    from palmette.studies.paper_cost import Clock
 
     figures = chosen(names) if names else list(FIGURES.values())
     if all(figure.kind == "table" for figure in figures):

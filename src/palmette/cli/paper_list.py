@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from palmette.studies.experiment import Experiment
 
 if TYPE_CHECKING:
+    from palmette.studies.cost import Clock
     from palmette.studies.paper import PaperFigure
-    from palmette.studies.paper_cost import Clock
     from palmette.studies.status import Standing
 
 _SHOWS = {

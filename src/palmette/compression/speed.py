@@ -18,7 +18,7 @@ from palmette.compression.compaction.compact import close, compact, copied, exac
 from palmette.errors import first_line
 from palmette.pruning.weights import uncompiled
 
-Quartiles: TypeAlias = tuple[float, float, float]
+Quartiles: TypeAlias = tuple[float, ...]
 
 _ROUNDS = 15
 _SHORTEST = 0.005  # seconds of one timing
@@ -203,12 +203,7 @@ def _timed(
         for name, model in models.items():
             taken[name].append(_seconds(model, inputs, device, counts[name]))
     gains = {name: [d / s for d, s in zip(taken["dense"], taken[name], strict=True)] for name in models}
-    return {name: (_quartiles(taken[name]), _quartiles(gains[name])) for name in models}
-
-
-def _quartiles(values: list[float]) -> Quartiles:
-    low, middle, high = quantiles(values, n=4)
-    return low, middle, high
+    return {name: (tuple(quantiles(taken[name], n=4)), tuple(quantiles(gains[name], n=4))) for name in models}
 
 
 def _seconds(model: nn.Module, inputs: Any, device: torch.device, passes: int) -> float:

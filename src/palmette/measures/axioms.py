@@ -3,19 +3,9 @@
 D1 to D4 are Dalton's laws for measures of inequality; Rickard added P1 and P2. Hurley and Rickard 2009 combine the
 six. The statements are those of Diao et al. 2023, section 1, with strict inequalities.
 
-How a property is tested:
-
-* on all vectors of up to four whole numbers from 0 to 5, on longer vectors of simple shape, and on random vectors
-  (`palmette.measures.trials`), from short to long, so that the first counterexample is simple;
-* a vector on which the measure is not finite is skipped; if the change makes the measure infinite or NaN, that
-  counts against the property;
-* two values are equal if they differ by at most `TOLERANCE`, relative for values above 1 and absolute below;
-* Bill Gates (P1) states that some beta makes the measure grow for all alpha. It is refuted if each beta of a
-  ladder from 1 to 4096 has an alpha without growth: a measure that begins to grow beyond 4096 would be judged
-  wrongly. All other counterexamples are final;
-* among the shortest counterexamples, a value that moves the wrong way is preferred to a tie.
-
-A property that holds on all trials is not proved.
+Vectors (`palmette.measures.trials`) are tried from short to long, so that the first counterexample is simple. A
+property that holds on all trials is not proved. The small print of `docs/axioms.md` says how ties and undefined
+values are judged, and which betas refute Bill Gates (P1).
 """
 
 from __future__ import annotations

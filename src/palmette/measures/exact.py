@@ -46,9 +46,7 @@ def digit_unit(top: Tensor) -> Tensor:
 def digits_of(terms: Tensor, unit: Tensor) -> Iterator[Tensor]:
     """Digits of float64 `terms`, most significant first, int64, until all terms are exact.
 
-    Args:
-        terms: overwritten.
-        unit: `digit_unit` of each term's row, in a shape that broadcasts to the terms.
+    `terms` are overwritten, and the `digit_unit` of each term's row broadcasts to them.
     """
     terms *= unit.clamp_min(1.0)
     unit = unit.clamp_max(1.0)  # scaled down, a small term would underflow; scale its digits instead
@@ -65,11 +63,7 @@ def digits_of(terms: Tensor, unit: Tensor) -> Iterator[Tensor]:
 
 
 class ExactSums:
-    """Sums of non-negative terms, one for each row.
-
-    Args:
-        top: int64, powers of two above the largest term of each row.
-        digits: of the sums so far, see `digits_of`; zero by default.
+    """Sums of non-negative terms, one for each row, from `bits_above` its largest term and the digits so far.
 
     >>> sums = ExactSums(bits_above(torch.tensor([1e16])))
     >>> sums.add(slice(0, 1), torch.tensor([[1.0, 1e16, 1.0]], dtype=torch.float64))

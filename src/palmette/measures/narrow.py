@@ -21,13 +21,9 @@ SHARE = 2 * _TERMS * 2.0**-24
 
 
 def narrow_power_sums(matrix: Tensor, *, p: float, q: float) -> PowerSums:
-    r"""The power sums of each row of bfloat16 or float16, good to `SHARE`.
+    """The power sums of each row of finite bfloat16 or float16 for ``q <= 2``, good to `SHARE`.
 
     A sum beyond the range of float32 is infinite.
-
-    Args:
-        matrix: finite numbers.
-        p, q: the powers, ``q <= 2``.
 
     >>> sums = narrow_power_sums(torch.tensor([[4.0, -9.0]], dtype=torch.bfloat16), p=0.5, q=1)
     >>> sums.p_sum, sums.q_sum

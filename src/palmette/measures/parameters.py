@@ -9,14 +9,9 @@ from typing import Any
 
 
 def setting(default: Any, help: str, group: str = "", *, short: str = "", in_label: bool = False) -> Any:
-    """A dataclass field that flags, ids and labels can be made of.
+    """A dataclass field with a line of `help` below the heading `group`.
 
-    Args:
-        default: of the field.
-        help: what it means, for the command line.
-        group: the heading it stands under in the help.
-        short: the letters that stand for it in the id of a run; left out of ids where empty.
-        in_label: whether tables and figures show it next to the method's name.
+    `short` letters stand for it in the id of a run, unless empty; tables and figures show it if `in_label`.
     """
     return field(default=default, metadata={"help": help, "group": group, "short": short, "in_label": in_label})
 

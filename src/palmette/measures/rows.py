@@ -57,16 +57,10 @@ class Summable(Protocol):
 
 @dataclass(frozen=True)
 class Rows:
-    """`n` rows, each made of one or more segments.
-
-    Args:
-        segments: matrices of `n` rows; row `i` is the `i`-th row of all of them, one after another.
-        kept: for each segment a boolean matrix of the same shape that marks the entries that count,
-            or None where all do.
-    """
+    """`n` rows: row `i` is the `i`-th row of all segments, one after another."""
 
     segments: tuple[Tensor, ...]
-    kept: tuple[Tensor | None, ...]
+    kept: tuple[Tensor | None, ...]  # for each segment the entries that count, or None where all do
 
     @classmethod
     def of(cls, matrix: Tensor, kept: Tensor | None = None) -> Self:

@@ -209,10 +209,6 @@ class Spectrum:
         head = float(np.sum(mass * (counts - gone)))
         return float(np.sum(mass * gone)) / head if head else math.inf
 
-    def distinct(self) -> int:
-        """Number of distinct magnitudes; with buckets, a lower bound."""
-        return len(self.points()[0])
-
     def _counts_of(self, dtype: torch.dtype) -> _Array:
         return self._narrow.setdefault(dtype, np.zeros(1 << 15, np.int64))
 

@@ -118,7 +118,7 @@ class Schedule:
             for batch in self.training.values()
             if batch.number not in self.asked
             and len(batch.runs) >= 2 * batch.least
-            and self._rounds_left(batch) >= 2
+            and any(e.rounds - self.rounds.get(folder, 0) >= 1 for folder, e in batch.runs.items())
         ]
         chosen = heapq.nlargest(wanted, able, key=lambda batch: (self.work(batch.runs), -batch.number))
         self._some_may_share = len(able) > len(chosen)  # until another batch starts
@@ -154,9 +154,6 @@ class Schedule:
     def _landed(self, batch: Batch) -> None:
         del self.training[batch.number]
         self.asked.discard(batch.number)
-
-    def _rounds_left(self, batch: Batch) -> int:
-        return max(e.rounds + 1 - self.rounds.get(folder, 0) for folder, e in batch.runs.items())
 
     def _wait(self, runs: Mapping[Path, Experiment], at: float = 0.0) -> None:
         least = _fewest(runs) if self.size is None else len(runs)

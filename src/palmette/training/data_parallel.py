@@ -47,7 +47,7 @@ class WorkerGroup:
         self.rank, self.size, self.device = rank, size, device
         self.in_epoch = False
         self._workers = workers
-        self._images: Images | None = None
+        self.images: Images | None = None  # that the workers have
         backend = "gloo" if device == "cpu" else "cpu:gloo,cuda:nccl"
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=_TIMEOUT)
 
@@ -83,12 +83,6 @@ class WorkerGroup:
         dist.broadcast(data := torch.empty(int(size), dtype=torch.uint8), 0)
         buffer = io.BytesIO(data.numpy().tobytes())
         return tuple(torch.load(buffer, map_location=self.device, weights_only=False))
-
-    def send_images(self, images: Images) -> None:
-        """Send the data set to the workers, unless they have it."""
-        if self._images is not images:
-            self.send("images", images)
-            self._images = images
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
@@ -206,7 +200,9 @@ class DataParallelTraining(Training):
 
     def __init__(self, member: Member, images: Images, recipe: Recipe, group: WorkerGroup) -> None:
         if group.rank == 0:
-            group.send_images(images)
+            if group.images is not images:
+                group.send("images", images)
+                group.images = images
             group.send("train", member, recipe)
         super().__init__([member], images, recipe)
         assert isinstance(self.network, Single)

@@ -127,7 +127,10 @@ class Training:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             self._steps, self._steps_per_call, problem = captured(
-                self._steps, self._state_tensors, device=self.device, repeats=repeats
+                self._steps,
+                lambda: (self._position, self._totals, *self.network.state_tensors()),
+                device=self.device,
+                repeats=repeats,
             )
         self._is_captured = True
         if problem is not None:
@@ -137,9 +140,6 @@ class Training:
                 f"{operation} has no deterministic version on this device: a resumed run may differ in its last "
                 "digits from an uninterrupted one"
             )
-
-    def _state_tensors(self) -> Iterator[Tensor]:
-        yield from (self._position, self._totals, *self.network.state_tensors())
 
     def _step(self, size: int) -> None:
         pixels, answers = self._batch(size)

@@ -9,7 +9,7 @@ import pytest
 
 from palmette.compression.flops import flops_per_image
 from palmette.reports.paper.model_tables import layers, table
-from palmette.studies.paper_cost import SETS
+from palmette.studies.cost import SETS
 from palmette.training.models import build
 
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from data_sets import no_other_data, pixels  # noqa: F401
 
-from palmette.training.data import cifar, load, picture_cache
+from palmette.training.data import cifar, load, pictures
 from palmette.training.data.plain_pickle import load_plain
 
 
@@ -91,7 +91,7 @@ def test_pictures_by_class_equal_the_release_sorted_by_class(tmp_path, small_rel
     assert torch.equal(images.train_images, binary.train_images[order])
     assert images.sha256() == binary.sha256()
     with monkeypatch.context() as patch:
-        patch.setattr(picture_cache, "read_pictures", None)  # from the cache
+        patch.setattr(pictures, "read_pictures", None)  # from the cache
         assert load(name, folder=folder).sha256() == binary.sha256()
     next((folder / "train").rglob("*.png")).unlink()
     count = 99 if name == "CIFAR10" else 19

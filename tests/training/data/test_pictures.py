@@ -10,7 +10,7 @@ import pytest
 from data_sets import no_other_data  # noqa: F401
 from killing import die, killed_in
 
-from palmette.training.data import load, picture_cache, tiny_imagenet
+from palmette.training.data import load, pictures, tiny_imagenet
 from palmette.training.data.images import mean_and_sd
 from palmette.training.data.pictures import read_pictures
 
@@ -43,7 +43,7 @@ def test_tiny_imagenet_is_decoded_once_and_then_cached(tiny, tmp_path, monkeypat
     assert first.train_images.shape == (6, 3, 64, 64)
     (cached,) = (tmp_path / "cache" / "palmette").iterdir()
     with monkeypatch.context() as patch:
-        patch.setattr(picture_cache, "read_pictures", None)
+        patch.setattr(pictures, "read_pictures", None)
         assert load("TinyImageNet", folder=tmp_path).sha256() == first.sha256()
     cached.write_bytes(cached.read_bytes()[:-5])
     assert load("TinyImageNet", folder=tmp_path).sha256() == first.sha256()
@@ -66,7 +66,7 @@ def test_leftovers_of_a_killed_process_are_removed_from_the_cache(tiny, tmp_path
 
     cache = tmp_path / "cache" / "palmette"
     with monkeypatch.context() as patch:
-        patch.setattr(picture_cache, "save_file", dies)
+        patch.setattr(pictures, "save_file", dies)
         assert killed_in(lambda: load("TinyImageNet", folder=tiny))
     assert len(list(cache.glob("*/*.safetensors"))) == 1
     load("TinyImageNet", folder=tiny)

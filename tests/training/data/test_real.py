@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from data_sets import idx
 
-from palmette.training.data import DATA_SETS, load, picture_cache
+from palmette.training.data import DATA_SETS, load, pictures
 from palmette.training.data.idx import read_idx
 from palmette.training.data.images import mean_and_sd
 
@@ -63,7 +63,7 @@ def test_real_sets_match_the_official_release(name, counts, found, tmp_path, mon
     if folder is None:
         pytest.skip(f"$PALMETTE_DATA has no {name}")
     (tmp_path / "file").touch()
-    monkeypatch.setattr(picture_cache, "cache_folder", lambda: tmp_path / "file")  # writes no gigabyte
+    monkeypatch.setattr(pictures, "cache_folder", lambda: tmp_path / "file")  # writes no gigabyte
     images = load(name, folder=folder)
     assert images.sha256() == DATA_SETS[name].sha256
     assert (len(images.train_images), len(images.test_images)) == counts

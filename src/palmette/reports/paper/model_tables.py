@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from palmette.compression.flops import flops_per_image
 from palmette.pruning.weights import evaluating, prunable
 from palmette.reports.markup import latex, markdown
+from palmette.studies.cost import SETS, shape_of
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import FIGURES, MODEL_NAMES, PaperFigure
-from palmette.studies.paper_cost import SETS, shape_of
 from palmette.training.data.images import Images
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from palmette.training.data.data_set import DataSet, Download
 from palmette.training.data.images import Images, check_labels
-from palmette.training.data.picture_cache import read_cached
-from palmette.training.data.pictures import by_class
+from palmette.training.data.pictures import by_class, read_cached
 from palmette.training.data.plain_pickle import load_plain
 
 _PIXELS = 3 * 32 * 32

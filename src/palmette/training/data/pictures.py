@@ -1,16 +1,23 @@
-"""Decode PNG, JPEG and other picture files into one tensor. Needs Pillow."""
+"""Decode PNG, JPEG and other picture files into one tensor, once for a named data set. Needs Pillow."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
+
+from palmette.training.data.data_set import cache_folder
+from palmette.training.data.download import scratch_folder
 
 _GREY = ("1", "L", "LA")
 _DEEP = ("I", "F")  # also I;16 and the like; Pillow would clip values above 255
@@ -40,6 +47,27 @@ def read_pictures(paths: Sequence[Path], *, shape: tuple[int, int, int] | None =
             f"the pictures next to {str(paths[0])!r} must be grey like the training part, got colours"
         )
     return torch.from_numpy(whole if channels == 3 else whole[:, :1].copy())
+
+
+def read_cached(
+    name: str, root: Path, train: Sequence[Path], test: Sequence[Path], *, shape: tuple[int, int, int]
+) -> tuple[Tensor, Tensor]:
+    """Read the pictures of both parts as `read_pictures` does, from the cache file of `name` if it is valid.
+
+    The cache is valid while the paths below `root`, sizes and times of all files stay the same. Each name has one
+    cache file, which other pictures replace.
+    """
+    cached = cache_folder() / f"{name}.safetensors"
+    fingerprint = _fingerprint(root, [*train, *test])
+    if (found := _from_cache(cached, fingerprint)) is not None:
+        return found
+    pixels = {"train": read_pictures(train, shape=shape), "test": read_pictures(test, shape=shape)}
+    with suppress(OSError, SafetensorError):  # without a cache, loading is only slower
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with scratch_folder(cached) as folder:
+            save_file(pixels, folder / cached.name, {"fingerprint": fingerprint})
+            (folder / cached.name).replace(cached)
+    return pixels["train"], pixels["test"]
 
 
 def by_class(folder: Path, class_names: Sequence[str] | None = None) -> tuple[list[Path], Tensor, tuple[str, ...]]:
@@ -104,3 +132,18 @@ def _pillow() -> Any:
             "PNG and JPEG files are read with Pillow: `pip install pillow`, or the extra `palmette[report]`"
         ) from error
     return Image
+
+
+def _fingerprint(root: Path, paths: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for path in paths:
+        stat = path.stat()
+        digest.update(f"{path.relative_to(root).as_posix()} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def _from_cache(cached: Path, fingerprint: str) -> tuple[Tensor, Tensor] | None:
+    with suppress(SafetensorError, OSError), safe_open(cached, "pt") as file:  # damaged or absent: decode again
+        if (file.metadata() or {}).get("fingerprint") == fingerprint:
+            return file.get_tensor("train"), file.get_tensor("test")
+    return None

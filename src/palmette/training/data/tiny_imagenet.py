@@ -9,7 +9,7 @@ from torch import Tensor
 
 from palmette.training.data.data_set import DataSet, Download
 from palmette.training.data.images import Images
-from palmette.training.data.picture_cache import read_cached
+from palmette.training.data.pictures import read_cached
 
 _TRAIN, _TEST = 100_000, 10_000
 
