@@ -62,21 +62,15 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
 
 @dataclass(frozen=True)
 class PowerSums:
-    r"""Counts and power sums of each row, sufficient for the index.
+    """Counts and power sums of each row, sufficient for the index.
 
     Sums of the parts of a row (chunks, tensors, shards, ranks, files) add up to the sums of the row.
-
-    Args:
-        d: entries that count, int64.
-        scale: positive float64; magnitudes are divided by it, so that no power overflows.
-        p_sum: :math:`\sum_i (|w_i| / scale)^p`.
-        q_sum: :math:`\sum_i (|w_i| / scale)^q`.
     """
 
-    d: Tensor
-    scale: Tensor
-    p_sum: Tensor
-    q_sum: Tensor
+    d: Tensor  # entries that count, int64
+    scale: Tensor  # positive float64; magnitudes are divided by it, so that no power overflows
+    p_sum: Tensor  # of (|w_i| / scale)^p
+    q_sum: Tensor  # of (|w_i| / scale)^q
     p: float
     q: float
 

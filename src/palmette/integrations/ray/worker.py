@@ -28,7 +28,6 @@ from palmette.studies.locking import allow_open_files
 from palmette.studies.running import run_together
 from palmette.studies.sweep import why_over
 from palmette.training.data import load
-from palmette.training.data.images import Images
 
 SECONDS_BETWEEN_SAVES = 900.0
 """Within a round: writing a state every half minute is the first thing to overload a shared disk."""
@@ -36,6 +35,7 @@ Instruction: TypeAlias = Literal["continue", "share", "end"]
 """What a batch is to do: continue, end after this round, or end after this epoch."""
 Event: TypeAlias = tuple[str, Path | None, Any]
 """Kind of event, folder of the run or None, and details."""
+_load_once = functools.lru_cache(1)(load)  # a worker trains several batches
 Files: TypeAlias = dict[str, bytes]
 Changes: TypeAlias = dict[Path, tuple[Files, list[str]]]
 """Folder of a run -> changed files, and the names of all files."""
@@ -199,7 +199,7 @@ def train(
             first = runs[next(iter(places))]
             outcomes = run_together(
                 {there: runs[folder] for folder, there in places.items()},
-                images=_images(first.data, context.data_folder),
+                images=_load_once(first.data, folder=context.data_folder),
                 data_folder=context.data_folder,
                 device=context.device,
                 save_seconds=SECONDS_BETWEEN_SAVES,
@@ -279,9 +279,3 @@ def _settle(context: WorkerContext) -> None:
         os.chdir(context.here)
     if context.here not in sys.path:
         sys.path.insert(0, context.here)
-
-
-@functools.lru_cache(1)
-def _images(data: str, folder: str | None) -> Images:
-    """The data set, read once by a worker that trains several batches."""
-    return load(data, folder=folder)

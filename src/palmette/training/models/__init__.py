@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 MODELS: Mapping[str, Builder] = LazyTable(
     __name__,
     {
-        "linear": "perceptrons:linear",
-        "mlp": "perceptrons:mlp",
-        "cnn": "cnn:cnn",
+        "linear": "plain:linear",
+        "mlp": "plain:mlp",
+        "cnn": "plain:cnn",
         "resnet18": "resnet:resnet18",
         "resnet50": "resnet:resnet50",
         "wresnet28x8": "resnet:wresnet28x8",

@@ -18,10 +18,7 @@ Builder: TypeAlias = Callable[..., nn.Module]
 
 
 def check_images(model: str, shape: Shape, classes: int, *, smallest: int = 1) -> None:
-    """Raise, naming `model`, unless it can classify images of `shape` into so many classes.
-
-    >>> check_images("cnn", (1, 28, 28), 10, smallest=8)
-    """
+    """Raise, naming `model`, unless it can classify images of `shape` into so many classes."""
     if len(shape) != 3 or not all(is_number(size, whole=True) and size >= 1 for size in shape):
         raise ValueError(f"{model} needs shape=(channels, height, width), three numbers from 1, got {shape!r}")
     if min(shape[1:]) < smallest:
