@@ -55,10 +55,8 @@ def _is_plain(conv: nn.Conv2d) -> bool:
 
 
 def _halves(pool: nn.MaxPool2d) -> bool:
-    def is_(value: Any, number: int) -> bool:
-        return value in (number, (number, number))
-
-    usual = is_(pool.kernel_size, 2) and is_(pool.stride, 2) and is_(pool.padding, 0) and is_(pool.dilation, 1)
+    rules = ((pool.kernel_size, 2), (pool.stride, 2), (pool.padding, 0), (pool.dilation, 1))
+    usual = all(value in (number, (number, number)) for value, number in rules)
     return usual and not pool.ceil_mode and not pool.return_indices
 
 
