@@ -14,14 +14,16 @@ _WARM_UP = 3  # steps, in which libraries choose algorithms and allocate workspa
 
 
 def captured(
-    step: Callable[[], None], state: Callable[[], Iterable[Tensor]], *, device: torch.device, repeats: int
+    step: Callable[[], None], state: Callable[[], Iterable[Tensor]], *, device: torch.device, repeats: int = 1
 ) -> tuple[Callable[[], None], int, str | None]:
     """Capture `repeats` steps as a graph of the CUDA `device`, which pauses some microseconds between two graphs.
 
     `step` reads and writes tensors in place, without synchronisation. `state` gives all tensors that it changes;
     they are restored after the capture, and tensors that `step` creates, such as momentum, become zero.
 
-    Returns the function to call, `step` itself if the capture failed, its steps per call, and why it failed.
+    Returns:
+        The function to call, `step` itself if the capture failed, the steps it takes per call, and why there is no
+        graph, or None.
     """
     before = {id(tensor): tensor.detach().clone() for tensor in state()}
 
@@ -41,10 +43,7 @@ def captured(
                 with _no_synchronisation(number == _WARM_UP - 1):
                     step()
                 restore()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-                for _ in range(repeats):
-                    step()
+            graph = _graph_of(step, repeats)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
@@ -64,3 +63,11 @@ def _no_synchronisation(forbidden: bool) -> Iterator[None]:
         yield
     finally:
         torch.cuda.set_sync_debug_mode(before)
+
+
+def _graph_of(step: Callable[[], None], times: int) -> torch.cuda.CUDAGraph:
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        for _ in range(times):
+            step()
+    return graph
