@@ -9,8 +9,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
-from palmette.reports.paper.published import Published, published, read
-from palmette.studies.paper import FIGURES
+from palmette.reports.paper.published import Values, as_drawn, single_rounds
 from palmette.studies.record import read_runs
 
 HERE = Path(__file__).parent
@@ -19,9 +18,7 @@ CHANCE = 10
 
 
 def main() -> None:
-    file = HERE.parent / "src/palmette/reports/published_values/cifar10-resnet18-global.csv"
-    as_drawn, apart = read(file), published(FIGURES["fig3"])
-    assert apart is not None
+    drawn = as_drawn()
     runs = read_runs(HERE.parent / "results/cifar10-resnet18-20")
     one_shot = runs[(runs["method"] == "one-shot") & runs["pruned_test_accuracy"].notna()].sort_values("round")
     figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.4), sharey=True, constrained_layout=True)
@@ -31,8 +28,8 @@ def main() -> None:
     ]
     for axis, (title, panel, method) in zip(axes, panels, strict=True):
         for values, colour, mark, words in (
-            (as_drawn, DRAWN, "s", "as the paper draws it"),
-            (apart, APART, "o", "of each round"),
+            (drawn, DRAWN, "s", "as the paper draws it"),
+            (single_rounds(drawn), APART, "o", "of each round"),
         ):
             rounds, accuracies = zip(*line(values, panel, method), strict=True)
             axis.plot(rounds, accuracies, color=colour, marker=mark, label=words, linewidth=1.6, markersize=5)
@@ -54,11 +51,11 @@ def main() -> None:
     figure.savefig(HERE / "accuracies.png", dpi=150)
 
 
-def line(values: Published, panel: str, method: str) -> list[tuple[float, float]]:
+def line(values: Values, panel: str, method: str) -> list[tuple[float, float]]:
     """Rounds and accuracies; where a retrained line is hidden, it is the sum of two others."""
-    found = dict(values.of(panel, method))
+    found = dict(values.get((panel, method), []))
     if panel == "retrained/accuracy":
-        cut, less = (dict(values.of(f"pruned/accuracy{end}", method)) for end in ("", "_difference"))
+        cut, less = (dict(values[f"pruned/accuracy{end}", method]) for end in ("", "_difference"))
         found = {t: cut[t] + less[t] for t in cut if t in less} | found
     return sorted(found.items())
 

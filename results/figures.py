@@ -16,7 +16,7 @@ from palmette.reports.comparison import name_of
 from palmette.reports.figures import LINES, PANELS, STYLE, Panel, as_file, draw, points, style_axis
 from palmette.reports.paper.drawing import PRUNED, RETRAINED
 from palmette.reports.paper.drawing import draw as draw_paper
-from palmette.reports.paper.published import name_in_file, published
+from palmette.reports.paper.published import NOTE, name_in_file, published
 from palmette.reports.paper.runs import RunCollection
 from palmette.reports.tables import Record, Run
 from palmette.studies.paper import ETAS, FIGURES, GAMMAS, PS, QS
@@ -83,10 +83,8 @@ def _paper(of: Study, name: str) -> Figure:
     seeds = sorted(of.own["seed"].unique().tolist()) if of.name in BASES else None
     picture = RunCollection.below(folders, warn=print).select(figure, seeds=seeds, rounds=of.about.get("until"))
     assert picture is not None
-    values = published(figure)
-    if values is not None:  # those of later rounds would squeeze the others
-        early = {key: [(t, v) for t, v in line if t <= last] for key, line in values.values.items()}
-        values = replace(values, values=early)
+    # Values of later rounds would squeeze the others.
+    values = {key: [(t, v) for t, v in line if t <= last] for key, line in published(figure).items()}
     return draw_paper(picture, published=values)
 
 
@@ -118,12 +116,12 @@ def _together(of: Mapping[str, Study], names: Sequence[str] = METHODS) -> Figure
                 look = LINES[METHODS.index(name)]
                 shown = [(x, y, 0.0) for x, y, _ in points(panel, _records(one, name))]
                 curves[f"{name}, {words}"] = shown, look | {"linestyle": dashes, "markevery": 3}
-                marks = theirs.of(key, name_in_file(_runs(one, name)[0][0])) if theirs else []
+                marks = theirs.get((key, name_in_file(_runs(one, name)[0][0])), [])
                 early = [(t, v, 0.0) for t, v in marks if t <= first.own["round"].max() + 1]
                 if early:
                     curves[f"{name}, published"] = early, look | OPEN
         cells.append((panel, curves))
-    return _chart(cells, caption=f"Open marks: {theirs.note}." if theirs else "Means over seeds.")
+    return _chart(cells, caption=f"Open marks: {NOTE}." if theirs else "Means over seeds.")
 
 
 def _chart(cells: Sequence[Cell], *, caption: str) -> Figure:

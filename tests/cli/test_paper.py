@@ -192,24 +192,12 @@ def test_damaged_run_is_reported_and_others_are_drawn():
     assert f"left out: line 1 of '{Path.cwd()}/runs/{runs[0]}/records.jsonl'" in result.stderr
 
 
-def test_values_that_fit_no_panel_are_refused_first():
-    Path("own.csv").write_text("panel,method,iteration,value\nretrained/acuracy,one_shot,1,50\n")
-    said = "own.csv: the row retrained/acuracy,one_shot,1,50 cannot be shown in fig1, where panels are"
-    assert said in run("fig1", *TINY, *LINEAR, "--beside", "own.csv", code=2).stderr
-    assert not Path("runs").exists()
-    run("fig1", *TINY, *LINEAR)
-    assert said in paper("fig1", *LINEAR, "--from", "runs", "--out", "new", "--beside", "own.csv", code=2).stderr
-    assert not Path("new").exists()
-
-
-def test_figure_with_published_values_has_another_name():
-    Path("own.csv").write_text("panel,method,iteration,value\nretrained/accuracy,one_shot,1,50\n")
+def test_figure_with_logarithmic_axes_has_another_name():
     run("fig1", *TINY, *LINEAR)
     plain = Path("runs/fig1-linear-e1-t1-n2.svg").read_bytes()
-    last = last_line(run("fig1", *TINY, *LINEAR, "--beside", "own.csv", "--log"))
-    assert last["fig1-linear"] == "runs/fig1-linear-e1-t1-n2-beside-own-log.png"
+    last = last_line(run("fig1", *TINY, *LINEAR, "--log"))
+    assert last["fig1-linear"] == "runs/fig1-linear-e1-t1-n2-log.png"
     assert Path("runs/fig1-linear-e1-t1-n2.svg").read_bytes() == plain
-    assert Path("runs/fig1-linear-e1-t1-n2-beside-own-log.svg").read_bytes() != plain
 
 
 def test_tables_are_printed_and_written():
@@ -256,7 +244,6 @@ def test_ctrl_c_prints_the_command_that_resumes():
         (["fig2", "--out", ""], "--out must be the name of a folder"),
         (["fig2", "--from", "nowhere"], "no folder at 'nowhere'"),
         (["--from", "data"], "--from needs the names of figures"),
-        (["fig2", "--beside", "nowhere.csv"], "no file of published values at 'nowhere.csv'"),
         (["fig3", "--data-dir", "data"], "CIFAR10 was not found"),
     ],
 )

@@ -263,7 +263,7 @@ IN_FILE = {SAP: "sap_p0.5_q1", SAP2: "sap_p1_q2", LT: "lottery_ticket"}
 
 
 def line(panel, method):
-    return dict(published(FIGURES["fig3"]).of(panel, method))
+    return dict(published(FIGURES["fig3"]).get((panel, method), []))
 
 
 def read_off(panel, method, t):

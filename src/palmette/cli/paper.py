@@ -19,12 +19,10 @@ from palmette.cli.sweep import Sweep
 from palmette.reports.words import counted
 from palmette.studies.experiment import Experiment
 from palmette.studies.settings import seeds as read_seeds
-from palmette.studies.settings import slug
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palmette.reports.paper.published import Published
     from palmette.reports.paper.runs import FigureRuns
     from palmette.reports.tables import Run
     from palmette.studies.paper import PaperFigure
@@ -40,7 +38,6 @@ Suffix = Literal["png", "svg", "pdf"]
 @click.option("--models", metavar="NAME,…", help="Models instead of the paper's; one figure for each.")
 @click.option("--data", metavar="NAME", help="Data set instead of the paper's, such as digits.")
 @click.option("--from", "sources", multiple=True, metavar="FOLDER", help="Draw existing runs; run nothing.")
-@click.option("--beside", metavar="FILE.csv", help="Published values to compare with. Figure 3 has its own.")
 @click.option("--log", is_flag=True, help="Remaining weights on logarithmic axes; the paper's are linear.")
 @place_options
 @click.option("--precision", metavar="TEXT", help="float32, tf32 or bfloat16. [default: float32]")
@@ -53,7 +50,6 @@ def paper(
     /,
     names: tuple[str, ...],
     sources: tuple[str, ...],
-    beside: str | None,
     log: bool,
     out: Path,
     data_dir: str | None,
@@ -81,8 +77,6 @@ def paper(
     difference from the paper's protocol.
     """
     from palmette.reports.figures import check_matplotlib
-    from palmette.reports.paper.published import check_published, read
-    from palmette.reports.paper.runs import FigureRuns
     from palmette.studies.cost import Clock
     from palmette.studies.paper import FIGURES, chosen
 
@@ -90,17 +84,14 @@ def paper(
     if all(figure.kind == "table" for figure in figures):
         _refuse_for_tables(ctx)
     scaling = _scaling(**scaled)
-    published = None if beside is None else read(beside)
     if sources:
         if not names:
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
         if dry_run:
             raise ValueError("--from runs nothing, so --dry-run has nothing to show: leave one of them out")
-        _draw_existing(sources, figures, scaling, published, log, out, everything="all" in names)
+        _draw_existing(sources, figures, scaling, log, out, everything="all" in names)
         return
     planned = [(figure, scaling.experiments(figure)) for figure in scaling.variants(figures)]
-    if published is not None:
-        check_published(published, [FigureRuns(figure, (), tuple(experiments)) for figure, experiments in planned])
     where = device_named(device)
     if not names or dry_run:
         sys.path.insert(0, os.getcwd())  # for a model given as module:function
@@ -113,7 +104,7 @@ def paper(
     experiments = list(dict.fromkeys(e for _, many in planned for e in many))
     command = PaperSweep(
         experiments, out, data_dir, where, False, fleet, ctx.meta["palmette.arguments"],
-        stem="paper", figures=planned, published=published, log=log,
+        stem="paper", figures=planned, log=log,
         tables=[figure.name for figure in figures if figure.kind == "table"],
     )  # fmt: skip
     if experiments:
@@ -156,7 +147,6 @@ class PaperSweep(Sweep):
 
     word: ClassVar = "paper"
     figures: Sequence[tuple[PaperFigure, Sequence[Experiment]]] = ()
-    published: Published | None = None
     log: bool = False
     tables: Sequence[str] = ()
 
@@ -168,7 +158,7 @@ class PaperSweep(Sweep):
         for figure, planned in self.figures:
             source = in_folder(figure, planned, self.out)
             key = figure.name if figure.model == source.paper.model else f"{figure.name}-{figure.model}"
-            found[key] = _write_figure(source, self.published, self.log, self.out) if source.runs else None
+            found[key] = _write_figure(source, self.log, self.out) if source.runs else None
         return found | {name: _write_table(name, self.out) for name in self.tables}
 
     def print_tables(self) -> None:
@@ -193,14 +183,12 @@ def _draw_existing(
     sources: Sequence[str],
     figures: Sequence[PaperFigure],
     scaling: Scaling,
-    published: Published | None,
     log: bool,
     out: Path,
     *,
     everything: bool,
 ) -> None:
     """Draw figures from existing runs; with `everything`, skip those without runs or without a contrast."""
-    from palmette.reports.paper.published import check_published
     from palmette.reports.paper.runs import MixedRuns, RunCollection
 
     collection = RunCollection.below(sources, warn=lambda text: click.echo(f"palmette: {text}", err=True))
@@ -224,13 +212,11 @@ def _draw_existing(
             lacking.setdefault(missing, []).append(figure.name)
         else:
             drawn.append(found)
-    if drawn and published is not None:
-        check_published(published, drawn)
     for found in drawn:
         low, high = found.seeds[0], found.seeds[-1]
         runs = f"{counted(len(found.runs), 'run')}, {low if low == high else f'{low} to {high}'} of each line"
         not_run = f"; not run: {counted(len(found.missing), 'line')}" if found.missing else ""
-        click.echo(f"{_write_figure(found, published, log, out)}, .svg, .pdf: {runs}{not_run}")
+        click.echo(f"{_write_figure(found, log, out)}, .svg, .pdf: {runs}{not_run}")
     for figure in figures:
         if figure.kind == "table":
             click.echo(f"{_write_table(figure.name, out)}, .csv, .tex")
@@ -255,17 +241,15 @@ def _write_table(name: str, out: Path) -> Path:
     return out / f"{name}.md"
 
 
-def _write_figure(source: FigureRuns, published: Published | None, log: bool, out: Path) -> Path:
+def _write_figure(source: FigureRuns, log: bool, out: Path) -> Path:
     """Write a figure; returns the PNG file."""
     from palmette.files import write_whole
     from palmette.reports.figures import as_file
     from palmette.reports.paper.drawing import draw
-    from palmette.reports.paper.published import published as bundled
+    from palmette.reports.paper.published import published
 
-    own = published if published is not None and published.fits(source) else None
-    figure = draw(source, published=own or bundled(source.figure), log=log)
-    names = [f"beside-{slug(Path(own.source).stem)}"] if own else []
-    stem = "-".join([source.name, *names, *(["log"] if log else [])])
+    figure = draw(source, published=published(source.figure), log=log)
+    stem = f"{source.name}-log" if log else source.name
     for suffix in get_args(Suffix):
         write_whole(out / f"{stem}.{suffix}", as_file(figure, suffix))
     return out / f"{stem}.png"

@@ -24,7 +24,7 @@ from palmette.reports.figures import (
 )
 from palmette.reports.html.theme import PHASE_COLOURS
 from palmette.reports.paper.layout import INK, WIDTH, Curve, PanelRow, add_title_and_caption, draw_curve, draw_rows
-from palmette.reports.paper.published import Published, name_in_file
+from palmette.reports.paper.published import NOTE, Values, name_in_file
 from palmette.reports.paper.runs import FigureRuns
 from palmette.reports.phases import COLLAPSE, FOLLOWING, PHASES, Phase, by_round, mean, phases_of_mean, turns
 from palmette.reports.tables import Record, Run
@@ -39,12 +39,12 @@ FAINT = {"color": "#c4c4c4", "linestyle": "-", "linewidth": 0.8, "zorder": 1.2}
 SCOPES = {"neuron": "Neuron-wise pruning", "layer": "Layer-wise pruning", "global": "Global pruning"}
 
 
-def draw(source: FigureRuns, *, published: Published | None = None, log: bool = False) -> Figure:
+def draw(source: FigureRuns, *, published: Values | None = None, log: bool = False) -> Figure:
     """Draw a figure of the paper from its runs, each line as far as all of its runs go.
 
     Args:
         source: the figure and its runs.
-        published: values to add as open marks.
+        published: values to add as open marks to the panels of retrained and pruned models.
         log: put remaining weights on logarithmic axes, falling to the right; the paper's are linear.
     """
     check_matplotlib()
@@ -54,16 +54,18 @@ def draw(source: FigureRuns, *, published: Published | None = None, log: bool = 
     if not source.runs:
         raise ValueError(f"{figure.name} cannot be drawn: there is no run with a finished round")
     title = f"{figure.number}.  {figure.title}".replace("η_r", r"$\eta_r$").replace("γ", r"$\gamma$")
-    caption = source.caption if published is None else f"{source.caption} Open marks: {published.note}."
+    caption = f"{source.caption} Open marks: {NOTE}." if published else source.caption
     source = source.truncated()
     with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "axes.labelsize": 10}):
         if figure.kind == "hypothesis":
-            return _hypothesis(source, published, title, caption)
+            return _hypothesis(source, title, caption)
         if figure.kind == "p-q map":
             return _maps(source, title, caption)
-        rows = {"rounds": _rounds, "scopes": _scopes}.get(figure.kind, _ablations)(source, published)
-        rows = [_logarithmic(row) if log else row for row in rows]
-        return draw_rows(rows, title=title, caption=caption, open_marks=published.name if published else "")
+        if figure.kind == "rounds":
+            rows = _rounds(source, published or {})
+        else:
+            rows = _scopes(source) if figure.kind == "scopes" else _ablations(source)
+        return draw_rows([_logarithmic(row) if log else row for row in rows], title=title, caption=caption)
 
 
 def _logarithmic(row: PanelRow) -> PanelRow:
@@ -108,7 +110,7 @@ PRUNED = {
 TRADE_OFF = Panel("", density_of, accuracy_of, "remaining weights, %")
 
 
-def _rounds(source: FigureRuns, published: Published | None) -> list[PanelRow]:
+def _rounds(source: FigureRuns, published: Values) -> list[PanelRow]:
     groups = _groups(source, attrgetter("label"))
     return [
         PanelRow("(a) Retrained models", _cells(RETRAINED, groups, LINES, published)),
@@ -116,7 +118,7 @@ def _rounds(source: FigureRuns, published: Published | None) -> list[PanelRow]:
     ]
 
 
-def _ablations(source: FigureRuns, published: Published | None) -> list[PanelRow]:
+def _ablations(source: FigureRuns) -> list[PanelRow]:
     """Retrained models with one of two settings varied and the other one fixed."""
     halves = [("p", "$p$", {"q": 1.0}, "$q=1$"), ("q", "$q$", {"p": 1.0}, "$p=1$")]
     if source.figure.kind == "eta and gamma":
@@ -128,12 +130,12 @@ def _ablations(source: FigureRuns, published: Published | None) -> list[PanelRow
     for letter, (name, sign, fixed, fixed_text) in zip("ab", halves, strict=True):
         groups = _groups(source.only(**fixed), lambda e, name=name, sign=sign: f"{sign} = {getattr(e, name):g}")  # type: ignore[misc]
         looks = [line | {"color": c} for line, c in zip(LINES, _shades(len(groups)), strict=False)]
-        cells = _cells(RETRAINED, groups, looks, published)
+        cells = _cells(RETRAINED, groups, looks)
         rows.append(PanelRow(f"({letter}) {sign} varies, {fixed_text}", cells))
     return rows
 
 
-def _scopes(source: FigureRuns, published: Published | None) -> list[PanelRow]:
+def _scopes(source: FigureRuns) -> list[PanelRow]:
     layers = list(source.runs[0][1][0]["retrained"]["layers"])
     last = len(layers) - 1
     named = dict(sorted({round(last / 2): "middle", 0: "first", last: "last"}.items()))  # two have no middle
@@ -164,17 +166,15 @@ def _scopes(source: FigureRuns, published: Published | None) -> list[PanelRow]:
     ]
 
 
-def _hypothesis(source: FigureRuns, published: Published | None, title: str, caption: str) -> Figure:
+def _hypothesis(source: FigureRuns, title: str, caption: str) -> Figure:
     """Accuracy and index by round, with the phases that are found."""
     from matplotlib.figure import Figure
 
-    first, many = source.runs[0][0], [records for _, records in source.runs]
-    name = first.label
+    name, many = source.runs[0][0].label, [records for _, records in source.runs]
     figure = Figure(figsize=(0.6 * WIDTH, 5.7), layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
     for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
-        marks = () if published is None else published.of(key, name_in_file(first))
-        draw_curve(axis, RETRAINED[key], Curve(name, look, many, published=marks))
+        draw_curve(axis, RETRAINED[key], Curve(name, look, many))
         style_axis(axis, RETRAINED[key])
     axes[0].set_xlabel("")
     bottom, top = axes[0].get_ylim()
@@ -278,23 +278,19 @@ def _groups(source: FigureRuns, name: Callable[[Experiment], str]) -> Groups:
 
 
 def _curves(
-    groups: Groups, looks: Sequence[dict[str, Any]], published: Published | None = None, key: str = ""
+    groups: Groups, looks: Sequence[dict[str, Any]], published: Values | None = None, key: str = ""
 ) -> list[Curve]:
     """One line per group that has runs; an empty group keeps its look reserved."""
-    return [
-        Curve(
-            name,
-            look,
-            [records for _, records in many],
-            published=() if published is None else published.of(key, name_in_file(many[0][0])),
-        )
-        for (name, many), look in zip(groups.items(), looks, strict=False)
-        if many
-    ]
+    found = []
+    for (name, many), look in zip(groups.items(), looks, strict=False):
+        if many:
+            marks = (published or {}).get((key, name_in_file(many[0][0])), [])
+            found.append(Curve(name, look, [records for _, records in many], published=marks))
+    return found
 
 
 def _cells(
-    panels: dict[str, Panel], groups: Groups, looks: Sequence[dict[str, Any]], published: Published | None
+    panels: dict[str, Panel], groups: Groups, looks: Sequence[dict[str, Any]], published: Values | None = None
 ) -> list[tuple[Panel, list[Curve]]]:
     return [(panel, _curves(groups, looks, published, key)) for key, panel in panels.items()]
 

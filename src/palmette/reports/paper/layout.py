@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from palmette.reports.figures import Panel, points, style_axis
+from palmette.reports.paper.published import NAME
 from palmette.reports.tables import Record
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ class PanelRow:
     legend: bool = True
 
 
-def draw_rows(rows: Sequence[PanelRow], *, title: str, caption: str, open_marks: str = "") -> Figure:
-    """Draw all rows; `open_marks` is the legend of the published points."""
+def draw_rows(rows: Sequence[PanelRow], *, title: str, caption: str) -> Figure:
+    """Draw all rows."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH, 0.75 + sum(2.75 + 0.3 * row.legend for row in rows)), layout="constrained")
@@ -69,7 +70,7 @@ def draw_rows(rows: Sequence[PanelRow], *, title: str, caption: str, open_marks:
                 axis.text(0.5, 0.5, "not run", ha="center", va="center", color=INK, transform=axis.transAxes)
         part.suptitle(row.heading, x=0.006, ha="left", fontsize=11.5, fontweight="bold")
         if row.legend:
-            _legend(part, row, open_marks)
+            _legend(part, row)
         grid.append(axes)
     add_title_and_caption(figure, title, caption)
     _align(figure, grid)
@@ -114,7 +115,7 @@ def draw_curve(axis: Axes, panel: Panel, curve: Curve, number: int = 0) -> None:
         axis.plot(*zip(*curve.published, strict=True), linestyle="none", label="_", zorder=1.5, **open_mark)
 
 
-def _legend(part: SubFigure, row: PanelRow, open_marks: str) -> None:
+def _legend(part: SubFigure, row: PanelRow) -> None:
     from matplotlib.lines import Line2D
 
     curves = [curve for _, many in row.cells for curve in many]
@@ -123,7 +124,7 @@ def _legend(part: SubFigure, row: PanelRow, open_marks: str) -> None:
     keys = [Line2D([], [], label=name, **style | look) for name, look in named.items()]
     if any(curve.published for curve in curves):
         open_mark: dict[str, Any] = {"linestyle": "none", "marker": "o", "markerfacecolor": "none"}
-        keys.append(Line2D([], [], label=open_marks, color=INK, **open_mark))
+        keys.append(Line2D([], [], label=NAME, color=INK, **open_mark))
     faint = [curve.look for curve in curves if not curve.name]
     keys += [Line2D([], [], label="the other layers", **look) for look in faint[:1]]
     part.legend(handles=keys, loc="outside upper right", ncols=len(keys), handlelength=2.8, fontsize=10)
