@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -22,23 +20,23 @@ _CITED = "Hurley and Rickard 2009, Table III"
 
 
 class _HyphenatedNames(click.Command):
-    """Command of flags only, whose argument may begin with a hyphen, as the measure -lp does."""
+    """Command whose argument may begin with a hyphen, as the measure -lp does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        flags = {"--", *(name for parameter in self.get_params(ctx) for name in parameter.opts)}
-        names = [a for a in args if a not in flags]
-        return super().parse_args(ctx, [*(a for a in args if a in flags - {"--"}), "--", *names])
+        asks_for_help = {*args} & {*self.get_help_option_names(ctx)}
+        return super().parse_args(ctx, args if asks_for_help else ["--", *(a for a in args if a != "--")])
 
 
 @click.command(cls=_HyphenatedNames)
 @click.argument("measure", required=False)
-@click.option("--json", "as_json", is_flag=True, help="Print all verdicts and counterexamples as JSON.")
-def axioms(measure: str | None, as_json: bool) -> None:
+def axioms(measure: str | None) -> None:
     """Which sparsity measures have which of the six properties?
 
     Searches counterexamples to each property of each measure, and marks differences from the table of Hurley and
     Rickard (2009). With the name of a MEASURE: its verdicts, each counterexample in full.
     """
+    from rich.console import Console
+
     from palmette.measures.axioms import check
     from palmette.measures.classic import MEASURES
 
@@ -46,11 +44,6 @@ def axioms(measure: str | None, as_json: bool) -> None:
         raise click.UsageError(f"no measure is called {measure!r}; there are {', '.join(MEASURES)}")
     chosen = [m for name, m in MEASURES.items() if measure in (None, name)]
     verdicts = {m.name: check(m) for m in chosen}
-    if as_json:
-        click.echo(json.dumps(_as_data(chosen, verdicts), indent=2, allow_nan=False))
-        return
-    from rich.console import Console
-
     console = Console(highlight=False, markup=False)
     if measure is None:
         _print_table(console, chosen, verdicts)
@@ -127,34 +120,3 @@ def _print_one(console: Console, m: Measure, verdicts: _Verdicts) -> None:
 
 def _parameters(m: Measure) -> str:
     return ", ".join(f"{name}={value:g}" for name, value in m.parameters.items())
-
-
-def _as_data(measures: list[Measure], verdicts: Mapping[str, _Verdicts]) -> dict[str, Any]:
-    from palmette.measures.axioms import PROPERTIES
-
-    shown = ("symbol", "parameters", "range", "sparser_is_larger", "source")
-    return {
-        "published": _CITED,
-        "properties": {key: {"name": p.name, "statement": p.statement} for key, p in PROPERTIES.items()},
-        "measures": {
-            m.name: {name: getattr(m, name) for name in shown}
-            | {"verdicts": {key: _verdict_data(m.name, v) for key, v in verdicts[m.name].items()}}
-            for m in measures
-        },
-    }
-
-
-def _verdict_data(name: str, verdict: Verdict) -> dict[str, Any]:
-    example = None
-    if verdict.counterexample is not None:
-        example = dict(vars(verdict.counterexample))
-        example["said"] = example.pop("change")
-        if not math.isfinite(example["value_after"]):  # JSON has no NaN
-            example["value_after"] = None
-    return {
-        "holds": verdict.holds,
-        "trials": verdict.trials,
-        "published": published(name, verdict.key),
-        "differs": _differs(name, verdict),
-        "counterexample": example,
-    }
