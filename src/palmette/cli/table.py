@@ -14,20 +14,15 @@ from palmette.reports.words import counted
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMATS = {"markdown": ".md", "csv": ".csv", "latex": ".tex", "parquet": ".parquet"}
+SUFFIXES = (".md", ".csv", ".tex", ".parquet")
 
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUNS...", type=PATH)
 @click.option("--baseline", metavar="METHOD", help="Show differences from it, paired by seed.")
 @click.option("--at", metavar="DENSITY,…", help="Compare at densities such as 0.5,0.1. [default: every round]")
-@click.option(
-    "--format", "kind", type=click.Choice(list(FORMATS)), help="[default: by the suffix of FILE, else markdown]"
-)
-@click.option("-o", "--out", "output", metavar="FILE", type=PATH, help="File to write.")
-def table(
-    runs: tuple[Path, ...], baseline: str | None, at: str | None, kind: str | None, output: Path | None
-) -> None:
+@click.option("-o", "--out", metavar="FILE", type=PATH, help=f"File to write: {', '.join(SUFFIXES)}.")
+def table(runs: tuple[Path, ...], baseline: str | None, at: str | None, out: Path | None) -> None:
     """Compare the methods of all runs in the folders RUNS.
 
     Each method has the mean, the standard deviation and the number of its runs. With --at methods are compared at
@@ -45,22 +40,17 @@ def table(
     CSV and Parquet have fractions in full precision.
     """
     from palmette.files import write_whole
-    from palmette.reports.comparison import compare, read
+    from palmette.reports.comparison import as_markdown, compare, read
 
-    if kind is None and output is not None and output.suffix not in FORMATS.values():
-        ends = ", ".join(FORMATS.values())
-        raise ValueError(f"-o must end in one of {ends}, or give --format, got {str(output)!r}")
-    kind = kind or next((k for k, end in FORMATS.items() if output and output.suffix == end), "markdown")
-    if kind == "parquet" and output is None:
-        raise ValueError("--format parquet is not text: give a file with -o FILE")
+    if out is not None and out.suffix not in SUFFIXES:
+        raise ValueError(f"-o must end in one of {', '.join(SUFFIXES)}, got {str(out)!r}")
     found = read(runs, say=lambda text: click.echo(f"palmette: {text}", err=True))
     frame = compare(found, at=None if at is None else densities(at), baseline=baseline)
-    content = written(frame, kind)
-    if output is None:
-        click.echo(content.decode(), nl=False)
+    if out is None:
+        click.echo(as_markdown(frame), nl=False)
     else:
-        write_whole(output, content)
-        click.echo(f"{output}: {counted(len(frame), 'row')}")
+        write_whole(out, written(frame, out.suffix))
+        click.echo(f"{out}: {counted(len(frame), 'row')}")
 
 
 def densities(text: str) -> list[float]:
@@ -80,19 +70,19 @@ def densities(text: str) -> list[float]:
     return found
 
 
-def written(frame: pd.DataFrame, kind: str) -> bytes:
-    """Encode the frame of `compare` in one of `FORMATS`."""
+def written(frame: pd.DataFrame, suffix: str) -> bytes:
+    """Encode the frame of `compare` for a file with one of `SUFFIXES`."""
     from palmette.reports.comparison import as_latex, as_markdown
 
-    if kind == "parquet":
+    if suffix == ".parquet":
         buffer = io.BytesIO()
         try:
             frame.to_parquet(buffer, index=False)
         except ImportError as error:
-            raise ImportError("--format parquet needs pyarrow: pip install 'palmette[report]'") from error
+            raise ImportError("a .parquet file needs pyarrow: pip install 'palmette[report]'") from error
         return buffer.getvalue()
-    if kind == "csv":
+    if suffix == ".csv":
         text: str = frame.to_csv(index=False, lineterminator="\n")
     else:
-        text = as_latex(frame) if kind == "latex" else as_markdown(frame)
+        text = as_latex(frame) if suffix == ".tex" else as_markdown(frame)
     return text.encode()
