@@ -13,7 +13,7 @@ from pathlib import Path
 from torch import Tensor
 
 from palmette.checkpoints.compressibility import LeftOut
-from palmette.checkpoints.formats import arrays, gguf, llama2c, onnx, pickles, safetensors, sharded
+from palmette.checkpoints.formats import arrays, gguf, onnx, pickles, safetensors, sharded
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.naming import sort_out
 from palmette.checkpoints.read_errors import check_downloaded, readable
@@ -25,7 +25,7 @@ WEIGHT_READERS: dict[str, Callable[[Path], Contents]] = {
     ".pt": pickles.read,
     ".pth": pickles.read,
     ".th": pickles.read,
-    ".bin": llama2c.read_bin,
+    ".bin": pickles.read,
     ".ckpt": pickles.read,
     ".onnx": onnx.read,
     ".gguf": gguf.read,
