@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 
+import numpy as np
 import pytest
 import torch
 from checkpoint_files import NESTINGS, net, sharded
@@ -259,7 +260,7 @@ def test_bad_input_or_output_is_refused_with_the_way_out(tmp_path):
     out = tmp_path / "out.safetensors"
     (tmp_path / "full").mkdir()
     saved(net(), tmp_path / "full" / "model.safetensors")
-    (tmp_path / "numbers.csv").write_text("1,2,3\n")
+    np.save(tmp_path / "numbers.npy", np.arange(3))
     for arguments, words in (
         ((file, "-o", file), "needs a place of its own"),
         ((file, "-o", tmp_path / "out.pt"), "is written as .safetensors, got"),
@@ -267,7 +268,7 @@ def test_bad_input_or_output_is_refused_with_the_way_out(tmp_path):
         ((tmp_path / "full", "-o", tmp_path / "full" / "new"), "needs a place of its own"),
         ((tmp_path / "full", "-o", tmp_path / "full"), "needs a place of its own"),
         ((tmp_path / "full", "-o", tmp_path / "full" / "model.safetensors", "--pack"), "needs a place of its own"),
-        ((tmp_path / "numbers.csv", "-o", out), "holds plain numbers"),
+        ((tmp_path / "numbers.npy", "-o", out), "holds plain numbers"),
         ((file, "-o", out, "--density", "1.5"), "--density must be between 0 and 1, got 1.5"),
         ((file, "-o", out, "--density", "0.5", "--p", "0.5"), "leave out --p"),
         ((file, "-o", out, "--density", "0.5", "--method", "sap"), "leave out --method"),

@@ -1,7 +1,7 @@
 """Open a checkpoint without the model's code: tensors by name, read in parts when they are needed.
 
 `open_checkpoint` reads headers only, and the first rows of tensors that have a mask file. Files that cannot be
-read in parts are loaded as a whole: a packed file of `palmette.save`, an old .pt, a .csv.
+read in parts are loaded as a whole: a packed file of `palmette.save`, an old .pt.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WEIGHT_READERS: dict[str, Callable[[Path], Contents]] = {
     ".gguf": gguf.read,
 }
 """Formats of weights: suffix -> reader. A new format is a new file in `formats` and a line here."""
-READERS = WEIGHT_READERS | {".npy": arrays.read_npy, ".npz": arrays.read_npz, ".csv": arrays.read_csv}
+READERS = WEIGHT_READERS | {".npy": arrays.read_npy, ".npz": arrays.read_npz}
 SUFFIXES = tuple(suffix for suffix in READERS if suffix != ".index.json")
 FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 """Files of a Transformers folder, in the order in which Transformers looks for them."""

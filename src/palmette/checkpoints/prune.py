@@ -96,7 +96,7 @@ def prune_checkpoint(
 
     Args:
         source: a file or folder that `palmette.how_compressible` reads, but not ONNX, which has a graph that
-            cannot be written, nor plain numbers (.npy, .npz, .csv).
+            cannot be written, nor plain numbers (.npy, .npz).
         out: a .safetensors file; its masks are written next to it as ``….masks.safetensors``. For a folder a new
             folder, with all files of `source` but the weights.
         scope, budget: as for `Pruner`.

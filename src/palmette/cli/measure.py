@@ -76,7 +76,7 @@ def measure(
     """How compressible are the weights in PATH?
 
     PATH is a checkpoint (.safetensors, .pt, .pth, .th, .bin, .ckpt, .onnx, .gguf, an index of shards or a folder
-    of Transformers) or plain numbers (.npy, .npz, .csv). The code of the model is not needed. `example` is a small
+    of Transformers) or plain numbers (.npy, .npz). The code of the model is not needed. `example` is a small
     bundled network. Files are read in parts and may be larger than memory.
 
     \b

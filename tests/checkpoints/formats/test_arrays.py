@@ -1,4 +1,4 @@
-"""Plain numbers: .npy, .npz and .csv."""
+"""Plain numbers: .npy and .npz."""
 
 import numpy as np
 import pytest
@@ -38,32 +38,16 @@ def test_arrays_are_read_in_parts_in_any_order(tmp_path, kind, pack):
         )
 
 
-def test_columns_of_a_csv_are_vectors(tmp_path):
-    (tmp_path / "a.csv").write_text("name,income,age\nann,0,30\nbob,7,31\n")
-    found = open_checkpoint(tmp_path / "a.csv").weights
-    assert [(w.name, values(w).tolist()) for w in found] == [("income", [0.0, 7.0]), ("age", [30.0, 31.0])]
-
-
-def test_column_with_gaps_is_left_out_with_a_reason(tmp_path):
-    (tmp_path / "a.csv").write_text("id,income\n1,20\n2,NA\n3,40\n")
-    found = open_checkpoint(tmp_path / "a.csv")
-    assert [w.name for w in found.weights] == ["id"]
-    assert [(t.name, t.why) for t in found.left_out] == [("income", "1 of 3 cells are no numbers")]
-    (tmp_path / "b.csv").write_text("a;b\n1;2\n")
-    with pytest.raises(ValueError, match=r"no column of numbers, with commas between columns: a;b \(1 of 1 cells"):
-        open_checkpoint(tmp_path / "b.csv")
-
-
-def test_patterns_select_columns(tmp_path):
-    (tmp_path / "a.csv").write_text("id,income,age\n1,20,30\n2,30,40\n")
-    found = open_checkpoint(tmp_path / "a.csv", exclude=["id"])
+def test_patterns_select_arrays(tmp_path):
+    np.savez(tmp_path / "a.npz", id=np.arange(2), income=np.array([20, 30]), age=np.array([30, 40]))
+    found = open_checkpoint(tmp_path / "a.npz", exclude=["id"])
     assert [w.name for w in found.weights] == ["income", "age"]
     assert [(t.name, t.why) for t in found.left_out] == [("id", "excluded")]
-    assert [w.name for w in open_checkpoint(tmp_path / "a.csv", include=["inc*"]).weights] == ["income"]
-    with pytest.raises(ValueError, match=r"matches no weight of .*a\.csv'.* the names are id, income, age$"):
-        open_checkpoint(tmp_path / "a.csv", include=["no"])
-    (tmp_path / "b.csv").write_text("person,age\nann,30\nbob,40\n")
-    assert [w.name for w in open_checkpoint(tmp_path / "b.csv", exclude=["person"]).weights] == ["age"]
+    assert [w.name for w in open_checkpoint(tmp_path / "a.npz", include=["inc*"]).weights] == ["income"]
+    with pytest.raises(ValueError, match=r"matches no weight of .*a\.npz'.* the names are id, income, age$"):
+        open_checkpoint(tmp_path / "a.npz", include=["no"])
+    np.savez(tmp_path / "b.npz", person=np.array(["ann", "bob"]), age=np.array([30, 40]))
+    assert [w.name for w in open_checkpoint(tmp_path / "b.npz", exclude=["person"]).weights] == ["age"]
 
 
 def test_labels_of_an_npz_are_left_out(tmp_path):
