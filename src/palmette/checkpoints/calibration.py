@@ -25,10 +25,7 @@ from palmette.pruning.masks import Masks
 from palmette.pruning.methods import Scope
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import input_norms, weighted_by_inputs
-from palmette.pruning.weights import (
-    as_patterns,
-    prunable,
-)
+from palmette.pruning.weights import as_patterns, prunable
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +41,11 @@ class LayerCut:
     before: int
     after: int
     zeros: int = 0
+
+    def __add__(self, other: LayerCut) -> LayerCut:
+        """Both together, under the first name."""
+        counts = ((getattr(self, key), getattr(other, key)) for key in ("entries", "before", "after", "zeros"))
+        return LayerCut(self.name, *map(sum, counts))
 
     @property
     def density_before(self) -> float:
@@ -74,8 +81,7 @@ class CheckpointCut:
     @property
     def whole(self) -> LayerCut:
         """All weights."""
-        counts = ("entries", "before", "after", "zeros")
-        return LayerCut("all", *(sum(getattr(x, key) for x in self.layers) for key in counts))
+        return replace(reduce(add, self.layers), name="all")
 
 
 def prune_checkpoint(
@@ -210,32 +216,22 @@ class _Tally:
     def __init__(self, budget: Budget) -> None:
         self.p, self.q = float(budget.p), float(budget.q)
         self.layers: dict[str, LayerCut] = {}
-        self.before: PowerSums | None = None
-        self.after: PowerSums | None = None
+        self.before: list[PowerSums] = []
+        self.after: list[PowerSums] = []
 
     def add(self, part: FilePart, mask: Tensor) -> None:
-        entries = part.values.numel()
-        before = entries if part.kept is None else int(part.kept.sum())
+        name, after = part.of.name, int(mask.sum())
         gone = ~mask if part.kept is None else part.kept & ~mask
         zeros = int((gone & (part.values == 0)).sum())
-        so_far = self.layers.get(part.of.name, LayerCut(part.of.name, 0, 0, 0))
-        self.layers[part.of.name] = LayerCut(
-            so_far.name,
-            so_far.entries + entries,
-            so_far.before + before,
-            so_far.after + int(mask.sum()),
-            so_far.zeros + zeros,
-        )
-        self.before = self._sums(part.values, part.kept, self.before)
-        self.after = self._sums(part.values, mask, self.after)
+        here = LayerCut(name, mask.numel(), after + int(gone.sum()), after, zeros)
+        self.layers[name] = self.layers[name] + here if name in self.layers else here
+        self.before.append(self._sums(part.values, part.kept))
+        self.after.append(self._sums(part.values, mask))
 
-    def _sums(self, values: Tensor, kept: Tensor | None, so_far: PowerSums | None) -> PowerSums:
+    def _sums(self, values: Tensor, kept: Tensor | None) -> PowerSums:
         rows = Rows.of(values.reshape(1, -1), None if kept is None else kept.reshape(1, -1))
-        sums = power_sums(rows, p=self.p, q=self.q)
-        return sums if so_far is None else so_far + sums
+        return power_sums(rows, p=self.p, q=self.q)
 
     def outcome(self, file: Path, masks: Path | None, bytes_before: int, coding: str) -> CheckpointCut:
-        assert self.before is not None
-        assert self.after is not None
-        before, after = float(self.before.index()), float(self.after.index())
+        before, after = (float(reduce(add, sums).index()) for sums in (self.before, self.after))
         return CheckpointCut(tuple(self.layers.values()), before, after, file, masks, bytes_before, coding)
