@@ -105,9 +105,8 @@ def measure(
     if out is not None and (out.suffix != ".json" or out.name.endswith(".index.json")):
         raise ValueError(f"-o must name a .json file, to be recognised as a part later, got {str(out)!r}")
     if all(f.suffix == ".json" and not f.name.endswith(".index.json") for f in (file, *others)):
-        source = click.get_current_context().get_parameter_source
-        for name in (*parameters, "include", "exclude", "part"):
-            if source(name) is click.core.ParameterSource.COMMANDLINE:
+        for name, value in {**parameters, "include": include, "exclude": exclude, "part": part}.items():
+            if value not in (None, ()):
                 raise ValueError(f"parts are already measured: leave out --{name}")
         report = merge_parts([file, *others], memory=_bytes(memory))
     elif others:

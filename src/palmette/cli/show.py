@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from palmette.studies.folder import RunDir
     from palmette.studies.record import AnyExperiment
 
-_NUMBERS = ("round", "accuracy", "density", "PQ Index", "disk")
-
 
 @click.command()
 @click.argument("folder", metavar="RUN", type=PATH)
@@ -148,12 +146,10 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
 
 def _print_many(console: Console, found: list[dict[str, Any]], folder: Path) -> None:
     names = {"run": [one["run"] + (f" in {_folder(one)}" if _folder(one) else "") for one in found]}
-    if _width(names, found) > console.width:
-        names = _names_in_columns(found)
-    table = _table(*_NUMBERS, first=list(names))
-    table.add_column("state", overflow="fold")
-    for i, one in enumerate(found):
-        table.add_row(*(column[i] for column in names.values()), *_numbers(one), _state(one))
+    table = _table_of_runs(names, found)
+    unfolded = console.measure(table, options=console.options.update(max_width=10_000))
+    if unfolded.maximum > console.width:
+        table = _table_of_runs(_names_in_columns(found), found)
     console.print(table)
     for one in found:
         if one["damage"] or one["failure"]:
@@ -169,7 +165,7 @@ def _print_many(console: Console, found: list[dict[str, Any]], folder: Path) -> 
 
 
 def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
-    """The cells of `_NUMBERS`."""
+    """Round, accuracy, density, PQ Index and size of a run."""
     accuracy = density = index = ""
     if one["records"]:
         last = one["records"][-1]
@@ -207,11 +203,12 @@ def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
     return names
 
 
-def _width(names: Mapping[str, list[str]], found: list[dict[str, Any]]) -> int:
-    """Width of the table of many runs, if nothing is folded."""
-    lines = [[*names, *_NUMBERS, "state"]]
-    lines += [[*(c[i] for c in names.values()), *_numbers(one), _state(one)] for i, one in enumerate(found)]
-    return sum(1 + max(map(len, column)) for column in zip(*lines, strict=True)) - 1
+def _table_of_runs(names: Mapping[str, list[str]], found: list[dict[str, Any]]) -> Table:
+    table = _table("round", "accuracy", "density", "PQ Index", "disk", first=list(names))
+    table.add_column("state", overflow="fold")
+    for i, one in enumerate(found):
+        table.add_row(*(column[i] for column in names.values()), *_numbers(one), _state(one))
+    return table
 
 
 def _table(*titles: str, first: Sequence[str] = ()) -> Table:

@@ -53,7 +53,7 @@ class Panel:
     """
 
     title: str
-    x: Callable[[Record], float]
+    x: Callable[[Record], float | None]
     y: Callable[[Record], float | None]
     x_label: str
     log_x: bool = False
@@ -61,26 +61,21 @@ class Panel:
     falling: bool = False
 
 
-def round_of(record: Record) -> float:
-    """Number of the round."""
-    return float(record["round"])
+def reader(*path: str, scale: float = 1) -> Callable[[Record], float | None]:
+    """Function that reads one number of a record, such as the accuracy of `test`, times `scale`."""
+
+    def read(record: Record) -> float | None:
+        value: Any = record
+        for name in path:
+            value = value[name]
+        return None if value is None else scale * float(value)
+
+    return read
 
 
-def accuracy_of(record: Record) -> float:
-    """Test accuracy in percent."""
-    return 100 * float(record["test"]["accuracy"])
-
-
-def density_of(record: Record) -> float:
-    """Density of the retrained network in percent."""
-    return 100 * float(record["retrained"]["density"])
-
-
-def index_of(record: Record) -> float | None:
-    """PQ Index of the retrained network."""
-    index = record["retrained"]["pq_index"]
-    return None if index is None else float(index)
-
+# Accuracy and density in percent; density and PQ Index of the retrained network.
+round_of, accuracy_of = reader("round"), reader("test", "accuracy", scale=100)
+density_of, index_of = reader("retrained", "density", scale=100), reader("retrained", "pq_index")
 
 PANELS = (
     Panel("Test accuracy by round, %", round_of, accuracy_of, "round of pruning"),

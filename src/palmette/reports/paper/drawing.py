@@ -19,6 +19,7 @@ from palmette.reports.figures import (
     check_matplotlib,
     density_of,
     index_of,
+    reader,
     round_of,
     style_axis,
 )
@@ -77,34 +78,24 @@ def _logarithmic(row: PanelRow) -> PanelRow:
     return replace(row, cells=cells)
 
 
-def _reader(*path: str, scale: float = 1) -> Callable[[Record], float | None]:
-    def read(record: Record) -> float | None:
-        value: Any = record
-        for name in path:
-            value = value[name]
-        return None if value is None else scale * float(value)
-
-    return read
-
-
 RETRAINED = {
     "retrained/accuracy": Panel("Accuracy, %", round_of, accuracy_of, ROUND),
     "retrained/remaining": Panel("Remaining weights, %", round_of, density_of, ROUND),
     "retrained/pq_index": Panel("PQ Index", round_of, index_of, ROUND),
-    "retrained/gini_index": Panel("Gini Index", round_of, _reader("retrained", "gini_index"), ROUND),
+    "retrained/gini_index": Panel("Gini Index", round_of, reader("retrained", "gini_index"), ROUND),
 }
 # Differences are retrained minus pruned, as in the paper; a record has pruned minus retrained.
 PRUNED = {
-    "pruned/accuracy": Panel("Accuracy, %", round_of, _reader("pruned", "test", "accuracy", scale=100), ROUND),
+    "pruned/accuracy": Panel("Accuracy, %", round_of, reader("pruned", "test", "accuracy", scale=100), ROUND),
     "pruned/accuracy_difference": Panel(
         "Accuracy, retrained − pruned, points",
         round_of,
-        _reader("pruned", "accuracy_difference", scale=-100),
+        reader("pruned", "accuracy_difference", scale=-100),
         ROUND,
     ),
-    "pruned/pq_index": Panel("PQ Index", round_of, _reader("pruned", "pq_index"), ROUND),
+    "pruned/pq_index": Panel("PQ Index", round_of, reader("pruned", "pq_index"), ROUND),
     "pruned/pq_index_difference": Panel(
-        "PQ Index, retrained − pruned", round_of, _reader("pruned", "pq_index_difference", scale=-1), ROUND
+        "PQ Index, retrained − pruned", round_of, reader("pruned", "pq_index_difference", scale=-1), ROUND
     ),
 }
 TRADE_OFF = Panel("", density_of, accuracy_of, "remaining weights, %")
@@ -144,7 +135,7 @@ def _scopes(source: FigureRuns) -> list[PanelRow]:
 
     def of_layers(heading: str, name: str, scale: float, *, legend: bool) -> PanelRow:
         of_whole, cells = density_of if name == "density" else index_of, []
-        read = [_reader("retrained", "layers", layer, name, scale=scale) for layer in layers]
+        read = [reader("retrained", "layers", layer, name, scale=scale) for layer in layers]
         for scope, title in SCOPES.items():
             many = [records for _, records in parts[scope].only(method="sap", p=sap.p, q=sap.q).runs]
             curves = [Curve("", FAINT, many, read[i]) for i in range(len(layers)) if i not in named]
