@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 from palmette.pruning.budgets import Budget
@@ -69,67 +70,47 @@ class Bisect(Target):
         return math.sqrt(good * (min(0.001, good / 2) if bad is None else bad))
 
 
-# Constants of `Predict`, tuned on the runs on record in results/ (see results/how-far).
-_MEDIAN, _SPREAD = 0.05, 1.1  # Laplace prior of ln(limit): median, and mean distance from it
-_SLOPES = (0.5, 1.0, 2.0)  # b, equally likely before the first round
-_NOISE, _MISFIT = 0.4, 0.3  # sd of a loss in tolerances: noise, and share of its distance from 1
-_MOST = 3.0  # losses are clipped to [-1, 3]: a collapse says only that the limit is far above
-_LARGEST, _APART = 4.0, 1.1  # factors on the density: largest cut, distance from the ends of the bracket
-_STEP, _LEAST = 0.05, 1e-5  # step of the grid of ln(limit), and its smallest density
+# Tuned by simulating searches on the runs on record; see results/how-far.
+_LARGEST, _SMALLEST = 4.0, 2.0  # a cut divides the density by at most, and before the first failure at least, this
+_LOW, _HIGH = 0.1, 10.0  # losses are clipped to these multiples of the tolerance
+_APART = 1.1  # factor between the next density and the ends of the bracket
 
 
 @dataclass(frozen=True)
-class Predict(Target):
-    r"""Jump to where the limit probably lies, from all networks so far.
+class Interpolate(Target):
+    r"""Jump to where the loss probably meets the tolerance.
 
-    The loss near the limit :math:`d^*` is a power of the density, in units of the tolerance
+    Between a good network and a bad one, the loss :math:`\ell`, in units of the tolerance, is taken to be a power
+    of the density, and the next density is where it is 1:
 
-    .. math:: \ell(d) = (d^* / d)^b
+    .. math:: \log d = \log d_\text{good} - \frac{\log \ell_\text{good}}
+              {\log \ell_\text{good} - \log \ell_\text{bad}} (\log d_\text{good} - \log d_\text{bad})
 
-    Prior weights over :math:`d^*` and :math:`b` come from the runs on record, where the limit is 5 %, give or take
-    a factor of 3. Every trained network updates them, and the next density is the median of :math:`d^*`.
+    It stays a factor of 1.1 from both ends, so that one network on the other side of the limit closes the bracket.
+    Before the first failure, the loss is taken to be inversely proportional to the density. A cut divides the
+    density by at most 4, since larger ones cost accuracy that retraining does not bring back.
 
-    A cut divides the density by at most 4, and stays a factor of 1.1 from the ends of the bracket, so that one
-    network on the other side of the limit closes it.
-
-    >>> predict = Predict()
-    >>> dense, good = Trial(1.0, 0.0), Trial(0.25, 0.1)
-    >>> round(predict.next_density([dense], 1.0, None), 3)
+    >>> Interpolate().next_density([Trial(1.0, 0.0)], good=1.0, bad=None)
     0.25
-    >>> 0.25 > predict.next_density([dense, good], 0.25, None) > 0.0625 - 1e-9
-    True
+    >>> trials = [Trial(1.0, 0.0), Trial(0.2, 0.5), Trial(0.05, 2.0)]
+    >>> round(Interpolate().next_density(trials, good=0.2, bad=0.05), 3)
+    0.1
     """
 
     def next_density(self, trials: Sequence[Trial], good: float, bad: float | None) -> float:
-        """Median of the limit, inside the bracket."""
-        start, margin = -math.log(good), math.log(_APART)
-        place = min(max(_median(trials[1:]), start + margin), start + math.log(_LARGEST))
-        if bad is not None:
-            end = -math.log(bad)
-            place = min(place, end - margin) if end - start > 2 * margin else (start + end) / 2
-        return math.exp(-place)
+        """Density where the line between both ends, in logarithms, meets the tolerance."""
+        start, at_good = math.log(good), min(_log_loss(trials, good, _LOW), 0.0)
+        if bad is None:
+            return math.exp(start - min(max(-at_good, math.log(_SMALLEST)), math.log(_LARGEST)))
+        width, at_bad = start - math.log(bad), max(_log_loss(trials, bad, _HIGH), 0.0)
+        margin = math.log(_APART)
+        if width <= 2 * margin or at_bad == at_good:
+            return math.exp(start - width / 2)
+        step = -at_good / (at_bad - at_good) * width
+        return math.exp(start - min(max(step, margin), width - margin, math.log(_LARGEST)))
 
 
-def _median(trials: Sequence[Trial]) -> float:
-    """Median of -ln(limit) after the trials."""
-    seen = [(-math.log(t.density), min(max(t.loss, -1.0), _MOST)) for t in trials if math.isfinite(t.loss)]
-    limits = [(i + 0.5) * _STEP for i in range(int(-math.log(_LEAST) / _STEP))]
-    logs = [[_log_weight(limit, slope, seen) for slope in _SLOPES] for limit in limits]
-    top = max(map(max, logs))
-    weights = [sum(math.exp(value - top) for value in row) for row in logs]
-    half, total = 0.5 * sum(weights), 0.0
-    for limit, weight in zip(limits, weights, strict=True):
-        if total + weight >= half:
-            return limit + _STEP * ((half - total) / weight - 0.5)
-        total += weight
-    return limits[-1]
-
-
-def _log_weight(limit: float, slope: float, seen: Sequence[tuple[float, float]]) -> float:
-    """Log of prior times likelihood, for -ln(density) and loss of each trial."""
-    found = -abs(limit + math.log(_MEDIAN)) / _SPREAD
-    for place, loss in seen:
-        expected = min(math.exp(min(slope * (place - limit), 5.0)), _MOST)
-        sd = math.hypot(_NOISE, _MISFIT * (expected - 1))
-        found -= 0.5 * ((loss - expected) / sd) ** 2 + math.log(sd)
-    return found
+def _log_loss(trials: Sequence[Trial], density: float, unknown: float) -> float:
+    """Logarithm of the mean loss at a density, clipped; that of `unknown` without a finite loss."""
+    losses = [t.loss for t in trials if math.isclose(t.density, density) and math.isfinite(t.loss)]
+    return math.log(min(max(fmean(losses), _LOW), _HIGH) if losses else unknown)

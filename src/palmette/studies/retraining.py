@@ -20,7 +20,7 @@ from palmette.pruning.methods import METHODS, Method, Scope
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.stopping import StopRule, rule_text
-from palmette.pruning.targets import Predict
+from palmette.pruning.targets import Interpolate
 from palmette.pruning.tolerance import Estimate, Tolerance
 from palmette.pruning.weights import uncompiled
 from palmette.studies.engine import Observer, RoundEngine
@@ -75,7 +75,7 @@ def prune_and_retrain(
             for the score of `train`; scores must then be in [0, 1].
         maximize: whether larger scores are better; False for a loss or a perplexity.
         budget: how many weights to prune before the first failure, such as ``Sap()`` or ``FixedRatio(0.5)``; by
-            default `Predict()`, which needs the fewest retrainings.
+            default `Interpolate()`, which needs the fewest retrainings.
         scope, include, exclude, masks: as for `Pruner`.
         saliency: as for `Pruner`, or a name: "dense-magnitude" ranks by the trained dense network in every round.
         rewind: start of each round after the first. "learning-rate": weights of the network that was cut, and the
@@ -135,7 +135,7 @@ def prune_and_retrain(
     )
     allowed = _tolerance(tolerance, maximize, evaluate is not None, pruner.rules, trained)
     if budget is None:
-        pruner.budget = Sap() if allowed is None else Predict()
+        pruner.budget = Sap() if allowed is None else Interpolate()
     most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
     more: dict[str, Any] = {"trained": bool(trained), "evaluate": evaluate is not None, "test": test is not None}
     more |= {"tolerance": "" if allowed is None else str(allowed), "maximize": allowed is None or allowed.maximize}
@@ -239,8 +239,10 @@ class _Lines(Observer):
             )
 
     def end(self, limit: Limit) -> None:
-        """Print the answer."""
+        """Print the answer, and how sure it is."""
         self._say(str(limit))
+        if not math.isnan(limit.score.value):
+            self._say(limit.precision)
 
 
 def _check_rewind(rewind: str, trained: bool) -> None:

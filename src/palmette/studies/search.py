@@ -221,6 +221,17 @@ class Limit:
             **more,
         )
 
+    @property
+    def precision(self) -> str:
+        """Scores, and how precise they are."""
+        text = f"score {self.score.value:.4f}, dense {self.dense_score.value:.4f}"
+        if self.score.error is None or self.dense_score.error is None:
+            return text
+        error = math.hypot(self.score.error, self.dense_score.error)
+        allowed = self.tolerance.allowed(self.dense_score, self.score)
+        noisy = "; more held-out data would tell such losses apart" if error > allowed / 2 else ""
+        return f"{text}; standard error of the difference at most {error:.4f}{noisy}"
+
     def __str__(self) -> str:
         loss = f"{self.tolerance} of dense" if self.tolerance.kind != "not-worse" else "the noise of dense"
         shares = shown_densities(self.density, self.bad_density)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -73,6 +74,7 @@ class FunctionTrainer:
         self.function, self.trained = train, run.spec.trained
         self.met = AutoHold(run.pruner)
         self.modes = {module: module.training for module in self.model.modules()}
+        self._after: dict[int, list[float]] = {}  # sums of the weights after each training in this process
 
     def try_out(self) -> None:
         """Call the functions once, so that an unusable result raises before the first training."""
@@ -145,6 +147,13 @@ class FunctionTrainer:
             )
         if run.round == 0:
             run.rates = self.met.rates
+        self._after[run.round] = after
+        if run.step is not None and run.step.repeats is not None and after == self._after.get(run.step.repeats):
+            warnings.warn(
+                "train gave the same network twice, so training it once more confirms nothing; does it set the "
+                "random seed?",
+                stacklevel=2,
+            )
         self._note_score(returned)
 
     def _note_score(self, returned: object) -> None:
