@@ -73,7 +73,7 @@ class Bisect(Target):
 # Tuned by simulating searches on the runs on record; see results/how-far.
 _LARGEST, _SMALLEST = 4.0, 2.0  # a cut divides the density by at most, and before the first failure at least, this
 _LOW, _HIGH = 0.1, 10.0  # losses are clipped to these multiples of the tolerance
-_APART = 1.1  # factor between the next density and the ends of the bracket
+_APART = 1.09  # factor between the next density and the ends of the bracket, below its width for rounding
 
 
 @dataclass(frozen=True)
