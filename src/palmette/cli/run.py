@@ -68,13 +68,16 @@ def run(
 ) -> None:
     """Train a network, prune it, train it again: how far does it go?
 
+    With --tolerance, a search finds the smallest density whose retrained network is that close to the dense one on
+    held-out images. Without it, every run makes all its rounds, as in the paper.
+
     Without arguments: an MLP on the bundled handwritten digits, pruned by SAP (p, q = 0.5, 1 and
     1, 2), Lottery Ticket and One Shot with three seeds each, in about a minute on two CPU cores. Every default
     is the paper's (Diao et al. 2023), but for fewer epochs on these digits, which are small.
 
     \b
       palmette run --data FashionMNIST --epochs 20 --seeds 0
-      palmette run --method sap --p 1 --q 2 --stop index-turns-up:2
+      palmette run --method interpolate --tolerance 0.01
       palmette run --model mymodels:net --data pictures/ --dry-run
 
     With EXPERIMENT.toml: the one run that the file describes; flags override it, --seeds makes several of it.
@@ -248,26 +251,28 @@ class Command:
     def _conclude(self, console: Console, live: bool) -> None:
         """Write and print the results."""
         from palmette.cli.display.watch import why_not
+        from palmette.reports.limits import how_far
         from palmette.reports.tables import NOTES, as_table, summary, why_stopped
         from palmette.studies.folder import RunDir
 
         states = {s.experiment.id: s.state for s in self.standings()}
         named = [(n, e) for n, e in zip(self.names(), self.planned, strict=True) if states[e.id] == "finished"]
-        runs: list[Run] = [(e, RunDir(e.folder_in(self.out)).records()) for _, e in named]
-        rows = summary(runs, names=[name for name, _ in named])
+        names, runs = [name for name, _ in named], [(e, RunDir(e.folder_in(self.out)).records()) for _, e in named]
+        rows, far = summary(runs, names), how_far(runs, names)
         files = self.files(rows, runs)
         folders = [run for e in self.planned if (run := RunDir(e.folder_in(self.out))).path.is_dir()]
         kept = sum(run.size() for run in folders)
         if not live:
             problems = {name: why_not(name, why) for name, why in self.problems.items()}
             last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
-            last |= {name: file and str(file) for name, file in files.items()}
+            last |= {name: file and str(file) for name, file in files.items()} | {"how_far": far}
             click.echo(json.dumps(last | {"summary": rows}, allow_nan=False))
             return
         if not runs:
             return
         console.print(as_table(rows))
         console.print(f"\n{why_stopped(rows)}\n{NOTES}\n", style="dim")
+        console.print("\n".join(["How far?", *(f"  {line}" for line in far), ""]), soft_wrap=True)
         for name, file in files.items():
             console.print(f"{name:7} {file or 'none'}", soft_wrap=True)
         held = f"{size(kept)} in {counted(len(folders), 'folder')}"
@@ -329,8 +334,9 @@ class Command:
             (f"palmette show {folder}", "every run here, and round by round"),
             (f"palmette report {folder}", "one page of charts, report.html"),
         ]
-        if not first.stop:
-            ideas.append((self.again("--stop", "index-turns-up:2"), "let the PQ Index say when it is enough"))
+        if not first.tolerance:
+            search = "palmette run --method interpolate --tolerance 0.01"
+            ideas.append((search, "search for the smallest density within a point of dense"))
         if first.data == "digits":
             ideas.append(("palmette data", "larger data sets, for `palmette run --data NAME`: which are here?"))
         return ideas

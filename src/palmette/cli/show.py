@@ -61,18 +61,31 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
     try:
         return _read(run)
     except RunDamaged as error:
-        names = ("stopped", "owner", "failure", "settings", "rounds", "epochs", "epoch", "seconds", "go_on")
+        names = (
+            "stopped",
+            "owner",
+            "failure",
+            "settings",
+            "rounds",
+            "epochs",
+            "epoch",
+            "seconds",
+            "go_on",
+            "how_far",
+        )
         known = {"run": run.path.name, "folder": str(run.path), "state": "damaged", "damage": str(error)}
         return known | dict.fromkeys(names) | {"rounds_done": 0, "bytes": run.size(), "records": []}
 
 
 def _read(run: RunDir) -> dict[str, Any]:
     """Everything that is shown, as plain values."""
+    from palmette.reports.limits import limit_of
     from palmette.studies.record import Record
     from palmette.studies.status import standing
 
-    now = standing(run)
+    now, records = standing(run), run.records()
     experiment = now.experiment
+    limit = limit_of((experiment, records))
     return {
         "run": experiment.id,
         "folder": str(run.path),
@@ -89,7 +102,8 @@ def _read(run: RunDir) -> dict[str, Any]:
         "seconds": sum(timing["seconds"] for timing in run.timings()),
         "bytes": run.size(),
         "go_on": None if now.stopped is not None else _how_to_resume(run, experiment),
-        "records": [Record.from_json(record).flat() for record in run.records()],
+        "how_far": None if limit is None else str(limit),
+        "records": [Record.from_json(record).flat() for record in records],
     }
 
 
@@ -122,6 +136,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     facts = {
         "settings": settings,
         "state": found["failure"] or _where(found),
+        "how far": found["how_far"],
         "time": duration(found["seconds"]),
         "disk": size(found["bytes"]),
         "resume": found["go_on"],
@@ -133,13 +148,14 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     if not found["records"]:
         return
     titles = ("round", "accuracy", "train", "density", "kept", "PQ Index", "Gini", "dead\nneurons", "cut\nnext")
-    table = _table(*titles)
+    searched = "good" in found["records"][0]
+    table = _table(*titles, *(["held-out", "verdict"] if searched else []))
     for r in found["records"]:
         accuracies = (_percent(_accuracy(r)), _percent(r["train_accuracy"]))
         measures = (measured(r["pq_index"]), measured(r["gini_index"]))
         counts = (f"{r['dead_neurons']:,}", f"{r['cut_weights']:,}")
         left = (_percent(r["density"], 2), f"{r['kept']:,}")
-        table.add_row(str(r["round"]), *accuracies, *left, *measures, *counts)
+        table.add_row(str(r["round"]), *accuracies, *left, *measures, *counts, *_verdict(r))
     console.print()
     console.print(table)
 
@@ -168,7 +184,7 @@ def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
     """Round, accuracy, density, PQ Index and size of a run."""
     accuracy = density = index = ""
     if one["records"]:
-        last = one["records"][-1]
+        last = one["records"][one["records"][-1].get("answer", -1)]
         accuracy, density = _percent(_accuracy(last)), _percent(last["density"], 2)
         index = measured(last["pq_index"])
     rounds = "" if one["damage"] else f"{max(0, one['rounds_done'] - 1)}/{one['rounds']}"
@@ -220,6 +236,14 @@ def _table(*titles: str, first: Sequence[str] = ()) -> Table:
     for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
     return table
+
+
+def _verdict(record: Mapping[str, Any]) -> list[str]:
+    """Score that decided a round of a search, and the decision; nothing for other rounds."""
+    if "good" not in record:
+        return []
+    again = "" if record["repeats"] is None else f", as {record['repeats']}"
+    return [f"{record['score']:.4f}", f"{'good' if record['good'] else 'too few'}{again}"]
 
 
 def _accuracy(record: Mapping[str, Any]) -> float | None:

@@ -52,12 +52,16 @@ def phases(accuracy: Sequence[float], index: Sequence[float | None]) -> list[Pha
 
 
 def phases_of(records: Sequence[Record]) -> list[Phase]:
-    """Phase of each round of a run."""
+    """Phase of each round of a run; those of a search are no phases, and count as falling."""
+    if records[-1].get("search"):
+        return ["falling"] * len(records)
     return phases(judged(records), [record["retrained"]["pq_index"] for record in records])
 
 
 def phases_of_mean(many: Sequence[Sequence[Record]]) -> list[Phase]:
     """Phases of the mean curve of several runs, over the runs that reached each round."""
+    if any(records[-1].get("search") for records in many):
+        return ["falling"] * max(map(len, many))
     accuracy = [MeanSd.of(at).mean for at in by_round(list(map(judged, many)))]
     return phases(accuracy, [mean([record["retrained"]["pq_index"] for record in at]) for at in by_round(many)])
 

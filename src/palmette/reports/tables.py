@@ -23,7 +23,7 @@ Run = tuple[Any, Sequence[Record]]
 
 NOTES = (
     f"kept: the last round up to which every accuracy is within {100 * WITHIN:g} point of the dense network's "
-    "(judged on validation images where there are any).\n"
+    "(judged on validation images where there are any), or the network that a search found.\n"
     "index up: of the rounds before a collapse, the one with the lowest PQ Index, at p=0.5, q=1, if at least "
     f"{FOLLOWING} of them follow it; a collapse is an accuracy that stays more than {100 * COLLAPSE:g} points "
     "below the dense network's to the end. end: the last round.\n"
@@ -65,8 +65,9 @@ def summary(runs: Iterable[Run], names: Iterable[str] | None = None) -> list[dic
 
 
 def last_kept(records: Sequence[Record]) -> int:
-    """Last round up to which a run is within a point of its dense network, see `last_within`."""
-    return last_within(judged(records))
+    """Last round up to which a run is within a point of its dense network; the answer of a search."""
+    search = records[-1].get("search")
+    return search["answer"] if search else last_within(judged(records))
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -39,7 +39,8 @@ class Record:
         good: whether the network is within the tolerance of a search; None without a search.
         stopped: why the run ended with this round; None if it continued.
         search: score and its standard error, round of the network that was cut ("start"), round with the same
-            masks ("repeats"), and the bracket ("good_density", "bad_density"); None without a search.
+            masks ("repeats"), round of the best good network so far ("answer"), and the bracket ("good_density",
+            "bad_density"); None without a search.
     """
 
     round: int
@@ -95,8 +96,7 @@ class Record:
             inner = value if isinstance(value, Mapping) else {"": value}
             flat |= {f"pruned_{f'{name}_{key}' if key else name}": number for key, number in inner.items()}
         if self.search is not None:
-            flat |= {"good": self.good, **{n: self.search[n] for n in ("start", "repeats", "good_density")}}
-            flat["bad_density"] = self.search["bad_density"]
+            flat |= {"good": self.good, **self.search}
         return flat | {"cut_weights": self.cut["weights"], "stopped": self.stopped}
 
     def flat_layers(self) -> dict[str, dict[str, Any]]:

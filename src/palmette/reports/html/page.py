@@ -9,6 +9,7 @@ from functools import cache
 from html import escape
 from typing import Any
 
+from palmette.reports.html.bracket import brackets
 from palmette.reports.html.charts import Chart, charts
 from palmette.reports.html.controls import controls, initial_looks, symbols
 from palmette.reports.html.document import bundled, document, table
@@ -165,7 +166,7 @@ def _card(series: Series, colour: str) -> str:
     row = outcome(series)
     return (
         f'<div class="card" style="border-top-color: {colour}"><h3>{_prose(row["series"])}</h3>'
-        f'<p class="big">{percent(row["density"])}</p><p>{_prose(sentence(row))}</p></div>\n'
+        f'<p class="big">{percent(row["density"])}</p><p>{_prose(sentence(row))}</p>{brackets(series)}</div>\n'
     )
 
 
@@ -181,7 +182,7 @@ def _figure(number: int, name: str, chart: Chart) -> str:
 
 
 def _outcomes(study: Study) -> str:
-    titles = ("method", "n", "dense accuracy", "density within one point", "accuracy there", "at round")
+    titles = ("method", "n", "dense accuracy", "density kept", "accuracy there", "at round")
     rows = [
         [
             row["series"],

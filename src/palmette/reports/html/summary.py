@@ -1,4 +1,4 @@
-"""Verdict of the HTML report: how far each series went, and whether its index turned up."""
+"""Verdict of the HTML report: how far each series went."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import takewhile
 from typing import Any
 
 from palmette.reports.html.series import Series, Study
+from palmette.reports.limits import limit_of
 from palmette.reports.phases import has_validation, phases_of, turns
 from palmette.reports.statistics import WITHIN, Difference, MeanSd
 from palmette.reports.tables import last_kept
@@ -27,6 +28,7 @@ def outcome(series: Series) -> Outcome:
         "series": series.name,
         "n": len(kept),
         "seeds": [experiment.seed for experiment, _ in series.runs],
+        "limits": [limit for run in series.runs if (limit := limit_of(run)) is not None],
         "dense": [records[0]["test"]["accuracy"] for records in series.records],
         "round": kept,
         "density": [records[t]["retrained"]["density"] for records, t in both],
@@ -48,8 +50,17 @@ def density(series: Series) -> float:
 
 
 def verdict(study: Study) -> list[str]:
-    """Two sentences: which series goes furthest, and how often the index turned up and runs collapsed."""
+    """How far the network can be pruned, which series goes furthest, and what the index did."""
     rows = [outcome(series) for series in study.series]
+    searched = [row for row in rows if row["limits"]]
+    if searched:
+        best = min(searched, key=_mean)
+        tolerance = best["limits"][0].tolerance
+        loss = "one point of accuracy" if str(tolerance) == "0.01" else f"{tolerance} of the dense score"
+        many = counted(round(MeanSd.of([limit.retrainings for limit in best["limits"]]).mean), "retraining")
+        found = f"About {1 - _mean(best):.0%} of the weights can go within {loss} ({best['series']}, {many})."
+        same = len({str(row["limits"][0].tolerance) for row in searched}) == 1 and len(searched) == len(rows)
+        return [found, _compared(rows, within=f"{tolerance} of")] if same and len(rows) > 1 else [found]
     n, in_time = (sum(row[name] for row in rows) for name in ("n", "turned_in_time"))
     turned, collapsed = (sum(len(row[name]) for row in rows) for name in ("turned_up", "collapsed"))
     within = f" ({in_time} while accuracy was within one point of dense)" if turned else ""
@@ -61,6 +72,15 @@ def verdict(study: Study) -> list[str]:
 
 def sentence(row: Mapping[str, Any]) -> str:
     """Result of one series, to follow its density."""
+    if limits := row["limits"]:
+        bad = [limit.bad_density for limit in limits if limit.bad_density is not None]
+        less = f"; {percent(bad)} is too few" if bad else "; fewer were not tried"
+        sure = sum(limit.confirmed for limit in limits)
+        return (
+            f"of the weights stay within {limits[0].tolerance} of dense ({percent(row['dense'])}) on held-out data"
+            f"{less}. {number([limit.retrainings for limit in limits])} retrainings; both ends trained twice in "
+            f"{sure} of {counted(row['n'], 'run')}. Test accuracy {percent(row['accuracy'])}."
+        )
     if not any(row["round"]):
         dense_only = row["at_the_end"] == row["n"]
         why = "no cut was trained yet." if dense_only else "the first cut already costs more than one point."
@@ -127,10 +147,10 @@ def _furthest(rows: Sequence[Outcome]) -> str:
     )
 
 
-def _compared(rows: Sequence[Outcome], among: str = "") -> str:
+def _compared(rows: Sequence[Outcome], among: str = "", *, within: str = "one point of") -> str:
     """Which series goes furthest; those that differ within noise are tied."""
     best, *others = sorted(rows, key=_mean)
-    where = f"furthest{among} within one point of dense"
+    where = f"furthest{among} within {within} dense"
     tied = [best, *takewhile(lambda row: _equal(row, best), others)]
     if len(tied) > 1:
         names = [row["series"] for row in tied]

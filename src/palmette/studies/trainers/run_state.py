@@ -102,6 +102,7 @@ class RunState:
             "error": last.score.error,
             "start": last.start,
             "repeats": last.repeats,
+            "answer": found.good.best(self.tolerance),
             "good_density": found.good.density,
             "bad_density": found.bad and found.bad.density,
         }
