@@ -1,4 +1,6 @@
-"""How far can a neural network be pruned? Measure it with the PQ Index, and prune it there.
+"""Prune PyTorch models step by step, and find out how far each can go.
+
+The PQ Index sizes a cut, accuracy says when to stop, and a search says how far.
 
 >>> import palmette as pm
 >>> pm.pq_index([3.0, 4.0, 0.0, 0.0], p=1, q=2)
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from palmette.pruning.stopping import IndexTurnsUp as IndexTurnsUp
     from palmette.pruning.stopping import ScoreDrops as ScoreDrops
     from palmette.pruning.stopping import SmallCut as SmallCut
+    from palmette.pruning.targets import Bisect as Bisect
+    from palmette.pruning.targets import Interpolate as Interpolate
+    from palmette.pruning.tolerance import Tolerance as Tolerance
     from palmette.pruning.torch_prune import from_torch_prune as from_torch_prune
     from palmette.pruning.weights import prunable as prunable
     from palmette.studies.experiment import Experiment as Experiment
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
     from palmette.studies.record import replay as replay
     from palmette.studies.retraining import prune_and_retrain as prune_and_retrain
     from palmette.studies.running import run as run
+    from palmette.studies.search import Limit as Limit
 
 # Where each public name lives. It is loaded when first asked for, so that `import palmette` and
 # `palmette --help` do not wait for torch.
@@ -71,6 +77,9 @@ _HOME = {
     "IndexTurnsUp": "pruning.stopping",
     "ScoreDrops": "pruning.stopping",
     "SmallCut": "pruning.stopping",
+    "Bisect": "pruning.targets",
+    "Interpolate": "pruning.targets",
+    "Tolerance": "pruning.tolerance",
     "from_torch_prune": "pruning.torch_prune",
     "prunable": "pruning.weights",
     "how_compressible": "checkpoints.report",
@@ -81,6 +90,7 @@ _HOME = {
     "retained_lower_bound": "measures.bound",
     "tail_mass_count": "measures.bound",
     "Experiment": "studies.experiment",
+    "Limit": "studies.search",
     "prune_and_retrain": "studies.retraining",
     "read_runs": "studies.record",
     "replay": "studies.record",

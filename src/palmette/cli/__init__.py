@@ -50,7 +50,7 @@ def _is_interrupt(error: BaseException | None) -> bool:
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="palmette")
 def main() -> None:
-    """How far can a neural network be pruned? Measure it with the PQ Index, and prune it."""
+    """Prune PyTorch models step by step, and find out how far each can go."""
 
 
 for command in (run, show, measure, prune, data, axioms, sweep, table, report, paper, unpack, bench):

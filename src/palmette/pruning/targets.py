@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Trial:
+class Probe:
     """A network that was trained and scored.
 
     Args:
@@ -39,11 +39,11 @@ class Target(Budget):
     q: float = field(default=1.0, init=False, repr=False)
 
     @abstractmethod
-    def next_density(self, trials: Sequence[Trial], good: float, bad: float | None) -> float:
+    def next_density(self, probes: Sequence[Probe], good: float, bad: float | None) -> float:
         """Density of the next network, below `good` and above `bad`.
 
         Args:
-            trials: all networks so far, the dense one first.
+            probes: all networks so far, the dense one first.
             good: density of the sparsest network within the tolerance.
             bad: density of the densest network that is not; None if there is none.
         """
@@ -61,11 +61,11 @@ class Bisect(Target):
 
     Until a network is bad, a density of 0.1 % is taken for the bad one.
 
-    >>> Bisect().next_density([Trial(1.0, 0.0)], good=0.1, bad=None)
+    >>> Bisect().next_density([Probe(1.0, 0.0)], good=0.1, bad=None)
     0.01
     """
 
-    def next_density(self, trials: Sequence[Trial], good: float, bad: float | None) -> float:
+    def next_density(self, probes: Sequence[Probe], good: float, bad: float | None) -> float:
         """Geometric mean of the two ends."""
         return math.sqrt(good * (min(0.001, good / 2) if bad is None else bad))
 
@@ -90,19 +90,19 @@ class Interpolate(Target):
     Before the first failure, the loss is taken to be inversely proportional to the density. A cut divides the
     density by at most 4, since larger ones cost accuracy that retraining does not bring back.
 
-    >>> Interpolate().next_density([Trial(1.0, 0.0)], good=1.0, bad=None)
+    >>> Interpolate().next_density([Probe(1.0, 0.0)], good=1.0, bad=None)
     0.25
-    >>> trials = [Trial(1.0, 0.0), Trial(0.2, 0.5), Trial(0.05, 2.0)]
-    >>> round(Interpolate().next_density(trials, good=0.2, bad=0.05), 3)
+    >>> probes = [Probe(1.0, 0.0), Probe(0.2, 0.5), Probe(0.05, 2.0)]
+    >>> round(Interpolate().next_density(probes, good=0.2, bad=0.05), 3)
     0.1
     """
 
-    def next_density(self, trials: Sequence[Trial], good: float, bad: float | None) -> float:
+    def next_density(self, probes: Sequence[Probe], good: float, bad: float | None) -> float:
         """Density where the line between both ends, in logarithms, meets the tolerance."""
-        start, at_good = math.log(good), min(_log_loss(trials, good, _LOW), 0.0)
+        start, at_good = math.log(good), min(_log_loss(probes, good, _LOW), 0.0)
         if bad is None:
             return math.exp(start - min(max(-at_good, math.log(_SMALLEST)), math.log(_LARGEST)))
-        width, at_bad = start - math.log(bad), max(_log_loss(trials, bad, _HIGH), 0.0)
+        width, at_bad = start - math.log(bad), max(_log_loss(probes, bad, _HIGH), 0.0)
         margin = math.log(_APART)
         if width <= 2 * margin or at_bad == at_good:
             return math.exp(start - width / 2)
@@ -110,7 +110,7 @@ class Interpolate(Target):
         return math.exp(start - min(max(step, margin), width - margin, math.log(_LARGEST)))
 
 
-def _log_loss(trials: Sequence[Trial], density: float, unknown: float) -> float:
+def _log_loss(probes: Sequence[Probe], density: float, unknown: float) -> float:
     """Logarithm of the mean loss at a density, clipped; that of `unknown` without a finite loss."""
-    losses = [t.loss for t in trials if math.isclose(t.density, density) and math.isfinite(t.loss)]
+    losses = [t.loss for t in probes if math.isclose(t.density, density) and math.isfinite(t.loss)]
     return math.log(min(max(fmean(losses), _LOW), _HIGH) if losses else unknown)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from palmette.pruning.targets import Target, Trial
+from palmette.pruning.targets import Target, Probe
 from palmette.pruning.tolerance import Estimate, Tolerance
 
 WIDTH = 1.1
@@ -137,7 +137,7 @@ def next_step(
             return Step(start, stop="all retrainings are used")
         if target is not None:
             least = None if bad is None else bad.density
-            density = target.next_density(_trials(attempts, tolerance), good.density, least)
+            density = target.next_density(_probes(attempts, tolerance), good.density, least)
             return Step(start, max(density, 1 / good.attempts[0].total))
         return Step(start, None if bad is None else math.sqrt(good.density * bad.density))
     for end in (good, bad):
@@ -150,13 +150,13 @@ def next_step(
     return Step(start, stop="the bracket is closed")
 
 
-def _trials(attempts: Sequence[Attempt], tolerance: Tolerance) -> list[Trial]:
+def _probes(attempts: Sequence[Attempt], tolerance: Tolerance) -> list[Probe]:
     """Attempts as densities and losses in units of what is allowed."""
     dense = attempts[0].score
     found = []
     for a in attempts:
         allowed = max(tolerance.allowed(dense, a.score), 1e-9 * max(1.0, abs(dense.value)))
-        found.append(Trial(a.kept / a.total, tolerance.loss(a.score, dense=dense) / allowed))
+        found.append(Probe(a.kept / a.total, tolerance.loss(a.score, dense=dense) / allowed))
     return found
 
 
