@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from palmette.pruning.targets import Target, Probe
+from palmette.pruning.targets import Probe, Target
 from palmette.pruning.tolerance import Estimate, Tolerance
 
 WIDTH = 1.1
