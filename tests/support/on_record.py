@@ -14,6 +14,7 @@ from results.records import BASES, DENSITIES, LT, METHODS, ONE_SHOT, SAP, SAP2, 
 from scipy import stats
 
 from palmette import read_runs
+from palmette.pruning.stopping import RoundSummary
 from palmette.reports.paper.published import published
 from palmette.reports.phases import phases, turns
 from palmette.reports.statistics import LEVEL, Difference, MeanSd, beyond_noise, holm, last_within
@@ -354,3 +355,36 @@ def widest(values):
     """The end of an interval that is furthest from 0, in points."""
     found = [Difference.of(one) for one in values]
     return f"{100 * max(max(abs(d.low), abs(d.high)) for d in found):.2f}"
+
+
+# Stop rules, replayed on every run
+
+
+@functools.cache
+def ladders():
+    """Density, index, training and test accuracy by round, of each run on record."""
+    of = (*NETWORKS, CNN200, RESNET, RESNET20, ABLATION, CNN_ABLATION, WIDE, LARGE, FLOAT32)
+    columns = ["density", "pq_index", "train_accuracy", "test_accuracy"]
+    runs = [run.sort_values("round") for one in of for _, run in one.own.groupby("id")]
+    return [run[columns].astype(float).to_numpy() for run in runs]
+
+
+def stop_rule(rule, back, *, score="train"):
+    """Share of runs that a rule ends in the right place, and share that lose more than 5 points.
+
+    The network is that of `back` rounds before the rule objects. Right is a loss of at most 1.25 points at no more
+    than twice the smallest density of any round that lost at most 1 point.
+    """
+    right, far = [], []
+    for run in ladders():
+        lost, history, last = run[0, 3] - run[:, 3], [], len(run) - 1
+        for t, (density, index, train, test) in enumerate(run):
+            known = {"train": train} if score == "train" else {"validation": test}
+            history.append(RoundSummary(round=t, density=density, index=index, **known))
+            if rule(history):
+                last = max(t - back, 0)
+                break
+        least = run[lost <= 0.01 + 1e-9, 0].min()
+        right.append(lost[last] <= 0.0125 + 1e-9 and run[last, 0] <= 2 * least + 1e-9)
+        far.append(lost[last] > 0.05)
+    return [f"{100 * np.mean(values):.0f} %" for values in (right, far)]
