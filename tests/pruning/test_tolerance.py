@@ -2,7 +2,9 @@
 
 import math
 
+import numpy as np
 import pytest
+import torch
 
 from palmette.pruning.tolerance import Estimate, Tolerance
 
@@ -55,3 +57,33 @@ def test_what_is_no_tolerance_is_refused_with_examples(given):
 @pytest.mark.parametrize("text", ["0.01", "1%", "not-worse:0.9"])
 def test_text_round_trips(text):
     assert str(Tolerance.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "mean", "error"),
+    [
+        (0.5, 0.5, None),
+        (torch.tensor(0.5, requires_grad=True), 0.5, None),
+        (np.float32(0.5), 0.5, None),
+        ([1.0, 3.0], 2.0, 1.0),
+        (torch.tensor([1.0, 3.0]), 2.0, 1.0),
+        (np.array([1, 3]), 2.0, 1.0),
+        ((torch.tensor(1.0), np.float64(3.0)), 2.0, 1.0),
+        (torch.tensor([True, False, False, True]), 0.5, pytest.approx(1 / 12**0.5)),
+        ([0.25], 0.25, None),
+        (Estimate(0.5, 0.1), 0.5, 0.1),
+    ],
+)
+def test_one_number_or_several_are_an_estimate(value, mean, error):
+    assert Estimate.of(value, "evaluate") == Estimate(mean, error)
+
+
+def test_numbers_that_are_not_finite_have_no_mean():
+    assert math.isnan(Estimate.of([1.0, math.inf], "evaluate").value)
+
+
+@pytest.mark.parametrize("value", [None, "0.5", [], {"accuracy": 0.5}, [[0.5]], 1j])
+def test_anything_else_is_refused_with_its_value(value):
+    with pytest.raises(TypeError, match="evaluate must return one number, or a list or vector with one") as told:
+        Estimate.of(value, "evaluate")
+    assert repr(value) in str(told.value)

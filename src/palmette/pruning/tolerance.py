@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from statistics import NormalDist
+from statistics import NormalDist, fmean, stdev
 from typing import Any, Literal, get_args
 
 from palmette.measures.parameters import as_number, is_number
@@ -20,27 +20,34 @@ class Estimate:
     value: float
     error: float | None = None
 
-    @classmethod
-    def of(cls, value: Any, name: str) -> Estimate:
-        """Result of the function `name`: a number, or several, such as one per example, with their mean and error.
+    @staticmethod
+    def of(value: object, name: str) -> Estimate:
+        r"""The result of the user's function `name`: one number, or one for each example or repetition.
 
-        >>> Estimate.of([1.0, 0.0, 1.0, 0.0], "evaluate").value
+        Of several numbers :math:`s_1, \dots, s_n` it is the mean, with the standard error
+        :math:`\mathrm{sd}(s) / \sqrt n`.
+
+        >>> Estimate.of(0.5, "evaluate")
+        Estimate(value=0.5, error=None)
+        >>> Estimate.of([True, True, False, False], "evaluate").value
         0.5
         """
-        try:
-            plain = value.detach().tolist() if hasattr(value, "detach") else value
-            plain = plain.tolist() if hasattr(plain, "tolist") else plain
-            numbers = [float(number) for number in plain] if isinstance(plain, Sequence) else [float(plain)]
-            if not numbers or isinstance(value, str):
-                raise ValueError("no numbers")
-        except (TypeError, ValueError, RuntimeError):
+        if isinstance(value, Estimate):
+            return value
+        plain = _plain(value)
+        if is_number(plain):
+            return Estimate(as_number(plain))
+        several = isinstance(plain, Iterable) and not isinstance(plain, str | bytes | dict)
+        numbers = [_plain(each) for each in plain] if several else []
+        if not numbers or not all(map(is_number, numbers)):
             raise TypeError(
-                f"{name} must return a number, or several such as one per example, got {value!r}"
-            ) from None
-        count, mean = len(numbers), sum(numbers) / len(numbers)
-        if count == 1:
-            return cls(mean)
-        return cls(mean, math.sqrt(sum((number - mean) ** 2 for number in numbers) / (count - 1) / count))
+                f"{name} must return one number, or a list or vector with one for each example or repetition, "
+                f"got {value!r}"
+            )
+        scores = list(map(as_number, numbers))
+        if not all(map(math.isfinite, scores)):  # stdev refuses them
+            return Estimate(math.nan)
+        return Estimate(fmean(scores), stdev(scores) / math.sqrt(len(scores)) if len(scores) > 1 else None)
 
 
 @dataclass(frozen=True)
@@ -134,3 +141,9 @@ class Tolerance:
 
 def _estimate(score: Estimate | float) -> Estimate:
     return score if isinstance(score, Estimate) else Estimate(score)
+
+
+def _plain(value: Any) -> Any:
+    """A number or list of a tensor or array, without an import of either; anything else as it is."""
+    convert = getattr(value, "tolist", None)
+    return convert() if callable(convert) else value
