@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.methods import SCOPES
 from palmette.pruning.text_table import aligned
+
+if TYPE_CHECKING:
+    from palmette.checkpoints.headroom import Headroom, ScoredCut  # loads torch
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class LeftOut:
 class Compressibility:
     """Report of `how_compressible`: layers, the whole, tensors left out, a verdict and warnings.
 
+    With `evaluate`, `headroom` has for each scope the largest cut without retraining, and the sensitivity curve.
     `print` shows it as a table, `to_dict` gives plain values.
     """
 
@@ -91,6 +95,7 @@ class Compressibility:
     title: str = ""
     verdict: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    headroom: tuple[Headroom, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -102,10 +107,11 @@ class Compressibility:
             "left_out": [asdict(tensor) for tensor in self.left_out],
             "verdict": list(self.verdict),
             "warnings": list(self.warnings),
+            "headroom": [asdict(found) | {"share": found.share} for found in self.headroom],
         }
 
     def __repr__(self) -> str:
-        """Table with a line for each layer and one for the whole, then the verdict and the warnings."""
+        """Table with a line for each layer and one for the whole, the headroom, the verdict and the warnings."""
         head = ("", "weights", "PQ Index", "Gini", "Hoyer", "neuron", "layer", "global", "dead")
         rows = [
             (
@@ -118,7 +124,20 @@ class Compressibility:
             for m in (*self.layers, *([self.whole] if len(self.layers) > 1 else []))
         ]
         said = [*self.verdict, *(f"Warning: {text}" for text in self.warnings)]
-        return "\n".join([*aligned([head, *rows]), "", *said])
+        return "\n".join([*aligned([head, *rows]), "", *self._headroom(), *said])
+
+    def _headroom(self) -> list[str]:
+        """Table with a line for each scope, and an empty line."""
+        head = ("without retraining", "can go", "score", "index suggests", "score")
+        rows = [
+            (f.scope, f"{f.share:.1%}", _score(f.largest), f"{f.suggested.share:.1%}", _score(f.suggested))
+            for f in self.headroom
+        ]
+        return [*aligned([head, *rows]), ""] if rows else []
+
+
+def _score(cut: ScoredCut) -> str:
+    return f"{cut.score.value:.4f}"
 
 
 def _digits(value: float | None) -> str:

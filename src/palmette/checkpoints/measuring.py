@@ -142,7 +142,7 @@ def conclude(
     cuts = [cut] if len(found) == 1 else [c for c, _ in source.thresholds(cut)]
     layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))
     whole = _together(layers, _measures(spectrum, budget, sums), left_out)
-    said, minded = verdict(layers, whole, budget), warnings(layers, whole, left_out)
+    said, minded = verdict(layers, whole, budget), warnings(layers, whole, budget, left_out)
     return Compressibility(budget, layers, whole, tuple(left_out), title, said, minded)
 
 

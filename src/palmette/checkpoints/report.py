@@ -2,37 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from palmette.checkpoints.compressibility import Compressibility, LeftOut
+from palmette.checkpoints.headroom import Evaluate, check_scopes, headroom
 from palmette.checkpoints.measuring import measure
 from palmette.checkpoints.open import open_checkpoint
 from palmette.checkpoints.read_errors import readable
+from palmette.checkpoints.verdict import verdict, warnings
 from palmette.errors import NotFinite
 from palmette.pruning.budgets import Sap
 from palmette.pruning.masks import Masks, check_match
+from palmette.pruning.methods import SCOPES, Scope
 from palmette.pruning.sources.sharding import check_whole
 from palmette.pruning.sources.stored import MEMORY, stored_weights, within
+from palmette.pruning.tolerance import Tolerance
 from palmette.pruning.weights import Weight, prunable, tensors_of, uncompiled
 
 
 def how_compressible(
     model: nn.Module | str | Path,
     *,
+    evaluate: Evaluate | None = None,
+    tolerance: Tolerance | float | str | None = None,
+    maximize: bool = True,
+    scopes: Sequence[Scope] = SCOPES,
     budget: Sap | None = None,
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
     masks: Mapping[str, Tensor] | None = None,
     memory: int = MEMORY,
 ) -> Compressibility:
-    """Measure how far a model can be pruned, layer by layer and as a whole; needs no data and changes nothing.
+    """Measure how compressible a model is, layer by layer and as a whole; changes nothing.
+
+    From the weights alone, the report gives the size of a first cut before retraining, which is no limit. With
+    `evaluate`, it also gives the largest cut without retraining whose score is within `tolerance`, found by
+    bisection to about 1 % of the weights.
 
     Args:
         model: a module, or the path of a checkpoint, such as a .safetensors, .pt, .onnx, .gguf or .npy file or a
             folder of Transformers. Files are read in parts, so they may be larger than memory.
+        evaluate: for a model: a function of the model that returns a score, or one number for each example or
+            repetition, such as accuracy on validation data. It is called at most eight times for each scope, and
+            once for the model as given, in evaluation mode. The model and the random state are as before
+            afterwards, also when it raises. Memory for one copy of the model is needed.
+        tolerance: how much worse the score may become: points such as 0.01, the default for scores in [0, 1], a
+            share such as "5%", or "not-worse:0.95" (see `palmette.pruning.tolerance.Tolerance`).
+        maximize: whether larger scores are better; False for losses and perplexities.
+        scopes: the scopes for which `evaluate` is called.
         budget: the budget whose next cut is predicted; `Sap()` by default.
         include, exclude: patterns of parameter names, see `palmette.prunable`.
         masks: for a model: weights that are not pruned yet, such as ``pruner.masks``; all by default.
@@ -40,7 +61,7 @@ def how_compressible(
             cannot be read in parts (a packed file of `palmette.save`, an old .pt, a .csv) are loaded in addition.
 
     Returns:
-        The report: print it, or read `whole`, `layers`, `verdict` and `warnings`; `to_dict` for JSON.
+        The report: print it, or read `whole`, `layers`, `headroom`, `verdict` and `warnings`; `to_dict` for JSON.
 
     >>> import torch
     >>> model = nn.Linear(4, 1, bias=False)
@@ -48,12 +69,35 @@ def how_compressible(
     >>> report = how_compressible(model)
     >>> report.whole.pq_index, report.whole.sap_cut
     (0.75, {'neuron': 3, 'layer': 3, 'global': 3})
+    >>> measured = how_compressible(model, evaluate=lambda m: m.weight.count_nonzero(), scopes=["global"])
+    >>> measured.headroom[0].share
+    0.75
 
     Diao et al. 2023, Definition 1, Theorem 2 and Algorithm 1.
     """
     budget = as_sap(budget)
+    _check_evaluation(model, evaluate, tolerance, maximize, scopes)
     if isinstance(model, nn.Module):
-        return _of_model(model, budget, include, exclude, masks)
+        weights, masks = _chosen(model, include, exclude, masks)
+        report = _of_model(model, weights, masks, budget)
+        if evaluate is None:
+            return report
+        room = headroom(
+            model,
+            weights,
+            evaluate,
+            masks=masks,
+            budget=budget,
+            tolerance=tolerance,
+            maximize=maximize,
+            scopes=scopes,
+        )
+        return replace(
+            report,
+            headroom=room,
+            verdict=verdict(report.layers, report.whole, budget, room),
+            warnings=warnings(report.layers, report.whole, budget, report.left_out, room),
+        )
     if not isinstance(model, str | Path):
         raise TypeError(f"model must be a torch.nn.Module or the path of a checkpoint, got {type(model).__name__}")
     if masks is not None:
@@ -76,20 +120,47 @@ def as_sap(budget: Sap | None) -> Sap:
     return budget or Sap()
 
 
-def _of_model(
+def _check_evaluation(
+    model: object,
+    evaluate: Evaluate | None,
+    tolerance: Tolerance | float | str | None,
+    maximize: bool,
+    scopes: Sequence[Scope],
+) -> None:
+    if evaluate is None:
+        if tolerance is not None:
+            raise ValueError(f"tolerance goes with evaluate, a function that scores the model, got {tolerance!r}")
+        return
+    if isinstance(model, str | Path):
+        raise ValueError(
+            f"evaluate needs a model that can be run, got the path {str(model)!r}; load it into a torch.nn.Module"
+        )
+    if not callable(evaluate):
+        raise TypeError(f"evaluate must be a function of the model that returns a score, got {evaluate!r}")
+    if tolerance is not None:
+        Tolerance.parse(tolerance, maximize=maximize)
+    check_scopes(scopes)
+
+
+def _chosen(
     model: nn.Module,
-    budget: Sap,
     include: Iterable[str] | None,
     exclude: Iterable[str],
     masks: Mapping[str, Tensor] | None,
-) -> Compressibility:
+) -> tuple[dict[str, Weight], Mapping[str, Tensor] | None]:
+    """Prunable weights that have values, and the masks, also those of `torch.nn.utils.prune`."""
     weights = prunable(model, include=include, exclude=exclude)
     check_whole(tensors_of(weights), "how_compressible")
     if masks is not None:
         check_match(Masks(masks), {n: w.shape for n, w in weights.items()}, "the masks")
     if empty := [n for n, w in weights.items() if w.tensor.is_meta]:
         raise ValueError(f"{empty[0]!r} is on the meta device, without values; load its weights, then measure it")
-    masks = _with_torch_masks(model, weights, masks)
+    return weights, _with_torch_masks(model, weights, masks)
+
+
+def _of_model(
+    model: nn.Module, weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None, budget: Sap
+) -> Compressibility:
     chosen = {id(w.tensor) for w in weights.values()}
     rest = [
         LeftOut(n, tuple(p.shape), "no weight of a Linear, convolution or attention", p.numel() * p.element_size())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 from palmette.checkpoints.compressibility import Compressibility, LeftOut, Measurement
 from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
@@ -11,6 +12,9 @@ from palmette.pruning.methods import SCOPES, Scope
 from palmette.reports.html.document import document
 from palmette.reports.html.theme import LAYER_COLOURS
 from palmette.reports.words import counted, measured, size
+
+if TYPE_CHECKING:
+    from palmette.checkpoints.headroom import Headroom
 
 _COLOURS = dict(zip(SCOPES, LAYER_COLOURS, strict=False))
 _STYLE = """
@@ -50,7 +54,7 @@ def page(report: Compressibility) -> str:
 {verdict}</div>
 {notices}<div class="cards">
 {_cards(report.whole, numbers)}</div>
-<h2>{"Vectors" if numbers else "Layers"}</h2>
+{_headroom(report.headroom)}<h2>{"Vectors" if numbers else "Layers"}</h2>
 <div class="scroll">{_table(report, numbers)}</div>
 <dl>{meanings}</dl>
 {_left_out(report.left_out)}""",
@@ -123,6 +127,38 @@ def _bar(m: Measurement, scope: Scope, most: float) -> str:
     width = max(0.0, min(100.0, 100 * m.share_cut(scope) / most))
     bar = f'<span style="width: {width:.1f}%; background: {_COLOURS[scope]}"></span>'
     return f'<td class="bar">{m.share_cut(scope):.1%}{bar}</td>'
+
+
+def _headroom(headroom: Sequence[Headroom]) -> str:
+    """Largest cuts without retraining, and the sensitivity curves below each other."""
+    if not headroom:
+        return ""
+    head = "".join(f"<th>{title}</th>" for title in ("", "cut", "density", "score", "loss", ""))
+    rows = "".join(_tried(found) for found in headroom)
+    return (
+        f"<h2>Without retraining</h2>\n<p>Tolerance {escape(str(headroom[0].tolerance))}: the largest cut within "
+        "it, the cut that the index suggests, and every other cut that was tried.</p>\n"
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>\n{rows}</tbody></table></div>\n'
+    )
+
+
+def _tried(found: Headroom) -> str:
+    notes = [(found.largest, "largest"), (found.suggested, "suggested")]
+    notes += [(cut, "") for cut in found.curve if cut is not found.largest]
+    return "".join(
+        f'<tr><td class="name">{found.scope}</td>'
+        + _cells(
+            (
+                f"{c.share:.1%}",
+                f"{c.density:.1%}",
+                f"{c.score.value:.4f}",
+                f"{found.loss(c):.4f}",
+                note or ("" if c.allowed else "outside"),
+            )
+        )
+        + "</tr>\n"
+        for c, note in notes
+    )
 
 
 def _left_out(tensors: Sequence[LeftOut]) -> str:
