@@ -1,11 +1,16 @@
 """Verdicts and warnings of a report."""
 
+import re
+from pathlib import Path
+
+import make_headroom
 import pytest
 import torch
+from make_headroom import recorded
 from torch import nn
 
 import palmette as pm
-from palmette.checkpoints.verdict import gaussian_index
+from palmette.checkpoints.verdict import CALIBRATION, NOT_A_LIMIT, NOT_SAFE, gaussian_index
 
 
 @pytest.mark.parametrize(
@@ -65,3 +70,52 @@ def test_quantised_weights_are_named():
     levels = torch.randn(100, 100).mul(10).round().div(10)
     assert any("no more than 256 different magnitudes" in text for text in warned(w=levels))
     assert not warned(w=torch.randn(100, 100).half().float())
+
+
+def test_verdict_calls_the_cut_a_first_one_and_never_a_limit():
+    report = pm.how_compressible(nn.Linear(100, 100))
+    assert report.verdict[0].startswith("A first cut before retraining: ")
+    assert report.verdict[2:] == (NOT_A_LIMIT, CALIBRATION)
+    assert "may go at most" not in " ".join(report.verdict)
+
+
+@pytest.mark.parametrize(
+    ("budget", "named"),
+    [
+        (pm.Sap(p=1, q=2), ""),
+        (pm.Sap(gamma=3), "Cuts at p=0.5, q=1, eta=0, gamma=3 were not tested without retraining. "),
+        (pm.Sap(p=1, q=1.5), "Cuts at p=1, q=1.5, eta=0, gamma=1 were not tested without retraining. "),
+    ],
+)
+def test_cuts_that_are_not_calibrated_are_warned_about_unless_they_were_scored(budget, named):
+    model = nn.Linear(100, 100)
+    report = pm.how_compressible(model, budget=budget)
+    assert report.warnings == (named + NOT_SAFE,)
+    assert report.verdict[2:] == (NOT_A_LIMIT,)
+    scored = pm.how_compressible(model, budget=budget, evaluate=lambda m: (m.weight != 0).double().mean())
+    assert scored.warnings == ()
+    assert scored.verdict[2].startswith("Without retraining, ")
+    assert ", which costs " in scored.verdict[2]
+    assert not pm.how_compressible(model, budget=pm.Sap(gamma=0.5, beta=0.1)).warnings
+
+
+def test_verdict_quotes_the_numbers_on_record():
+    lines = [line for line in recorded() if line.scope == "global"]
+    mild, strong = ([line for line in lines if (line.p, line.q) == pair] for pair in ((0.5, 1), (1, 2)))
+    good = [line for line in mild if line.within]
+    numbers = [f"{min(x.factor for x in good):.1f}", f"{max(x.factor for x in good):.1f}"]
+    said = re.findall(r"\d+(?:\.\d+)?", CALIBRATION.replace("MobileNetV2", ""))
+    assert said == [str(len(mild)), "0.01", "5", str(len(good)), *numbers]
+    assert [line.network for line in mild if not line.within] == ["MobileNetV2 features"]
+    bad = [line for line in strong if not line.within]
+    points = max(100 * (line.dense - line.score_suggested) for line in bad if "accuracy" in line.score)
+    perplexity = next(line for line in bad if "perplexity" in line.score)
+    said = re.findall(r"\d+(?:\.\d+)?", NOT_SAFE.partition("global ")[2])
+    rises = [f"{perplexity.dense:.0f}", f"{perplexity.score_suggested:.0f}"]
+    assert said == [str(len(bad)), str(len(strong)), f"{points:.1f}", *rises]
+
+
+def test_page_shows_the_numbers_on_record():
+    page = (Path(make_headroom.__file__).parent / "measure.md").read_text(encoding="utf-8")
+    for table in (make_headroom.network_table, make_headroom.scope_table):
+        assert table(recorded()) in page
