@@ -40,6 +40,7 @@ from on_record import (
     heavy,
     in_scopes,
     index,
+    ladders,
     large,
     largest_drop,
     line,
@@ -60,6 +61,7 @@ from on_record import (
     span,
     stability,
     steps,
+    stop_rule,
     to_one_shot,
     tukey,
     turns_of,
@@ -71,6 +73,7 @@ from results.make import FRONT, difference, mean, percent, spread
 from results.records import DENSITIES, HERE, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES
 from scipy import stats
 
+from palmette.pruning.stopping import IndexTurnsUp, ScoreDrops
 from palmette.reports.statistics import Difference, MeanSd, beyond_noise
 from palmette.reports.words import signed
 
@@ -248,6 +251,12 @@ FINDINGS = {
         f"{WIDE.own['epochs'].max()} epochs", *large(WIDE)[:2], "T = 2", *large(WIDE)[2:],
         f"{LARGE.own['epochs'].max()} epochs", *large(LARGE),
         f"{sum(int((of.own['pruned_pq_index_difference'] < 0).sum()) for of in (WIDE, LARGE))} cuts"],
+    "stop-rules": lambda: [
+        f"All {len(ladders())} runs", "1.25 points", "1 point",
+        *stop_rule(IndexTurnsUp(2), 2)[:1], "5 points", stop_rule(IndexTurnsUp(2), 2)[1],
+        stop_rule(IndexTurnsUp(1), 1)[0], "2 points", stop_rule(ScoreDrops(), 1)[0], "5",
+        "1 point", stop_rule(ScoreDrops(), 1, score="test")[0]],
+    "stop-density": lambda: ["10 %", stop_rule(lambda history: history[-1].density < 0.0999, 1)[0]],
     "doubt": lambda: ["includes 0"],
     "intervals": lambda: [f"{MLP.seeds} seeds"],
     "clear": lambda: ["3 standard deviations"],
@@ -283,6 +292,8 @@ VERDICTS = {
     "turns-sap": lambda: not any(steps(of, SAP)[1].sign > 0 for of in NETWORKS),
     "lowered": lambda: all(lowered(of, n) == 1 for of in NETWORKS for n in (SAP, SAP2, LT))
     and lowered(MLP, ONE_SHOT) == lowered(CIFAR_MLP, ONE_SHOT) == 1,
+    "stop-rules": lambda: stop_rule(ScoreDrops(), 1)[1] == "0 %",
+    "stop-density": lambda: MLP.own["id"].nunique() + ABLATION.own["id"].nunique() > len(ladders()) / 2,
     "brake-density": lambda: not any(signs(of)[SAP, 0.02] for of in NETWORKS),
     "scope-mlp": lambda: max(ABLATION.at(SAP, -1, "dead_neurons", "neuron").values()) < 1
     and max(between_scopes(ABLATION).values()) == 0,

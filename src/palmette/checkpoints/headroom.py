@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from palmette.pruning.budgets import Budget, FixedRatio, Sap
+from palmette.pruning.cut import prune
 from palmette.pruning.masks import Masks
 from palmette.pruning.methods import SCOPES, Scope, check_scope
-from palmette.pruning.pruner import prune
 from palmette.pruning.text_table import aligned
 from palmette.pruning.tolerance import Estimate, Tolerance
 from palmette.pruning.weights import Weight, evaluating
