@@ -231,7 +231,8 @@ def own_run(folder, size=8, model=None, **more):
     def train(model):
         torch.nn.init.normal_(model.weight)
 
-    pm.prune_and_retrain(model or torch.nn.Linear(size, 4), train, rounds=1, folder=folder, **more)
+    stop = pm.AfterSteps(1)
+    pm.prune_and_retrain(model or torch.nn.Linear(size, 4), train, stop=stop, folder=folder, **more)
 
 
 def test_own_runs_of_one_network_are_seeds_and_a_copy_is_refused(tmp_path):

@@ -410,7 +410,7 @@ def own_run(folder, width, *, seed=0):
         model(torch.ones(4)).sum().backward()
         optimizer.step()
 
-    pm.prune_and_retrain(model, train, test=lambda model: 0.5, rounds=1, folder=folder, stop=())
+    pm.prune_and_retrain(model, train, test=lambda model: 0.5, folder=folder, stop=pm.AfterSteps(1))
 
 
 def test_own_runs_with_the_same_settings_count_as_seeds(tmp_path):
