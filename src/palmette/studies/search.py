@@ -76,10 +76,17 @@ class Network:
 
 @dataclass(frozen=True)
 class Bracket:
-    """The sparsest good network and the densest bad one below it; None if none was bad."""
+    """The sparsest good network and the densest bad one below it.
+
+    Args:
+        good: the sparsest good network; the dense one if no other is good.
+        bad: the densest network below it that is not good; None if there is none.
+        bad_trainings: trainings of networks as dense as `bad`, which may have been cut from different networks.
+    """
 
     good: Network
     bad: Network | None
+    bad_trainings: int = 0
 
     @property
     def closed(self) -> bool:
@@ -87,6 +94,12 @@ class Bracket:
         if self.bad is None:
             return self.good.kept <= 1
         return self.good.kept <= max(WIDTH * self.bad.kept, self.bad.kept + 1)
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it is closed, and both ends were trained twice."""
+        good_is_sure = self.good.round == 0 or len(self.good.attempts) > 1
+        return self.closed and good_is_sure and (self.bad is None or self.bad_trainings > 1)
 
 
 def bracket(attempts: Sequence[Attempt], tolerance: Tolerance) -> Bracket:
@@ -99,7 +112,10 @@ def bracket(attempts: Sequence[Attempt], tolerance: Tolerance) -> Bracket:
     good = [n for n in networks if n is dense or tolerance.allows(n.score, dense=dense.score)]
     end = min(good, key=lambda n: n.kept)
     bad = [n for n in networks if n not in good and n.kept < end.kept]
-    return Bracket(end, max(bad, key=lambda n: n.kept, default=None))
+    densest = max(bad, key=lambda n: n.kept, default=None)
+    if densest is None:
+        return Bracket(end, None)
+    return Bracket(end, densest, sum(len(n.attempts) for n in bad if n.kept > 0.98 * densest.kept))
 
 
 @dataclass(frozen=True)
@@ -122,7 +138,10 @@ class Step:
 def next_step(
     attempts: Sequence[Attempt], tolerance: Tolerance, *, rounds: int, target: Target | None = None
 ) -> Step:
-    """The next step: cut the good network, less if a cut was too much; then repeat both ends; then stop.
+    """The next step: cut the good network, less if a cut was too much; then confirm both ends; then stop.
+
+    A bad network that was cut from a denser one than the good end may have failed because the cut was large. It is
+    confirmed by a cut of the good end to the same density; all others are trained once more.
 
     Args:
         attempts: all trainings so far, the dense network first.
@@ -140,14 +159,17 @@ def next_step(
             density = target.next_density(_probes(attempts, tolerance), good.density, least)
             return Step(start, max(density, 1 / good.attempts[0].total))
         return Step(start, None if bad is None else math.sqrt(good.density * bad.density))
-    for end in (good, bad):
-        if end is not None and end.round and len(end.attempts) == 1:
-            if len(attempts) > rounds:
-                return Step(start, stop="the bracket is closed, and all retrainings are used")
-            first = end.attempts[0].start
-            assert first is not None
-            return Step(first, repeats=end.round)
-    return Step(start, stop="the bracket is closed")
+    if found.confirmed:
+        return Step(start, stop="the bracket is closed")
+    if len(attempts) > rounds:
+        return Step(start, stop="the bracket is closed, and all retrainings are used")
+    end = good if good.round and len(good.attempts) == 1 else bad
+    assert end is not None
+    parent = end.attempts[0].start
+    assert parent is not None
+    if end is bad and parent not in [attempt.round for attempt in good.attempts]:
+        return Step(start, bad.density)
+    return Step(parent, repeats=end.round)
 
 
 def _probes(attempts: Sequence[Attempt], tolerance: Tolerance) -> list[Probe]:
@@ -172,7 +194,7 @@ class Limit:
         dense_score: score of the dense network.
         tolerance: the loss that was allowed.
         retrainings: number of trainings after that of the dense network.
-        confirmed: whether both ends of the bracket were trained twice, with different random numbers.
+        confirmed: whether the bracket is closed and both ends were trained twice, with different random numbers.
         stopped: why the search ended.
         round: round of the returned network.
         model: the returned network; None when a limit is read from a folder.
@@ -215,7 +237,7 @@ class Limit:
             dense_score=attempts[0].score,
             tolerance=tolerance,
             retrainings=len(attempts) - 1,
-            confirmed=found.closed and all(len(n.attempts) > 1 for n in (good, bad) if n and n.round),
+            confirmed=found.confirmed,
             stopped=stopped,
             round=good.best(tolerance),
             **more,
