@@ -150,8 +150,9 @@ def test_a_diverging_run_is_reported_and_others_continue(tmp_path, monkeypatch):
 
 def test_runs_with_equal_data_model_and_recipe_form_a_fleet():
     longer = [dataclasses.replace(e, epochs=3) for e in experiments()]
-    runs = [*experiments(), *longer, Experiment(model="cnn"), Experiment(validation=10, seed=1)]
-    assert [len(fleet) for fleet in fleets(runs)] == [8, 8, 1, 1]
+    held_out = [Experiment(validation=10, seed=seed) for seed in (0, 1)]
+    runs = [*experiments(), *longer, Experiment(model="cnn"), *held_out, Experiment(label_noise=0.1)]
+    assert [len(fleet) for fleet in fleets(runs)] == [8, 8, 1, 2, 1]
 
 
 @pytest.mark.slow

@@ -172,7 +172,7 @@ def checked(planned: Sequence[Experiment], out: Path, data_dir: str | None, *, t
         raise ValueError(f"--out must be a folder, or the name of one to be made; {str(there)!r} is a file")
     images = left = load(first.data, folder=data_dir)
     if count := first.validation_images(len(images.train_images)):
-        left = validation_split(images, seed=0, count=count)[0]
+        left = validation_split(images, count=count)[0]
     model = build(first.model, shape=images.shape, classes=images.classes)
     prunable(model)
     if not any(parameter.requires_grad for parameter in model.parameters()):

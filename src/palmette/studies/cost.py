@@ -66,7 +66,7 @@ def cost(
     Fewer than `members` networks are timed together if they do not fit into memory or cannot train in parallel.
     """
     if count := experiment.validation_images(len(images.train_images)):
-        images = validation_split(images, seed=experiment.seed, count=count)[0]
+        images = validation_split(images, count=count)[0]
     device = torch.device(device)
     model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
     flops = flops_per_image(copy.deepcopy(model), shape=images.shape)

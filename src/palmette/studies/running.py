@@ -79,8 +79,7 @@ def fleets(experiments: Iterable[Experiment]) -> list[list[Experiment]]:
     """Groups of experiments that train in step: they share data, model, recipe and epochs per round."""
     groups: dict[object, list[Experiment]] = {}
     for e in experiments:
-        held_out = e.validation_images(2**60)
-        key = (e.data, e.label_noise, e.model, e.recipe, e.rewind, held_out, e.seed if held_out else None)
+        key = (e.data, e.label_noise, e.model, e.recipe, e.rewind, e.validation_images(2**60))
         groups.setdefault(key, []).append(e)
     return list(groups.values())
 
@@ -137,7 +136,7 @@ def run_together(
         if images is None:
             images = load(first.data, folder=data_folder)
         if count := first.validation_images(len(images.train_images)):
-            images, *held_out = validation_split(images, seed=first.seed, count=count)
+            images, *held_out = validation_split(images, count=count)
         images = with_label_noise(images, first.label_noise)
         company = min(size, len(everyone)) > 1 if company is None else company
         there = replace(images, **{name: getattr(images, name).to(device) for name in _TENSORS})

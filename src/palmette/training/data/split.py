@@ -20,11 +20,11 @@ def usual_size(total: int) -> int:
     return min(5_000, max(1, total // 10))
 
 
-def validation_split(images: Images, *, seed: int, count: int) -> tuple[Images, Tensor, Tensor]:
+def validation_split(images: Images, *, count: int) -> tuple[Images, Tensor, Tensor]:
     """Split `images` into the set without its validation part, and the images and labels of that part.
 
-    `seed` draws `count` images, the same on every machine. Both parts keep the order of the file; the test part
-    does not change.
+    The same `count` images are drawn for every run and on every machine, so that seeds can be compared and train in
+    one fleet. Both parts keep the order of the file; the test part does not change.
     """
     import torch
 
@@ -32,7 +32,7 @@ def validation_split(images: Images, *, seed: int, count: int) -> tuple[Images, 
     if not 0 < count < total:
         raise ValueError(f"a validation part must have 1 to {total - 1} of {total} training images, got {count}")
     chosen = torch.zeros(total, dtype=torch.bool)
-    chosen[torch.randperm(total, generator=torch.Generator().manual_seed(seed))[:count]] = True
+    chosen[torch.randperm(total, generator=torch.Generator().manual_seed(0))[:count]] = True
     chosen = chosen.to(images.train_images.device)
     rest = replace(images, train_images=images.train_images[~chosen], train_labels=images.train_labels[~chosen])
     return rest, images.train_images[chosen], images.train_labels[chosen]
