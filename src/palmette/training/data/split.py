@@ -23,8 +23,8 @@ def usual_size(total: int) -> int:
 def validation_split(images: Images, *, count: int) -> tuple[Images, Tensor, Tensor]:
     """Split `images` into the set without its validation part, and the images and labels of that part.
 
-    The same `count` images are drawn for every run and on every machine, so that seeds can be compared and train in
-    one fleet. Both parts keep the order of the file; the test part does not change.
+    The same `count` images are drawn for every run and on every machine, so that seeds can be compared, and train
+    in one fleet. Both parts keep the order of the file; the test part does not change.
     """
     import torch
 
