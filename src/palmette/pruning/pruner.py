@@ -137,7 +137,7 @@ class Pruner:
         return [decision.summary(step) for step, decision in enumerate(self.decisions, start=1)]
 
     def _ends_with(self, score: float) -> bool:
-        now = RoundSummary(round=len(self.decisions) + 1, density=self.density, validation=score)
+        now = RoundSummary(round=len(self.decisions), density=self.density, validation=score)
         return why_stop(self.rules, [*self._history(), now]) is not None
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
