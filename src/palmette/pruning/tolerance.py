@@ -131,12 +131,13 @@ class Tolerance:
     def allows(self, score: Estimate | float, *, dense: Estimate | float) -> bool:
         """Whether a network with this score is good; one without a finite score is not."""
         rounding = 1e-6 * max(1.0, abs(_estimate(dense).value))  # for float32 scores
-        return self.loss(score, dense=dense) <= self.allowed(dense, score) + rounding
+        lost = self.loss(score, dense=dense)
+        return math.isfinite(lost) and lost <= self.allowed(dense, score) + rounding
 
     def __str__(self) -> str:
         if self.kind == "relative":
-            return f"{self.by * 100:g}%"
-        return f"{self.by:g}" if self.kind == "points" else f"not-worse:{self.by:g}"
+            return f"{self.by * 100:.12g}%"
+        return f"{self.by:.12g}" if self.kind == "points" else f"not-worse:{self.by:.12g}"
 
 
 def _estimate(score: Estimate | float) -> Estimate:
