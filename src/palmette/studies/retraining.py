@@ -231,11 +231,11 @@ class _Lines(Observer):
         after, tolerance = record["validation"], spec.allowed_loss
         if before is None or after is None or tolerance is None:
             return
-        left, now = value_of(before), value_of(after)
-        if left is not None and now is not None and not tolerance.allows(now, dense=left):
+        left, now = (Estimate(float(value_of(s) or 0), s.get("error")) for s in (before, after))
+        if math.isfinite(left.value) and not tolerance.allows(now, dense=left):
             self._say(
-                f"  retraining made it worse than the cut had left it ({left:.4f} to {now:.4f}): is the learning "
-                "rate too high to start from trained weights, or the training too short?"
+                f"  retraining made it worse than the cut had left it ({left.value:.4f} to {now.value:.4f}): is "
+                "the learning rate too high to start from trained weights, or the training too short?"
             )
 
     def end(self, limit: Limit) -> None:
