@@ -68,11 +68,6 @@ class Network:
             fmean(a.score.value for a in self.attempts), fmean(known) if len(known) == len(errors) else None
         )
 
-    def best(self, tolerance: Tolerance) -> int:
-        """Round of the best training."""
-        sign = 1 if tolerance.maximize else -1
-        return max(self.attempts, key=lambda a: sign * a.score.value).round
-
 
 @dataclass(frozen=True)
 class Bracket:
@@ -80,12 +75,14 @@ class Bracket:
 
     Args:
         good: the sparsest good network; the dense one if no other is good.
+        best: round of its best training.
         bad: the densest network below it that is not good; None if there is none.
         bad_trainings: trainings of networks as dense as `bad`, which may have been cut from different networks.
     """
 
     good: Network
     bad: Network | None
+    best: int
     bad_trainings: int = 0
 
     @property
@@ -97,9 +94,9 @@ class Bracket:
 
     @property
     def confirmed(self) -> bool:
-        """Whether it is closed, and both ends were trained twice."""
+        """Whether there are two ends, or one weight is left, and each was trained twice."""
         good_is_sure = self.good.round == 0 or len(self.good.attempts) > 1
-        return self.closed and good_is_sure and (self.bad is None or self.bad_trainings > 1)
+        return good_is_sure and (self.closed if self.bad is None else self.bad_trainings > 1)
 
 
 def bracket(attempts: Sequence[Attempt], tolerance: Tolerance) -> Bracket:
@@ -112,10 +109,13 @@ def bracket(attempts: Sequence[Attempt], tolerance: Tolerance) -> Bracket:
     good = [n for n in networks if n is dense or tolerance.allows(n.score, dense=dense.score)]
     end = min(good, key=lambda n: n.kept)
     bad = [n for n in networks if n not in good and n.kept < end.kept]
+    # A good mean has a training that is good by itself; only these are kept.
+    trained = [a for a in end.attempts if a.round == 0 or tolerance.allows(a.score, dense=dense.score)]
+    best = min(trained, key=lambda a: tolerance.loss(a.score, dense=dense.score)).round
     densest = max(bad, key=lambda n: n.kept, default=None)
     if densest is None:
-        return Bracket(end, None)
-    return Bracket(end, densest, sum(len(n.attempts) for n in bad if n.kept > 0.98 * densest.kept))
+        return Bracket(end, None, best)
+    return Bracket(end, densest, best, sum(len(n.attempts) for n in bad if n.kept > 0.98 * densest.kept))
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,12 @@ class Step:
 
 
 def next_step(
-    attempts: Sequence[Attempt], tolerance: Tolerance, *, rounds: int, target: Target | None = None
+    attempts: Sequence[Attempt],
+    tolerance: Tolerance,
+    *,
+    rounds: int,
+    target: Target | None = None,
+    narrow: bool = False,
 ) -> Step:
     """The next step: cut the good network, less if a cut was too much; then confirm both ends; then stop.
 
@@ -148,10 +153,12 @@ def next_step(
         rounds: maximum number of retrainings.
         target: budget that chooses densities; without one, the first cuts are those of another budget, and a
             failed cut is halved in log density.
+        narrow: whether no cut lies between both ends, as with a few weights per neuron.
     """
     found = bracket(attempts, tolerance)
-    good, bad, start = found.good, found.bad, found.good.best(tolerance)
-    if not found.closed:
+    good, bad, start = found.good, found.bad, found.best
+    closed = "the bracket is closed" if found.closed else "no cut lies between both ends"
+    if not (found.closed or narrow):
         if len(attempts) > rounds:
             return Step(start, stop="all retrainings are used")
         if target is not None:
@@ -160,15 +167,15 @@ def next_step(
             return Step(start, max(density, 1 / good.attempts[0].total))
         return Step(start, None if bad is None else math.sqrt(good.density * bad.density))
     if found.confirmed:
-        return Step(start, stop="the bracket is closed")
+        return Step(start, stop=closed)
     if len(attempts) > rounds:
-        return Step(start, stop="the bracket is closed, and all retrainings are used")
+        return Step(start, stop=f"{closed}, and all retrainings are used")
     end = good if good.round and len(good.attempts) == 1 else bad
     assert end is not None
     parent = end.attempts[0].start
     assert parent is not None
-    if end is bad and parent not in [attempt.round for attempt in good.attempts]:
-        return Step(start, bad.density)
+    if end is bad and not narrow and parent not in [attempt.round for attempt in good.attempts]:
+        return Step(start, end.density)
     return Step(parent, repeats=end.round)
 
 
@@ -239,7 +246,7 @@ class Limit:
             retrainings=len(attempts) - 1,
             confirmed=found.confirmed,
             stopped=stopped,
-            round=good.best(tolerance),
+            round=found.best,
             **more,
         )
 
@@ -255,11 +262,13 @@ class Limit:
         return f"{text}; standard error of the difference at most {error:.4f}{noisy}"
 
     def __str__(self) -> str:
+        count = "1 retraining" if self.retrainings == 1 else f"{self.retrainings} retrainings"
+        if math.isnan(self.dense_score.value):
+            return f"{shown_densities(self.density)[0]} of the weights remain; {count} ({self.stopped})"
         loss = f"{self.tolerance} of dense" if self.tolerance.kind != "not-worse" else "the noise of dense"
         shares = shown_densities(self.density, self.bad_density)
         far = f"within {loss} down to {shares[0]} of the weights" if self.round else "no cut was good enough"
         less = f"{shares[1]} is too few" if self.bad_density is not None else "fewer were not tried"
-        count = "1 retraining" if self.retrainings == 1 else f"{self.retrainings} retrainings"
         how = "each end trained twice" if self.confirmed else self.stopped
         return f"{far}; {less}; {count} ({how})"
 
@@ -270,8 +279,10 @@ def shown_densities(*densities: float | None) -> list[str]:
     >>> shown_densities(0.043, 0.039, None)
     ['4.3%', '3.9%', 'none']
     """
-    known = [d for d in densities if d]
+    known = {d for d in densities if d}
     digits = max(0, 1 - math.floor(math.log10(100 * min(known)))) if known else 0
+    while digits < 12 and len({f"{d:.{digits}%}" for d in known}) < len(known):
+        digits += 1
     return ["none" if d is None else f"{d:.{digits}%}".replace(".0%", "%") for d in densities]
 
 
@@ -280,7 +291,7 @@ def attempts_of(records: Iterable[Mapping[str, Any]]) -> list[Attempt]:
     found = []
     for record in records:
         step, numbers = record["search"], record["retrained"]
-        score = Estimate(step["score"], step["error"])
+        score = Estimate(math.nan if step["score"] is None else step["score"], step["error"])  # JSON has no NaN
         place = {"start": step["start"], "repeats": step["repeats"]}
         found.append(
             Attempt(round=record["round"], kept=numbers["kept"], total=numbers["total"], score=score, **place)

@@ -102,7 +102,7 @@ class RunState:
             "error": last.score.error,
             "start": last.start,
             "repeats": last.repeats,
-            "answer": found.good.best(self.tolerance),
+            "answer": found.best,
             "good_density": found.good.density,
             "bad_density": found.bad and found.bad.density,
         }
@@ -124,14 +124,17 @@ class RunState:
             repeats=step.repeats,
         )
         self.attempts.append(attempt)
-        good = bracket(self.attempts, self.tolerance).good
-        is_good = attempt in good.attempts
-        if is_good and good.best(self.tolerance) == self.round:
+        ends = bracket(self.attempts, self.tolerance)
+        if ends.best == self.round:
             self.snapshots.keep(self.whole(value))
+        self.step = self._next_step()
+        return attempt in ends.good.attempts
+
+    def _next_step(self, *, narrow: bool = False) -> Step:
+        assert self.tolerance is not None
         budget = self.pruner.budget
         target = budget if isinstance(budget, Target) else None
-        self.step = next_step(self.attempts, self.tolerance, rounds=self.spec.rounds, target=target)
-        return is_good
+        return next_step(self.attempts, self.tolerance, rounds=self.spec.rounds, target=target, narrow=narrow)
 
     def whole(self, score: float | None) -> dict[str, Any]:
         """Snapshot of the trained network with its masks."""
@@ -147,7 +150,7 @@ class RunState:
     def good_snapshot(self) -> Mapping[str, Any]:
         """Snapshot of the best good network so far."""
         assert self.tolerance is not None
-        return self.snapshots.network(bracket(self.attempts, self.tolerance).good.best(self.tolerance))
+        return self.snapshots.network(bracket(self.attempts, self.tolerance).best)
 
     def put_back(self, snapshot: Mapping[str, Any], masks: Masks | None = None) -> None:
         """Load a snapshot, with its masks or others."""
@@ -166,6 +169,11 @@ class RunState:
         before = self.pruner.masks
         self.pruner.saliency = self.saliency()
         self._cut()
+        if self.step is not None and self.step.density is not None and self.pruner.masks.kept == before.kept:
+            self.step = self._next_step(narrow=True)
+            self.put_back(self.snapshots.network(self.step.start))
+            before = self.pruner.masks
+            self._cut()
         after = self.pruner.masks
         if self.dense is not None:
             self._trained = copied(self.model.state_dict())
@@ -186,12 +194,14 @@ class RunState:
 
     def _down_to(self, density: float) -> Budget:
         """Budget that cuts to `density`: a part of the usual cut if that goes further."""
-        now, budget = self.pruner.density, self.pruner.budget
+        # Whole numbers: 1 - density / now would lose a weight to rounding.
+        masks, budget = self.pruner.masks, self.pruner.budget
+        cut = masks.kept - min(math.ceil(density * masks.total - 1e-6), masks.kept - 1)
         if not isinstance(budget, Target):
-            then = self.pruner.plan()[1].density_after
-            if then < density:
-                return Partly(budget, (now - density) / (now - then))
-        return FixedRatio(1 - density / now)
+            usual = masks.kept - self.pruner.plan()[0].kept
+            if usual > cut:
+                return Partly(budget, cut / usual)
+        return FixedRatio(cut / masks.kept)
 
     def saliency(self) -> Saliency:
         """Saliency for the next cut."""
@@ -212,7 +222,7 @@ class RunState:
         scores, index = record.test, record.retrained["pq_index"]
         if self.step is not None and self.step.start != record.round:  # another network was cut
             scores, index = {}, None
-        if self.dense is not None and self.record is not None:  # w_0 before this cut, not w_t
+        elif self.dense is not None and self.record is not None:  # w_0 before this cut, not w_t
             scores, index = self.record.pruned["test"], self.record.pruned["pq_index"]
         test, now = record.pruned["test"], record.pruned["pq_index"]
         pruned = {
@@ -311,6 +321,8 @@ class RunState:
             raise RunDamaged(
                 f"{str(self.rundir.records_file)!r} lacks rounds; remove {str(self.rundir.path)!r} to start again"
             )
+        # An older state than the last is resumed if that is damaged: later records are of rounds to repeat.
+        records = records[: 0 if self.record is None else self.record.round + 1]
         summaries = [Record.from_json(record).summary() for record in records if record.get("good") is not False]
         if (step := state.get("step")) is None:
             indices = [decision.index for decision in self.pruner.decisions]
