@@ -87,3 +87,16 @@ def test_anything_else_is_refused_with_its_value(value):
     with pytest.raises(TypeError, match="evaluate must return one number, or a list or vector with one") as told:
         Estimate.of(value, "evaluate")
     assert repr(value) in str(told.value)
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("maximize", [True, False])
+def test_a_score_that_is_not_finite_is_not_good(score, maximize):
+    assert not Tolerance(0.1, maximize=maximize).allows(score, dense=0.9)
+
+
+@pytest.mark.parametrize("given", [1 / 3, "0.07%", "7%", "not-worse:0.9999999", 1e-9])
+def test_the_text_of_a_tolerance_is_read_as_the_same(given):
+    text = str(Tolerance.parse(given))
+    assert str(Tolerance.parse(text)) == text
+    assert Tolerance.parse(text).by == pytest.approx(Tolerance.parse(given).by, rel=1e-11)
