@@ -109,7 +109,7 @@ REFUSED = {
         ["--rewind", "epoch:9", "--epochs", "4"],
         "rewind=epoch:9 needs a recipe of at least 9",
     ),
-    "unknown rule": (["--stop", "later"], "stop must consist of index-turns-up"),
+    "unknown rule": (["--stop", "later"], "stop must consist of auto, accuracy-drops"),
     "bad seeds": (["--seeds", "3..1"], "as 0..3,7, got '3..1'"),
     "too large a seed": (["--seeds", str(2**63)], "seed must be at least 0 and below 2**63"),
     "far too large a seed": (["--seeds", "1" + 30 * "0"], "seed must be at least 0 and below 2**63"),

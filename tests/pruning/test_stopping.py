@@ -75,8 +75,16 @@ def scores(*values):
         ),
         (ScoreDrops(1), scores(-2.0), None),
         (ScoreDrops(1), scores(-2.0, -3.0), None),
-        (ScoreDrops(1), scores(-2.0, -3.5), "score -3.5000 is more than 1 below -2.0000"),
-        (ScoreDrops(1), scores(-2.0, math.nan), "score nan is more than 1 below -2.0000"),
+        (ScoreDrops(1), scores(-2.0, -3.5), "score -3.5000 is worse than -2.0000 by more than 1"),
+        (ScoreDrops(1), scores(-2.0, math.nan), "score nan is worse than -2.0000 by more than 1"),
+        (ScoreDrops(), scores(0.95, 0.94), None),
+        (ScoreDrops(), scores(0.95, 0.93), "score 0.9300 is worse than 0.9500 by more than 0.01"),
+        (ScoreDrops("10%"), scores(0.5, 0.44), "score 0.4400 is worse than 0.5000 by more than 10%"),
+        (ScoreDrops(1, maximize=False), scores(2.0, 3.5), "score 3.5000 is worse than 2.0000 by more than 1"),
+        (ScoreDrops(1, maximize=False), scores(2.0, 0.5), None),
+        (ScoreDrops(patience=2), scores(0.9, 0.1), None),
+        (ScoreDrops(patience=2), scores(0.9, 0.1, 0.9), None),
+        (ScoreDrops(patience=2), scores(0.9, 0.1, 0.2), "score 0.2000 is worse than 0.9000 by more than 0.01"),
     ],
 )
 def test_rules_about_scores_compare_with_the_dense_network(rule, history, reason):
@@ -91,7 +99,9 @@ def test_a_rule_about_the_network_comes_before_one_about_the_cut():
     assert why_stop([], [RoundSummary(round=0, density=1.0)]) is None
 
 
-@pytest.mark.parametrize("text", ["index-turns-up:2", "small-cut:0.01", "density:0.05", "accuracy-drops:0.01"])
+@pytest.mark.parametrize(
+    "text", ["index-turns-up:2", "small-cut:0.01", "density:0.05", "accuracy-drops:0.01", "auto"]
+)
 def test_a_rule_is_read_from_its_text_and_written_as_it(text):
     (rule,) = read_rules(text).values()
     assert rule_text(rule) == text
@@ -145,9 +155,53 @@ def test_a_step_that_cuts_nothing_always_ends_it():
 def test_the_default_rules_end_every_loop(budget, scope):
     pruner = pm.Pruner(linear(), budget=budget, scope=scope)
     while not pruner.stopped:
-        pruner.step()
+        pruner.step(score=0.5 + 0.5 * pruner.density)
         assert len(pruner.decisions) < 40
     assert pruner.decisions[-1].density_after == pruner.density
+    assert len(pruner.decisions) == 2  # the first cut loses more than 0.01
+
+
+def test_a_step_whose_score_ends_the_loop_cuts_nothing():
+    pruner, by_step = pm.Pruner(linear(), budget=pm.FixedRatio(0.5)), iter((0.9, 0.895, 0.88))
+    while not pruner.stopped:
+        pruner.step(score=next(by_step))
+    assert [decision.score for decision in pruner.decisions] == [0.9, 0.895, 0.88]
+    assert [round(100 * decision.density_after) for decision in pruner.decisions] == [50, 25, 25]
+    assert pruner.stopped == "score 0.8800 is worse than 0.9000 by more than 0.01"
+
+
+def test_scores_do_not_change_the_number_of_steps():
+    for more in ({}, {"score": 0.9}):
+        pruner = pm.Pruner(linear(), budget=pm.FixedRatio(0.5), stop=pm.AfterSteps(2))
+        while not pruner.stopped:
+            pruner.step(**more)
+        assert (len(pruner.decisions), pruner.density) == (2, 0.25)
+
+
+def test_a_loop_without_scores_is_refused():
+    pruner = pm.Pruner(linear())
+    pruner.step()
+    assert pruner.stopped == ""
+    pruner.step()
+    with pytest.raises(ValueError, match=r"no score says when to stop: pass one, as in pruner.step\(score="):
+        _ = pruner.stopped
+
+
+def test_a_score_without_a_scale_needs_a_tolerance():
+    with pytest.raises(ValueError, match=r"the score 91 is not in \[0, 1\]: set a tolerance"):
+        ScoreDrops()(scores(91.0, 90.0))
+
+
+def test_the_score_on_training_data_decides_without_held_out_data():
+    history = [RoundSummary(round=t, density=1.0, train=score) for t, score in enumerate((0.9, 0.885, 0.87))]
+    assert ScoreDrops()(history[:2]) is None
+    assert ScoreDrops()(history) == "score 0.8700 is worse than 0.9000 by more than 0.02"
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf])
+def test_a_score_that_is_not_finite_is_refused(score):
+    with pytest.raises(ValueError, match="score must be a finite number"):
+        pm.Pruner(linear()).step(score=score)
 
 
 def test_masks_that_are_given_may_have_reached_the_density_already():

@@ -17,7 +17,7 @@ from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut
 from palmette.studies import version1
 from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
 from palmette.studies.settings import seeds
-from palmette.studies.spec import RunSpec
+from palmette.studies.spec import SINCE_2, RunSpec
 from palmette.training.recipe import Recipe
 from palmette.training.rewinding import Rewind
 
@@ -50,8 +50,8 @@ IDS = [
 
 @pytest.mark.parametrize(("given", "name"), IDS)
 def test_folders_of_version_1_keep_their_names(given, name):
-    assert Experiment(**given).id_of_version_1 == name
-    assert Experiment(**given).id != name
+    assert Experiment(**given).earlier_ids[-1] == name
+    assert Experiment(**given).id not in Experiment(**given).earlier_ids
 
 
 def test_a_run_is_looked_for_where_version_1_left_it(tmp_path):
@@ -64,8 +64,22 @@ def test_a_run_is_looked_for_where_version_1_left_it(tmp_path):
 
 
 def test_a_method_that_version_1_did_not_have_had_no_id_then():
-    assert Experiment(method="tail-mass").id_of_version_1 is None
-    assert Experiment(saliency="input-weighted").id_of_version_1 is None
+    assert len(Experiment().earlier_ids) == 2
+    assert len(Experiment(method="tail-mass").earlier_ids) == 1
+    assert len(Experiment(saliency="input-weighted").earlier_ids) == 1
+
+
+def test_a_search_had_no_id_in_earlier_versions():
+    assert Experiment(tolerance=0.01).earlier_ids == []
+    assert Experiment(label_noise=0.1).earlier_ids == []
+
+
+def test_files_of_version_2_are_read_and_keep_their_folder(tmp_path):
+    lines = Experiment(q=2).to_toml().replace("version = 3", "version = 2").splitlines(True)
+    text = "".join(line for line in lines if not line.startswith(("tolerance", "label_noise")))
+    assert Experiment.from_toml(text) == Experiment(q=2)
+    (tmp_path / "digits-mlp-sap-p0.5-q2-s0-db14fe2c").mkdir()
+    assert Experiment(q=2).folder_in(tmp_path).name == "digits-mlp-sap-p0.5-q2-s0-db14fe2c"
 
 
 def test_files_of_version_1_have_the_defaults_of_their_time(tmp_path, monkeypatch):
@@ -76,7 +90,7 @@ def test_files_of_version_1_have_the_defaults_of_their_time(tmp_path, monkeypatc
 
 def test_the_defaults_of_version_1_are_those_that_were_never_written():
     assert {**Experiment().settings(), **version1.DEFAULTS} == Experiment().settings()
-    assert set(Experiment().settings()) - set(version1.DEFAULTS) == {"saliency", "own"}
+    assert set(Experiment().settings()) - set(version1.DEFAULTS) == {"saliency", "own", *SINCE_2} - {"maximize"}
 
 
 @pytest.mark.parametrize(("line", "message"), [("seed", "it lacks seed"), ("version", "there is no")])
@@ -88,9 +102,9 @@ def test_a_file_of_version_2_lacks_no_setting(line, message, tmp_path):
 
 
 def test_a_newer_version_is_refused():
-    with pytest.raises(ValueError, match="version must be 1 or 2, got 3"):
-        Experiment.from_toml("version = 3")
-    with pytest.raises(ValueError, match="version must be 1 or 2, got True"):
+    with pytest.raises(ValueError, match="version must be 1 to 3, got 4"):
+        Experiment.from_toml("version = 4")
+    with pytest.raises(ValueError, match="version must be 1 to 3, got True"):
         Experiment.from_toml("version = true")
 
 
@@ -167,6 +181,7 @@ def test_every_setting_that_changes_moves_the_id():
         "epochs": 5, "batch": 10, "optimizer": "adam", "learning_rate": 0.2, "momentum": 0.5, "nesterov": False,
         "weight_decay": 0.0, "schedule": "step", "warm_up": 1, "clip": None, "label_smoothing": 0.1,
         "precision": "tf32", "compile": True, "method": "one-shot", "saliency": "input-weighted",
+        "tolerance": "1%", "label_noise": 0.1,
     }  # fmt: skip
     made = [Experiment(), *(Experiment(**{name: value}) for name, value in changes.items())]
     made.append(Experiment(method="one-shot", ratio=0.5))
@@ -186,6 +201,9 @@ def test_every_setting_that_changes_moves_the_id():
         ({"rewind": "epoch:05"}, {"rewind": "epoch:5"}),
         ({"stop": "small-cut:1e-2 ,index-turns-up"}, {"stop": "small-cut:0.01,index-turns-up:2"}),
         ({"clip": "none"}, {"clip": None}),
+        ({"tolerance": 0.01}, {"tolerance": " 1e-2"}),
+        ({"tolerance": "1.0%"}, {"tolerance": "1%"}),
+        ({"tolerance": "not-worse"}, {"tolerance": "not-worse:.95"}),
     ],
 )
 def test_one_experiment_has_one_id_however_it_is_spelt(one, other):
@@ -327,7 +345,7 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
         ({"rewind": "epoch:5", "epochs": 4}, "rewind=epoch:5 needs a recipe of at least 5 epochs, got 4"),
         (
             {"method": "SAP"},
-            "method must be one of sap, lottery-ticket, one-shot, tail-mass, or your own as module:name",
+            "method must be one of sap, lottery-ticket, one-shot, tail-mass, interpolate, bisect, or your own as",
         ),
         ({"scope": "network"}, "scope must be one of 'neuron', 'layer', 'global', got 'network'"),
         ({"model": "mpl"}, "model must be one of linear, mlp"),
@@ -345,8 +363,14 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
         ({"rewind": "start"}, "rewind must be init, epoch:k, learning-rate or fine-tune, got 'start'"),
         (
             {"stop": "later"},
-            "stop must consist of index-turns-up, small-cut, density, accuracy-drops, got 'later' in stop='later'",
+            "stop must consist of auto, accuracy-drops, density, small-cut, index-turns-up, got 'later' in stop=",
         ),
+        ({"method": "interpolate"}, "method='interpolate' needs a tolerance, such as 0.01, to search with"),
+        ({"method": "bisect", "stop": "auto"}, "method='bisect' needs a tolerance"),
+        ({"tolerance": -0.1}, "tolerance must be a number of at least 0, got tolerance=-0.1"),
+        ({"tolerance": "much"}, "a confidence such as 'not-worse:0.95', got 'much'"),
+        ({"tolerance": "not-worse:1"}, "at least 0.5 and below 1, got 1.0"),
+        ({"label_noise": 1.5}, "label_noise must be between 0 and 1, got label_noise=1.5"),
         ({"stop": "small-cut,"}, "got '' in stop='small-cut,'"),
         ({"stop": "density"}, "stop='density' needs a number such as density:0.05"),
         ({"stop": "accuracy-drops:2"}, "between 0 and 1, got by=2.0"),

@@ -90,8 +90,20 @@ def test_a_record_is_written_as_it_was_read(more):
 
 def test_a_record_of_a_newer_version_is_refused():
     assert Record.from_json(LINE | {"version": 1}) == Record.from_json(LINE)
-    with pytest.raises(RunDamaged, match="a record of version 2 was written by a newer palmette"):
-        Record.from_json(LINE | {"version": 2})
+    with pytest.raises(RunDamaged, match="a record of version 3 was written by a newer palmette"):
+        Record.from_json(LINE | {"version": 3})
+
+
+SEARCH = {"score": 0.9, "error": None, "start": 0, "repeats": None, "good_density": 1.0, "bad_density": 0.5}
+
+
+def test_a_record_of_a_search_has_version_2_and_its_bracket_as_columns():
+    line = LINE | {"good": False, "search": SEARCH}
+    record = Record.from_json(line)
+    assert record.to_json() == line | {"version": 2}
+    columns = ("good", "start", "repeats", "good_density", "bad_density")
+    assert tuple(record.flat()[name] for name in columns) == (False, 0, None, 1.0, 0.5)
+    assert not {"start", "good_density", "version"} & Record.from_json(LINE).flat().keys()
 
 
 def test_a_score_that_a_trainer_adds_becomes_a_column():

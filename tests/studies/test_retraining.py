@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from own_digits import OPTIONS, X, Y, evaluate, network, quick, train, weights
+from own_digits import OPTIONS, UNSCORED, X, Y, evaluate, network, quick, train, weights
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -40,7 +40,7 @@ def test_pruned_weights_are_zero_after_every_step_of_an_inner_optimizer(name):
             assert not weights(model)[pruned].any()
         zeros.append(int(pruned.sum()))
 
-    pm.prune_and_retrain(network(), watched, **OPTIONS)
+    pm.prune_and_retrain(network(), watched, **UNSCORED)
     assert zeros == [0, 1184, 1776, 2072]  # half of 2368, half of what is left, …
 
 
@@ -59,7 +59,7 @@ def test_two_optimizers_and_a_gradient_scaler_are_held():
             model.zero_grad()
             assert not weights(model)[pruned].any()
 
-    pm.prune_and_retrain(network(), watched, **OPTIONS)
+    pm.prune_and_retrain(network(), watched, **UNSCORED)
 
 
 def test_manual_updates_are_masked_at_the_end_of_a_round():
@@ -70,7 +70,7 @@ def test_manual_updates_are_masked_at_the_end_of_a_round():
                 p.sub_(0.1 * p.grad + 0.01)
         model.zero_grad()
 
-    model = pm.prune_and_retrain(network(), by_hand, evaluate, **OPTIONS)
+    model = pm.prune_and_retrain(network(), by_hand, evaluate, **OPTIONS).model
     assert int((weights(model) == 0).sum()) == 2072
 
 
@@ -83,7 +83,7 @@ def test_optimizer_of_another_model_is_ignored():
         theirs.step()  # in every round, and nobody minds
         quick(model)
 
-    pm.prune_and_retrain(network(), both, **OPTIONS)
+    pm.prune_and_retrain(network(), both, **UNSCORED)
     assert not theirs._optimizer_step_post_hooks
 
 
@@ -92,62 +92,62 @@ def test_hooks_are_removed_after_an_error():
 
     before = len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks)
     with pytest.raises(ZeroDivisionError):
-        pm.prune_and_retrain(network(), lambda model: 1 / 0, **OPTIONS)
+        pm.prune_and_retrain(network(), lambda model: 1 / 0, **UNSCORED)
     assert (len(module._global_optimizer_pre_hooks), len(module._global_optimizer_post_hooks)) == before
 
 
 # What is good
 
 
-def test_last_model_within_the_tolerance_is_returned(capsys):
-    given = network()
-    model = pm.prune_and_retrain(given, train, evaluate, budget=pm.FixedRatio(0.6), tolerance=0.03)
-    lines = capsys.readouterr().out.splitlines()
-    scores = [float(line.partition("score ")[2][:6]) for line in lines[:-1]]
-    bad = len(scores) - 1
-    assert model is given
-    assert all(score >= scores[0] - 0.03 for score in scores[:bad])
-    assert scores[bad] < scores[0] - 0.03
-    assert f"stopped after round {bad}: score" in lines[-1]
-    assert f"The model is that of round {bad - 1}" in lines[-1]
-    model.eval()
-    assert float(evaluate(model)) == pytest.approx(scores[bad - 1], abs=1e-4)
+def test_sparsest_network_within_the_tolerance_is_returned():
+    given, lines = network(), []
+    limit = pm.prune_and_retrain(
+        given, train, evaluate, budget=pm.FixedRatio(0.6), tolerance=0.03, rounds=8, say=lines.append
+    )
+    assert limit.model is given
+    assert int((weights(given) == 0).sum()) == round((1 - limit.density) * 2368)
+    scores = [record["validation"]["score"] for record in limit.records]
+    assert scores[limit.round] >= scores[0] - 0.03
+    assert limit.density == limit.records[limit.round]["retrained"]["density"]
+    assert limit.bad_density < limit.density
+    assert (len(lines), lines[-2:]) == (len(scores) + 2, [str(limit), limit.precision])
+    given.eval()
+    assert float(evaluate(given)) == scores[limit.round]
 
 
-def ladder(*heights):
-    """A train function that makes the index of eight weights rise and fall as told."""
-    rounds = iter(heights)
+def test_without_scores_the_last_network_is_returned():
+    model, heights, lines = nn.Linear(8, 1, bias=False), iter((9, 8, 7, 6)), []
 
     def set_weights(model):
-        large = next(rounds)
-        model.weight.data = torch.tensor([[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, large]])
+        model.weight.data = torch.tensor([[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, next(heights)]])
 
-    return set_weights
+    limit = pm.prune_and_retrain(
+        model, set_weights, budget=pm.FixedRatio(0.2), stop=pm.AtDensity(0.7), say=lines.append
+    )
+    assert int((model.weight == 0).sum()) == 3  # one of eight, of seven, of six
+    assert float(model.weight.detach().max()) == 6
+    assert (limit.density, limit.bad_density, limit.confirmed, limit.round) == (5 / 8, None, False, 3)
+    assert lines[-1] == "62% of the weights remain; 3 retrainings (density 0.6250 has reached 0.7)"
 
 
-@pytest.mark.parametrize(
-    ("heights", "good", "stopped"),
-    [
-        ((9, 8, 7, 6), 3, "3 rounds are done"),
-        ((9, 3, 6, 9), 1, "the PQ Index has risen 2 times in a row"),  # the lowest, before it rose
-        ((9, 6, 8, 5), 3, "3 rounds are done"),  # one rise is noise
-    ],
-)
-def test_without_evaluate_good_rounds_end_where_the_index_turns_up(heights, good, stopped, capsys):
-    model = nn.Linear(8, 1, bias=False)
-    budget = pm.FixedRatio(0.2)  # one of eight, of seven, of six, of five
-    pm.prune_and_retrain(model, ladder(*heights), budget=budget, rounds=3, stop=pm.IndexTurnsUp())
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert stopped in last
-    assert f"The model is that of round {good}:" in last
-    assert int((model.weight == 0).sum()) == good
-    assert float(model.weight.detach().max()) == heights[good]
+def test_number_that_train_returns_is_the_score():
+    calls = []
+
+    def returns(model):
+        quick(model)
+        calls.append(1)
+        return 0.9 if float((weights(model) == 0).float().mean()) < 0.6 else 0.87
+
+    limit = pm.prune_and_retrain(network(), returns, budget=pm.FixedRatio(0.5), rounds=2, say=None)
+    assert (limit.density, limit.bad_density, limit.tolerance.by) == (0.5, 0.25, 0.02)
+    assert (limit.dense_score.value, limit.score.value, limit.bad_score.value) == (0.9, 0.9, 0.87)
+    assert [record["validation"] for record in limit.records] == [None] * 3
 
 
 def test_at_density_stops_with_a_retrained_network(tmp_path):
     model = pm.prune_and_retrain(
         network(), train, evaluate, **OPTIONS | {"stop": pm.AtDensity(0.3), "folder": tmp_path}
-    )
+    ).model
     assert [r["retrained"]["density"] for r in RunDir(tmp_path).records()] == [1.0, 0.5, 0.25]
     assert int((weights(model) == 0).sum()) == 1776
 
@@ -155,7 +155,7 @@ def test_at_density_stops_with_a_retrained_network(tmp_path):
 def test_after_steps_trains_after_the_last_cut():
     trainings = []
     pm.prune_and_retrain(
-        network(), lambda m: trainings.append(quick(m)), **OPTIONS | {"stop": pm.AfterSteps(2), "rounds": 30}
+        network(), lambda m: trainings.append(quick(m)), **UNSCORED | {"stop": pm.AfterSteps(2), "rounds": 30}
     )
     assert len(trainings) == 3
 
@@ -171,14 +171,14 @@ def test_init_rewinds_weights_and_buffers_and_learning_rate_does_not():
         seen.append(copy.deepcopy(model.state_dict()))
         quick(model)
 
-    pm.prune_and_retrain(network(), watched, **OPTIONS | {"rewind": "init"})
+    pm.prune_and_retrain(network(), watched, **UNSCORED | {"rewind": "init"})
     for state in seen[1:]:
         kept = state["0.weight"] != 0
         assert 0 < int(kept.sum()) < kept.numel()
         assert torch.equal(state["0.weight"][kept], first["0.weight"][kept])
         assert torch.equal(state["1.running_mean"], first["1.running_mean"])
     seen.clear()
-    pm.prune_and_retrain(network(), watched, **OPTIONS)
+    pm.prune_and_retrain(network(), watched, **UNSCORED)
     assert not torch.equal(seen[1]["1.running_mean"], first["1.running_mean"])
 
 
@@ -201,11 +201,11 @@ def test_fine_tune_uses_the_last_learning_rate_of_round_0():
             schedule.step()
         shown.append(optimizer.param_groups[0]["lr"])
 
-    pm.prune_and_retrain(network(), scheduled, **OPTIONS | {"rewind": "fine-tune", "rounds": 1})
+    pm.prune_and_retrain(network(), scheduled, **UNSCORED | {"rewind": "fine-tune", "rounds": 1})
     assert rates == [[0.8, 0.2], [0.4, 0.1], [0.2, 0.05], *[[0.2, 0.05]] * 3]
     assert shown == [0.1, 0.1]  # the schedule goes its own way
     rates.clear()
-    pm.prune_and_retrain(network(), scheduled, **OPTIONS | {"rounds": 1})
+    pm.prune_and_retrain(network(), scheduled, **UNSCORED | {"rounds": 1})
     assert rates[3:] == rates[:3]
 
 
@@ -248,7 +248,7 @@ def test_later_round_may_leave_weights_unchanged():
         if len(calls) == 1:
             quick(model)
 
-    pm.prune_and_retrain(network(), once, **OPTIONS | {"rounds": 2})
+    pm.prune_and_retrain(network(), once, **UNSCORED | {"rounds": 2})
     assert len(calls) == 3
 
 
@@ -261,17 +261,19 @@ def test_given_masks_are_held_in_every_round():
         quick(model)
         zeros.append(int((weights(model) == 0).sum()))
 
-    pm.prune_and_retrain(model, watched, **OPTIONS | {"masks": masks, "rounds": 1})
+    pm.prune_and_retrain(model, watched, **UNSCORED | {"masks": masks, "rounds": 1})
     assert zeros == [1184, 1776]
 
 
 def test_score_exactly_at_the_tolerance_is_good():
-    scores = iter(torch.tensor([0.5, 0.91, 0.90, 0.90, 0.8999]))  # float32: 0.91 - 0.90 is more than 0.01
-    lines = []
-    pm.prune_and_retrain(
-        network(), quick, lambda m: next(scores), **OPTIONS | {"tolerance": None, "say": lines.append, "rounds": 9}
-    )
-    assert "stopped after round 3: score 0.8999 is more than 0.01 below 0.9100" in lines[-1]
+    by_density = {1.0: 0.91, 0.5: 0.90, 0.25: 0.8999}  # float32: 0.91 - 0.90 is more than 0.01
+
+    def score(model):
+        return torch.tensor(by_density[float((weights(model) != 0).float().mean())])
+
+    limit = pm.prune_and_retrain(network(), quick, score, **OPTIONS | {"tolerance": None, "rounds": 2})
+    assert [record["good"] for record in limit.records] == [True, True, False]
+    assert (limit.density, limit.bad_density) == (0.5, 0.25)
 
 
 def test_train_sees_the_original_module_modes():
@@ -322,7 +324,7 @@ def test_readme_adds_two_lines_to_a_training_loop():
 
 def test_dense_magnitude_ranks_by_the_trained_dense_network(tmp_path):
     folder = tmp_path / "run"
-    options = {"budget": pm.FixedRatio(0.5), "rounds": 2, "say": None, "stop": [], "folder": folder}
+    options = UNSCORED | {"rounds": 2, "folder": folder}
     pm.prune_and_retrain(network(), train, saliency="dense-magnitude", **options)
     masks = [pm.Masks.load(RunDir(folder).mask(t)) for t in range(3)]
     dense = network()

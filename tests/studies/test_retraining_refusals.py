@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from own_digits import OPTIONS, X, Y, evaluate, network, quick, train, weights
+from own_digits import OPTIONS, UNSCORED, X, Y, evaluate, network, quick, train, weights
 from torch import nn
 
 import palmette as pm
 from palmette.errors import MaskMismatch, NotFinite, NothingToPrune, ParameterGone
 from palmette.pruning.optimizers import AutoHold
+from palmette.pruning.targets import Interpolate
 from palmette.studies.folder import RunDir
 
 
@@ -46,7 +47,7 @@ def test_optimizer_kept_after_training_holds_the_good_masks():
 
     model = pm.prune_and_retrain(
         network(), keeps, lambda m: 1.0 - 0.4 * (len(kept) > 2), **OPTIONS | {"tolerance": 0.1}
-    )
+    ).model
     zeros = int((weights(model) == 0).sum())
     assert zeros == 1184  # round 1 is the last good one
     kept[-1].step()
@@ -67,6 +68,7 @@ def returns_another(model):
     return network()
 
 
+NO_SCORE = {"evaluate": None, "tolerance": None}
 WRONG = {
     "copy": (trains_a_copy, {}, ValueError, "left every weight unchanged.*train a copy.*trained=True"),
     "replaced": (replaces_a_layer, {}, ParameterGone, "'0.weight' was replaced .* by train.*before"),
@@ -74,11 +76,15 @@ WRONG = {
     "no train": (None, {}, TypeError, "train must be a function that takes the model, got None"),
     "evaluate": (train, {"evaluate": 0.9}, TypeError, "evaluate must be a function"),
     "say": (train, {"say": True}, TypeError, "say must be a function that takes a line, got True"),
-    "no number": (train, {"evaluate": lambda m: None}, TypeError, "evaluate must return one number.*got None"),
+    "no number": (train, {"evaluate": lambda m: None}, TypeError, "evaluate must return a number.*got None"),
     "percent": (train, {"evaluate": lambda m: 91.7, "tolerance": None}, ValueError, "tolerance=1.0 for accuracy"),
-    "loss": (train, {"evaluate": lambda m: -2.3, "tolerance": None}, ValueError, "minus the loss"),
+    "loss": (train, {"evaluate": lambda m: -2.3, "tolerance": None}, ValueError, "with maximize=False for a loss"),
     "nan": (train, {"evaluate": lambda m: float("nan")}, ValueError, "a finite number for the dense"),
     "masks": (train, {"masks": {"0.weight": torch.ones(2, 2) > 0}}, MaskMismatch, "missing: 4.weight; of another"),
+    "no score": (train, NO_SCORE, ValueError, "nothing says how good the model is: pass evaluate, let train"),
+    "no trained score": (train, NO_SCORE | {"trained": True}, ValueError, "how good the trained model is"),
+    "not-worse": (train, {"tolerance": "not-worse"}, ValueError, "one number per example"),
+    "target": (train, NO_SCORE | UNSCORED | {"budget": Interpolate()}, ValueError, "needs a tolerance"),
     "tolerance": (train, {"tolerance": -1}, ValueError, "at least 0, got tolerance=-1"),
     "rounds": (train, {"rounds": 2.5}, ValueError, "rounds must be a whole number of at least 0, got rounds=2.5"),
     "epoch": (train, {"rewind": "epoch:3"}, ValueError, "train runs all epochs in one call.*use 'init'"),
@@ -132,8 +138,8 @@ def test_good_model_has_the_extra_state_of_its_round():
     model = network()
     model[4] = Remembering(32, 10)
     model[4].seen = []
-    scores = iter([1.0, 1.0, 0.1])
-    pm.prune_and_retrain(model, remembers, lambda m: next(scores), **OPTIONS | {"tolerance": 0.1})
+    options = OPTIONS | {"tolerance": 0.1, "rounds": 1}
+    pm.prune_and_retrain(model, remembers, lambda m: float((weights(m) != 0).float().mean()), **options)
     assert model[4].seen == ["trained"]  # by round 0; round 1 is not good
 
 
@@ -172,7 +178,7 @@ def test_divergence_is_raised_if_it_cannot_be_written(tmp_path):
         (tmp_path / "failure.txt").mkdir()
 
     with pytest.raises(NotFinite, match="diverged in round 0"):
-        pm.prune_and_retrain(network(), diverges, folder=tmp_path, **OPTIONS)
+        pm.prune_and_retrain(network(), diverges, folder=tmp_path, **UNSCORED)
 
 
 def test_model_that_changes_dtype_or_device_in_train_keeps_its_masks():
@@ -187,14 +193,14 @@ def test_model_that_changes_dtype_or_device_in_train_keeps_its_masks():
             assert not weights(model)[pruned].any()
         model.float()
 
-    model = pm.prune_and_retrain(network(), moves, evaluate, **OPTIONS)
+    model = pm.prune_and_retrain(network(), moves, evaluate, **OPTIONS).model
     assert int((weights(model) == 0).sum()) == 2072
 
 
 def test_compiled_model_is_unwrapped():
     model = network()
     wrapped = torch.compile(model, backend="eager")
-    assert pm.prune_and_retrain(wrapped, lambda m: quick(model), **OPTIONS) is wrapped
+    assert pm.prune_and_retrain(wrapped, lambda m: quick(model), **UNSCORED).model is wrapped
     assert int((weights(model) == 0).sum()) == 2072
 
 

@@ -81,3 +81,4 @@ def one_thread():
 
 
 OPTIONS = {"budget": pm.FixedRatio(0.5), "rounds": 3, "tolerance": 1.0, "say": None}
+UNSCORED = {"budget": pm.FixedRatio(0.5), "rounds": 3, "stop": pm.AtDensity(0), "say": None}
