@@ -10,9 +10,9 @@ import torch
 
 import palmette as pm
 from palmette.pruning.budgets import Partly
-from palmette.pruning.targets import Bisect, Interpolate, Trial
+from palmette.pruning.targets import Bisect, Interpolate, Probe
 
-DENSE = Trial(1.0, 0.0)
+DENSE = Probe(1.0, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def test_bisect_takes_the_geometric_mean(good, bad, expected):
     ],
 )
 def test_interpolate_jumps_to_where_the_loss_meets_the_tolerance(losses, good, bad, expected):
-    trials = [DENSE, *(Trial(density, loss) for density, loss in losses.items() if density < 1)]
+    trials = [DENSE, *(Probe(density, loss) for density, loss in losses.items() if density < 1)]
     assert Interpolate().next_density(trials, good, bad) == pytest.approx(expected, rel=1e-12)
 
 
 def test_interpolate_reads_the_mean_of_repeated_trainings():
-    trials = [DENSE, Trial(0.4, 0.2), Trial(0.4, 0.8), Trial(0.1, 2.0)]
+    trials = [DENSE, Probe(0.4, 0.2), Probe(0.4, 0.8), Probe(0.1, 2.0)]
     assert Interpolate().next_density(trials, 0.4, 0.1) == pytest.approx(0.2, rel=1e-12)
 
 
@@ -58,7 +58,7 @@ def test_next_density_is_strictly_inside_the_bracket(target):
     for _ in range(2000):
         densities = sorted((10 ** draw.uniform(-6, 0) for _ in range(draw.randint(1, 6))), reverse=True)
         trials = [DENSE]
-        trials += [Trial(d, draw.choice(special) if draw.random() < 0.3 else draw.gauss(1, 2)) for d in densities]
+        trials += [Probe(d, draw.choice(special) if draw.random() < 0.3 else draw.gauss(1, 2)) for d in densities]
         good = draw.choice([1.0, *densities])
         below = [d for d in densities if d < good]
         bad = draw.choice([None, *below])
