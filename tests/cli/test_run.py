@@ -438,9 +438,9 @@ def test_suggestions_put_a_reason_below_its_command_where_both_do_not_fit(width,
     console = Console(file=io.StringIO(), width=width, height=24, force_terminal=True, color_system=None)
     command._suggest(console)
     lines = console.file.getvalue().splitlines()
-    assert ("index-turns-up:2  let the PQ Index say" in "\n".join(lines)) is one_line
-    assert ("      let the PQ Index say when it is enough" in lines) is not one_line
-    assert any(line.endswith("--stop index-turns-up:2") for line in lines) is not one_line
+    assert ("--tolerance 0.01  search for the smallest density" in "\n".join(lines)) is one_line
+    assert ("      search for the smallest density within a point of dense" in lines) is not one_line
+    assert any(line.endswith("--tolerance 0.01") for line in lines) is not one_line
     assert any(line.startswith("  palmette report runs") for line in lines)
 
 

@@ -34,10 +34,10 @@ def test_bisect_takes_the_geometric_mean(good, bad, expected):
         ({0.4: 0.5, 0.1: 4.0}, 0.4, 0.1, 0.4 / 4 ** (1 / 3)),  # a third of the way, in logarithms
         ({0.4: math.nan, 0.1: math.nan}, 0.4, 0.1, 0.2),  # losses of 0.1 and 10 are assumed
         ({0.4: -3.0, 0.1: math.inf}, 0.4, 0.1, 0.2),
-        ({0.4: 1.0, 0.1: 2.0}, 0.4, 0.1, 0.4 / 1.1),  # 1.1 from the good end
-        ({0.4: 0.5, 0.1: 1.0}, 0.4, 0.1, 0.11),  # 1.1 from the bad end
+        ({0.4: 1.0, 0.1: 2.0}, 0.4, 0.1, 0.4 / 1.09),  # 1.09 from the good end
+        ({0.4: 0.5, 0.1: 1.0}, 0.4, 0.1, 0.109),  # 1.09 from the bad end
         ({0.4: 1.0, 0.1: 1.0}, 0.4, 0.1, 0.2),
-        ({0.12: 0.5, 0.1: 5.0}, 0.12, 0.1, math.sqrt(0.012)),  # too narrow for 1.1 from both
+        ({0.15: 0.5, 0.13: 5.0}, 0.15, 0.13, math.sqrt(0.0195)),  # too narrow for 1.09 from both
         ({1.0: 0.0, 0.001: 1.1}, 1.0, 0.001, 0.25),  # no cut by more than a factor of 4
     ],
 )

@@ -76,7 +76,7 @@ WRONG = {
     "no train": (None, {}, TypeError, "train must be a function that takes the model, got None"),
     "evaluate": (train, {"evaluate": 0.9}, TypeError, "evaluate must be a function"),
     "say": (train, {"say": True}, TypeError, "say must be a function that takes a line, got True"),
-    "no number": (train, {"evaluate": lambda m: None}, TypeError, "evaluate must return a number.*got None"),
+    "no number": (train, {"evaluate": lambda m: None}, TypeError, "evaluate must return one number.*got None"),
     "percent": (train, {"evaluate": lambda m: 91.7, "tolerance": None}, ValueError, "tolerance=1.0 for accuracy"),
     "loss": (train, {"evaluate": lambda m: -2.3, "tolerance": None}, ValueError, "with maximize=False for a loss"),
     "nan": (train, {"evaluate": lambda m: float("nan")}, ValueError, "a finite number for the dense"),
