@@ -11,6 +11,7 @@ import click
 
 from palmette.pruning.methods import METHODS
 from palmette.studies.experiment import Experiment, setting_fields
+from palmette.studies.search import DEFAULT_METHOD
 from palmette.studies.settings import seeds
 from palmette.studies.spec import BELONGS_TO, PARAMETER_FIELDS, PARAMETERS
 
@@ -26,7 +27,7 @@ DIGITS_EPOCHS = 15
 # Defaults that differ from those of one `Experiment`.
 _DEFAULTS = {
     "seed": SEEDS,
-    "method": "all three, SAP at p, q = 0.5, 1 and 1, 2",
+    "method": "all three, SAP at p, q = 0.5, 1 and 1, 2; with --tolerance, interpolate",
     "p": "0.5 and 1",
     "q": "1 and 2",
     "epochs": f"200; {DIGITS_EPOCHS} for the bundled small digits",
@@ -99,12 +100,15 @@ def _folder(ctx: click.Context, option: click.Parameter, text: str | None) -> Pa
 def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]:
     """The runs that a command line asks for, seed by seed; in `given`, `method` and `seed` may be lists as text.
 
-    Without a file: all methods, SAP at both of the paper's pairs of p and q, three seeds, few epochs for digits.
+    Without a file: all methods, SAP at both of the paper's pairs of p and q, three seeds, few epochs for digits;
+    with a tolerance, the default method of a search.
     """
     from palmette.training.data import canonical
 
     base = Experiment() if file is None else Experiment.from_toml(file)
     settings = base.differences() | dict(given)
+    if file is None and settings.get("tolerance"):
+        settings = {"method": DEFAULT_METHOD, **settings}
     seed_text = str(settings.pop("seed", SEEDS if file is None else base.seed))
     method_text = settings.pop("method", ",".join(PAPER) if file is None else base.method)
     methods = list(dict.fromkeys(part.strip() for part in method_text.split(",")))

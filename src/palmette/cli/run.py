@@ -77,7 +77,7 @@ def run(
 
     \b
       palmette run --data FashionMNIST --epochs 20 --seeds 0
-      palmette run --method interpolate --tolerance 0.01
+      palmette run --tolerance 0.01
       palmette run --model mymodels:net --data pictures/ --dry-run
 
     With EXPERIMENT.toml: the one run that the file describes; flags override it, --seeds makes several of it.
@@ -335,7 +335,7 @@ class Command:
             (f"palmette report {folder}", "one page of charts, report.html"),
         ]
         if not first.tolerance:
-            search = "palmette run --method interpolate --tolerance 0.01"
+            search = "palmette run --tolerance 0.01"
             ideas.append((search, "search for the smallest density within a point of dense"))
         if first.data == "digits":
             ideas.append(("palmette data", "larger data sets, for `palmette run --data NAME`: which are here?"))

@@ -20,7 +20,6 @@ from palmette.pruning.methods import METHODS, Method, Scope
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.stopping import StopRule, rule_text
-from palmette.pruning.targets import Interpolate
 from palmette.pruning.tolerance import Estimate, Tolerance
 from palmette.pruning.weights import uncompiled
 from palmette.studies.engine import Observer, RoundEngine
@@ -28,7 +27,7 @@ from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
 from palmette.studies.record import records_of, value_of
 from palmette.studies.resuming import resumed
-from palmette.studies.search import Limit, attempts_of, shown_densities
+from palmette.studies.search import DEFAULT_METHOD, Limit, attempts_of, shown_densities
 from palmette.studies.trainers.function_trainer import FunctionRun, FunctionTrainer
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -74,8 +73,8 @@ def prune_and_retrain(
             ``"not-worse:0.95"`` (a confidence; `evaluate` must return several numbers). By default 0.01, or 0.02
             for the score of `train`; scores must then be in [0, 1].
         maximize: whether larger scores are better; False for a loss or a perplexity.
-        budget: how many weights to prune before the first failure, such as ``Sap()`` or ``FixedRatio(0.5)``; by
-            default `Interpolate()`, which needs the fewest retrainings.
+        budget: how many weights to prune before the first failure, such as ``Sap(p=1, q=2)`` or
+            ``FixedRatio(0.5)``; by default the schedule `Interpolate()`, and ``Sap()`` without a search.
         scope, include, exclude, masks: as for `Pruner`.
         saliency: as for `Pruner`, or a name: "dense-magnitude" ranks by the trained dense network in every round.
         rewind: start of each round after the first. "learning-rate": weights of the network that was cut, and the
@@ -135,7 +134,7 @@ def prune_and_retrain(
     )
     allowed = _tolerance(tolerance, maximize, evaluate is not None, pruner.rules, trained)
     if budget is None:
-        pruner.budget = Sap() if allowed is None else Interpolate()
+        pruner.budget = Sap() if allowed is None else METHODS[DEFAULT_METHOD].budget
     most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
     more: dict[str, Any] = {"trained": bool(trained), "evaluate": evaluate is not None, "test": test is not None}
     more |= {"tolerance": "" if allowed is None else str(allowed), "maximize": allowed is None or allowed.maximize}

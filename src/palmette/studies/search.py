@@ -16,6 +16,8 @@ from palmette.pruning.tolerance import Estimate, Tolerance
 
 WIDTH = 1.1
 """Ratio of the good density to the bad one at which a bracket is closed."""
+DEFAULT_METHOD = "interpolate"
+"""Schedule of a search, unless another method or budget is given."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,13 +79,11 @@ class Bracket:
         good: the sparsest good network; the dense one if no other is good.
         best: round of its best training.
         bad: the densest network below it that is not good; None if there is none.
-        bad_trainings: trainings of networks as dense as `bad`, which may have been cut from different networks.
     """
 
     good: Network
     bad: Network | None
     best: int
-    bad_trainings: int = 0
 
     @property
     def closed(self) -> bool:
@@ -95,8 +95,8 @@ class Bracket:
     @property
     def confirmed(self) -> bool:
         """Whether there are two ends, or one weight is left, and each was trained twice."""
-        good_is_sure = self.good.round == 0 or len(self.good.attempts) > 1
-        return good_is_sure and (self.closed if self.bad is None else self.bad_trainings > 1)
+        ends = [self.good] if self.bad is None else [self.good, self.bad]
+        return (self.closed or self.bad is not None) and all(n.round == 0 or len(n.attempts) > 1 for n in ends)
 
 
 def bracket(attempts: Sequence[Attempt], tolerance: Tolerance) -> Bracket:
@@ -112,10 +112,7 @@ def bracket(attempts: Sequence[Attempt], tolerance: Tolerance) -> Bracket:
     # A good mean has a training that is good by itself; only these are kept.
     trained = [a for a in end.attempts if a.round == 0 or tolerance.allows(a.score, dense=dense.score)]
     best = min(trained, key=lambda a: tolerance.loss(a.score, dense=dense.score)).round
-    densest = max(bad, key=lambda n: n.kept, default=None)
-    if densest is None:
-        return Bracket(end, None, best)
-    return Bracket(end, densest, best, sum(len(n.attempts) for n in bad if n.kept > 0.98 * densest.kept))
+    return Bracket(end, max(bad, key=lambda n: n.kept, default=None), best)
 
 
 @dataclass(frozen=True)
@@ -143,10 +140,7 @@ def next_step(
     target: Target | None = None,
     narrow: bool = False,
 ) -> Step:
-    """The next step: cut the good network, less if a cut was too much; then confirm both ends; then stop.
-
-    A bad network that was cut from a denser one than the good end may have failed because the cut was large. It is
-    confirmed by a cut of the good end to the same density; all others are trained once more.
+    """The next step: cut the good network, less if a cut was too much; then repeat both ends; then stop.
 
     Args:
         attempts: all trainings so far, the dense network first.
@@ -174,8 +168,6 @@ def next_step(
     assert end is not None
     parent = end.attempts[0].start
     assert parent is not None
-    if end is bad and not narrow and parent not in [attempt.round for attempt in good.attempts]:
-        return Step(start, end.density)
     return Step(parent, repeats=end.round)
 
 
