@@ -1,6 +1,7 @@
 """PalmetteCallback in the Trainer of Lightning: a small network on real digits, killed and resumed."""
 
 import logging
+import math
 from pathlib import Path
 
 import pytest
@@ -107,20 +108,20 @@ SETTINGS = {
 @pytest.mark.parametrize("name", SETTINGS)
 def test_pruned_weights_are_zero_after_every_step(tmp_path, name):
     optimizer, options = SETTINGS[name]
-    callback = PalmetteCallback(epochs=[1, 2], budget=HALF, say=None)
+    callback = PalmetteCallback(epochs=[1, 2], tolerance=math.inf, budget=HALF, say=None)
     _, watch = fit(tmp_path, callback, Digits(optimizer), **options)
-    assert watch.densities == [1.0] * 5 + [0.5] * 6 + [0.25] * 7
+    assert watch.densities == [1.0] * 6 + [0.5] * 6 + [0.25] * 6
 
 
 def test_cuts_at_steps_count_those_of_the_optimizer_and_are_told(tmp_path, capsys):
     callback = PalmetteCallback(steps=[2], budget=HALF)
     _, watch = fit(tmp_path, callback, max_epochs=1, accumulate_grad_batches=2, validate=False)
-    assert watch.densities == [1.0] * 3 + [0.5] * 3
+    assert watch.densities == [1.0] * 4 + [0.5] * 2
     assert "palmette: after step 2 the cut takes 50.0% of what was kept, 50.0% of the" in capsys.readouterr().out
 
 
 def callback():
-    return PalmetteCallback(steps=[4, 8, 13], budget=HALF, say=None)
+    return PalmetteCallback(steps=[4, 8, 13], tolerance=5.0, budget=HALF, say=None)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +141,7 @@ def test_killed_and_resumed_it_ends_with_the_same_weights(tmp_path, whole, dies_
 
 
 def test_a_checkpoint_holds_a_plain_state_dict_and_one_bit_per_weight(tmp_path):
-    module, _ = fit(tmp_path, PalmetteCallback(epochs=[1], budget=HALF, say=None), max_epochs=1)
+    module, _ = fit(tmp_path, PalmetteCallback(steps=[4], tolerance=math.inf, budget=HALF, say=None), max_epochs=1)
     checkpoint = torch.load(tmp_path / "last.ckpt", weights_only=True)
     plain = Digits()
     plain.load_state_dict(checkpoint["state_dict"])
@@ -150,15 +151,18 @@ def test_a_checkpoint_holds_a_plain_state_dict_and_one_bit_per_weight(tmp_path):
     assert bits["net.0.weight"].numel() == 64 * 32 // 8
 
 
-def test_a_cut_is_made_before_validation_and_what_is_validated_is_saved(tmp_path):
+def test_a_cut_is_made_after_validation_and_what_is_validated_is_saved(tmp_path):
     seen = []
 
     class Validates(Digits):
         def on_validation_start(self):
             seen.append(int((self.net[0].weight == 0).sum()))
 
-    fit(tmp_path, PalmetteCallback(epochs=[1, 2], budget=HALF, scope="layer", say=None), Validates(), max_epochs=2)
-    assert seen == [1024, 1536]
+    cuts = PalmetteCallback(epochs=[1, 2], tolerance=math.inf, budget=HALF, scope="layer", say=None)
+    fit(tmp_path, cuts, Validates())
+    assert seen == [0, 1024, 1536]
+    saved = torch.load(tmp_path / "last.ckpt", weights_only=True)["state_dict"]
+    assert int((saved["net.0.weight"] == 0).sum()) == 1536
 
 
 def test_the_older_package_of_lightning_will_do_too(tmp_path):
@@ -189,7 +193,7 @@ def test_the_older_package_of_lightning_will_do_too(tmp_path):
 
 
 def test_a_checkpoint_of_other_weights_is_refused(tmp_path):
-    fit(tmp_path, PalmetteCallback(epochs=[1], budget=HALF, say=None), max_epochs=1)
+    fit(tmp_path, PalmetteCallback(steps=[4], budget=HALF, say=None), max_epochs=1)
     other = PalmetteCallback(epochs=[1], exclude=["net.4.*"], say=None)
     with pytest.raises(
         MaskMismatch, match=r"step 6 cannot be resumed: .*not in this model: net.4.weight. Resume with the"
@@ -204,20 +208,20 @@ def test_a_checkpoint_without_masks_is_gone_on_from(tmp_path):
     )  # fmt: skip
     trainer.fit(Digits(), DataLoader(TensorDataset(X[:600], Y[:600]), 100))
     trainer.save_checkpoint(tmp_path / "dense.ckpt")
-    late = PalmetteCallback(epochs=[2], budget=HALF, say=None)
+    late = PalmetteCallback(steps=[11], tolerance=math.inf, budget=HALF, say=None)
     _, watch = fit(tmp_path, late, max_epochs=2, resume=str(tmp_path / "dense.ckpt"))
     assert watch.densities == [1.0] * 5 + [0.5]
 
 
 def test_a_step_of_one_of_two_optimizers_is_counted_and_not_passed_over(tmp_path):
     _, watch = fit(tmp_path, PalmetteCallback(steps=[3], budget=HALF, say=None), Digits("two"), max_epochs=1)
-    assert watch.densities == [1.0] + [0.5] * 5
+    assert watch.densities == [1.0] * 2 + [0.5] * 4
 
 
 @pytest.mark.parametrize("first", [True, False])
 @pytest.mark.parametrize("name", ["EMAWeightAveraging", "StochasticWeightAveraging"])
 def test_averages_of_the_weights_have_the_same_zeros(tmp_path, name, first):
-    pruning = PalmetteCallback(epochs=[1, 2], budget=HALF, say=None)
+    pruning = PalmetteCallback(epochs=[1, 2], tolerance=math.inf, budget=HALF, say=None)
     average = (
         L.callbacks.EMAWeightAveraging() if name[0] == "E" else L.callbacks.StochasticWeightAveraging(0.01, 1)
     )
@@ -240,7 +244,7 @@ def test_a_layer_that_is_replaced_while_it_is_trained_is_named(tmp_path):
 
 
 def test_cuts_that_were_not_reached_are_said(tmp_path):
-    with pytest.warns(UserWarning, match="without the cuts after epoch 5: it did not come so far"):
+    with pytest.warns(UserWarning, match="without the cuts after epoch 1, epoch 5: it did not go beyond them"):
         fit(tmp_path, PalmetteCallback(epochs=[1, 5], say=None), max_epochs=1)
 
 
@@ -250,7 +254,7 @@ def test_weights_that_nobody_trains_are_said(tmp_path):
             return torch.optim.SGD(self.net[1].parameters(), lr=0.1)
 
     with pytest.warns(UserWarning, match="no optimizer updates a weight that is pruned: all of them are frozen"):
-        fit(tmp_path, PalmetteCallback(epochs=[1], say=None), Frozen(), max_epochs=1)
+        fit(tmp_path, PalmetteCallback(steps=[4], say=None), Frozen(), max_epochs=1)
 
 
 def test_weights_in_pieces_are_refused():
