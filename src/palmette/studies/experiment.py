@@ -35,7 +35,7 @@ class Experiment(Recipe, RunSpec):
         rounds: :math:`T`; round 0 trains the dense network.
         seed: seed of the initial weights and the data order.
         rewind: "init", "epoch:k", "learning-rate" or "fine-tune".
-        stop: rules that end the run early, such as "index-turns-up:2, small-cut:0.01, density:0.05".
+        stop: rules that end the run early, such as "auto, small-cut:0.01, density:0.05".
         tolerance: if set, search for the smallest density within this loss of the dense network's accuracy on
             held-out images: 0.01 (points), "1%" (of the accuracy) or "not-worse:0.95" (a confidence).
         validation: number of training images to hold out; see `validation_images`.
