@@ -56,10 +56,10 @@ def text(records: Sequence[dict[str, Any]], about: dict[str, Any], seconds: floa
         said += (
             f"The index falls until round {good} and rises in round {good + 1}, from "
             f"{before['retrained']['pq_index']:.4f} to {turn['retrained']['pq_index']:.4f}: so "
-            "`prune_and_retrain`, which was given nothing to evaluate with, gave back the network of round "
+            "the rule that `prune_and_retrain` had then, a rising index, chose the network of round "
             f"{good}, {percent(before['retrained']['density'])} of the weights and {accuracy(before):.2f} %. The "
-            f"dense one has {accuracy(dense):.2f} %. With one run and one rise, that this was the last round that "
-            "is no worse may be luck."
+            f"dense one has {accuracy(dense):.2f} %. On other records [the index is a poor "
+            "rule](../results/FINDINGS.md#when-to-stop); today the script returns the last network."
         )
     ran = (
         f"{about['hardware']}, {about['versions']}, {about['precision']}, {about['date']}; {seconds:,.0f} s, "

@@ -84,7 +84,7 @@ def ladder(
 ) -> list[dict[str, Any]]:
     """Cut and retrain round by round, with the last `epochs` of the schedule; the records.
 
-    Nothing is chosen by the test images: they are reported.
+    Without scores nothing is searched, and the last network is returned: the test images are only reported.
     """
     images = dataclasses.replace(images, mean=MEAN, sd=SD)
     prepare = Preparation(images, device=device)
