@@ -38,7 +38,7 @@ def main() -> None:
         axis.axvspan(0, cut / size, color=CUT, alpha=0.13, linewidth=0)
         if cut:
             axis.axvline(cut / size, color=CUT, linewidth=1)
-        share = f"{cut / size:.0%} may go" if cut else "none may go"
+        share = f"first cut {cut / size:.0%}"
         axis.set_title(title, fontsize=9.5, pad=24)
         axis.text(0, 1.04, f"PQ Index {pm.pq_index(w):.2f}", transform=axis.transAxes, fontsize=10.5)
         axis.text(1, 1.04, share, transform=axis.transAxes, ha="right", fontsize=10.5, color=CUT)
