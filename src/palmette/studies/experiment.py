@@ -39,7 +39,7 @@ class Experiment(Recipe, RunSpec):
         tolerance: if set, search for the smallest density within this loss of the dense network's accuracy on
             held-out images: 0.01 (points), "1%" (of the accuracy) or "not-worse:0.95" (a confidence).
         validation: number of training images to hold out; see `validation_images`.
-        label_noise: fraction of training labels to replace by a random other class, the same for every seed.
+        label_noise: fraction of training labels to replace by a random other class; held-out labels stay.
         epochs: this and all following settings as in `Recipe`.
 
     >>> print(*Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
