@@ -77,7 +77,7 @@ def verdict(
         tail = f" {share} weigh {whole.tail_mass:.1%} of what stays, summed as |w|^{budget.p:g}."
     index = f"PQ Index {whole.pq_index:.3f}, {how}.{tail}"
     if numbers:
-        return may_go, index, "The bound says how many may go at most, not how many must."
+        return may_go, index, "The bound sizes a cut; it is not a limit."
     if headroom:
         return may_go, index, _tested(headroom)
     return may_go, index, NOT_A_LIMIT, *([CALIBRATION] if is_calibrated(budget) else [])

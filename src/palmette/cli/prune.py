@@ -13,6 +13,7 @@ from palmette.cli.measure import EXAMPLE, pattern_options, print_table, printabl
 from palmette.cli.options import FILE, PATH, parameter_options
 from palmette.pruning.budgets import Budget, FixedRatio
 from palmette.pruning.methods import METHODS, SALIENCIES, SCOPES, Method, imported
+from palmette.pruning.targets import Target
 from palmette.reports.words import size
 from palmette.studies.spec import RunSpec
 
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
     from palmette.pruning.methods import Scope
     from palmette.pruning.saliency import Saliency
+
+
+_METHODS = [name for name, method in METHODS.items() if not isinstance(method.budget, Target)]
 
 
 @click.command()
@@ -38,7 +42,7 @@ if TYPE_CHECKING:
 @click.option(
     "--method",
     metavar="NAME",
-    help=f"Method that sets how many are cut: {', '.join(METHODS)}, or your own as module:name. [default: sap]",
+    help=f"Method that sets how many are cut: {', '.join(_METHODS)}, or your own as module:name. [default: sap]",
 )
 @click.option(
     "--density", type=float, metavar="D", help="Instead of a method: keep this fraction of what is not pruned yet."
@@ -87,6 +91,10 @@ def prune(
     given: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
     if density is not None and (given or method):
         raise ValueError(f"--density decides in place of a method; leave out --{next(iter(given), 'method')}")
+    if method in METHODS and method not in _METHODS:
+        raise ValueError(
+            f"--method {method} needs scores after retraining; a file has none: {', '.join(_METHODS)}"
+        )
     named = RunSpec(method=method or "sap", saliency=saliency, **given).pruning
     chosen = named.budget if density is None else down_to(density)
     source = EXAMPLE if path == "example" else Path(path)

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import MaskMismatch, ParameterGone
-from palmette.measures.parameters import as_number
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
 from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision
@@ -24,6 +23,7 @@ from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.sharding import added, is_sharded, local, placed_like
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, why_stop
+from palmette.pruning.tolerance import Estimate
 from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
     Weight,
@@ -148,7 +148,7 @@ class Pruner:
         self._check_still_there()
         self._holder.hold(optimizer)
 
-    def step(self, score: float | None = None, *, budget: Budget | None = None) -> Decision:
+    def step(self, score: float | Tensor | None = None, *, budget: Budget | None = None) -> Decision:
         """Measure, cut, and hold the new masks. An error leaves weights and masks as they were.
 
         Args:
@@ -157,14 +157,15 @@ class Pruner:
             budget: how many weights to prune in this step only.
         """
         self._check_still_there()
-        if score is not None and not math.isfinite(as_number(score)):
+        value = None if score is None else Estimate.of(score, "score").value
+        if value is not None and not math.isfinite(value):
             raise ValueError(f"score must be a finite number, such as an accuracy, got score={score!r}")
-        if score is not None and self._ends_with(float(score)):
+        if value is not None and self._ends_with(value):
             budget = FixedRatio(0.0)  # keep the model as it was trained
         masks, decision = self.plan(budget)
         self._say_what_came_back()
         self._set(masks)
-        self.decisions.append(decision if score is None else replace(decision, score=float(score)))
+        self.decisions.append(decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
 
     def plan(self, budget: Budget | None = None) -> tuple[Masks, Decision]:

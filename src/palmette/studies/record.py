@@ -55,6 +55,11 @@ class Record:
     stopped: str | None = None
     search: Mapping[str, Any] | None = None
 
+    @property
+    def is_repeat(self) -> bool:
+        """Whether the round trained the masks of an earlier one again."""
+        return self.search is not None and self.search["repeats"] is not None
+
     def to_json(self) -> dict[str, Any]:
         """Record as plain values, in the order of the file."""
         line = {field.name: getattr(self, field.name) for field in fields(self)}

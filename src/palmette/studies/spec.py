@@ -86,7 +86,8 @@ class RunSpec:
     )
     stop: str = setting(
         "",
-        "Rules that end a run early, such as index-turns-up:2,small-cut:0.01,density:0.05,accuracy-drops:0.01.",
+        "Rules that end a run early, such as auto (a loss of accuracy), accuracy-drops:0.01, density:0.05, "
+        "small-cut:0.01 or index-turns-up:2.",
         PRUNED,
     )
     tolerance: str = setting(

@@ -58,7 +58,7 @@ def charts(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Char
         "pq_index": curve(
             "pq_index",
             "PQ Index",
-            f"PQ Index of the remaining weights {pq}: lower is less compressible. {marks}",
+            f"PQ Index of the remaining weights {pq}: lower means more equal magnitudes. {marks}",
             log=True,
         ),
         "density": curve("density", "Density", "Fraction of weights that remain.", log=True),
