@@ -79,6 +79,20 @@ def test_search_of_a_tiny_network_ends_one_weight_apart(count, least):
     assert limit.confirmed
 
 
+def test_cut_of_a_few_weights_is_at_least_one():
+    def change(model):
+        model.weight.data += 0.01 * torch.randn(())
+
+    def at_the_tolerance(model):  # so that the next cut is small: 6 weights / 1.1 are 5.45
+        kept = int((model.weight != 0).sum())
+        return 0.9 if kept == 8 else 0.8 if kept >= 5 else 0.0
+
+    model = nn.Linear(8, 1, bias=False)
+    model.weight.data = torch.arange(1.0, 9.0)[None]
+    limit = prune_and_retrain(model, change, at_the_tolerance, **OPTIONS)
+    assert (limit.density, limit.bad_density, limit.confirmed) == (5 / 8, 4 / 8, True)
+
+
 def test_smaller_scores_may_be_better():
     def loss(model):
         return 50 * (1 - score(model))
@@ -220,8 +234,9 @@ def interrupted_run(folder, call):
     return RunDir(folder)
 
 
-def test_damaged_last_state_repeats_a_round(whole, tmp_path):
-    rundir = interrupted_run(tmp_path, 5)
+@pytest.mark.parametrize("call", range(1, 10))
+def test_damaged_last_state_repeats_a_round(whole, tmp_path, call):
+    rundir = interrupted_run(tmp_path, call)
     flip(rundir.checkpoint(rundir.checkpoint_numbers()[-1]))
     with pytest.warns(UserWarning, match="is damaged; using the one before it"):
         limit = prune_and_retrain(network(1), train, score, folder=tmp_path, **OPTIONS)
