@@ -310,7 +310,8 @@ def test_readme_adds_two_lines_to_a_training_loop():
     added = [line for line in lines if line.startswith("+")]
     assert (len(lines), len(added)) == (10, 2)
     loader = DataLoader(TensorDataset(X, Y), 100)
-    without, pruned = ({"torch": torch, "pm": pm, "loader": loader} for _ in range(2))
+    names = {"torch": torch, "pm": pm, "loader": loader, "accuracy": lambda model: 0.9}
+    without, pruned = dict(names), dict(names)
     exec("\n".join(line[1:] for line in lines if line not in added), without)
     exec("\n".join(line[1:] for line in lines), pruned)
     assert not (weights(without["model"]) == 0).any()

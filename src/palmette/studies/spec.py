@@ -102,7 +102,10 @@ class RunSpec:
         if isinstance(self.method, Method):
             self._set(**self._named(self.method))
         if self.tolerance != "":
-            self._set(tolerance=str(Tolerance.parse(self.tolerance)))
+            tolerance = Tolerance.parse(self.tolerance)
+            if not tolerance.maximize:
+                raise ValueError("a run compares accuracies, which are maximized, got a tolerance for a loss")
+            self._set(tolerance=str(tolerance))
         self._set(**{f.name: typed(f, getattr(self, f.name)) for f in fields(self)})
         self._check_method()
         known = METHODS.get(self.method)

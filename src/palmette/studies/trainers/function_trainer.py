@@ -124,6 +124,7 @@ class FunctionTrainer:
     def _call(self) -> None:
         run, before = self.run, self._sums()
         self.set_modes()
+        self.model.zero_grad()  # gradients of a network that was left behind
         tunes = run.rewind.kind == "fine-tune"
         with self.met.round(run.rates if run.round else None, note=tunes and run.round == 0):
             returned = self.function(self.model)
