@@ -432,3 +432,14 @@ def test_finished_run_keeps_records_and_masks(run):
     assert pm.Masks.load(run.mask(0)) == masks
     assert json.loads(run.records_file.read_text()) == {"round": 0}
     run.finish()  # again, as whoever starts a finished run does
+
+
+def test_appending_reads_only_the_end_of_the_records(tmp_path, monkeypatch):
+    run = RunDir(tmp_path)
+    with run.lock():
+        for t in range(3):
+            run.append_record({"round": t, "text": "x" * 10_000})
+        monkeypatch.setattr(RunDir, "records", lambda self: pytest.fail("all records were read"))
+        assert run.append_record({"round": 3})
+    monkeypatch.undo()
+    assert [record["round"] for record in run.records()] == [0, 1, 2, 3]

@@ -208,7 +208,7 @@ class Command:
 
     @contextmanager
     def _signals(self, display: Display) -> Iterator[None]:
-        """End after the epoch on the first Ctrl-C or SIGTERM, at once on the second.
+        """End after the epoch on the first Ctrl-C, SIGTERM or SIGHUP, at once on the second.
 
         After training the first is ignored: table and figure take a moment.
         """
@@ -220,7 +220,7 @@ class Command:
             if not self.trained:
                 display.ending("ending after this epoch; Ctrl-C again ends at once, and saves nothing")
 
-        kinds = (signal.SIGINT, signal.SIGTERM)
+        kinds = [kind for name in ("SIGINT", "SIGTERM", "SIGHUP") if (kind := getattr(signal, name, None))]
         before = [signal.signal(kind, handle) for kind in kinds]
         try:
             yield

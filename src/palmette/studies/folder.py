@@ -50,6 +50,9 @@ class RunDir:
         self.networks = self.path / "networks"  # trained ones of a search; removed when the run is finished
         self.tensorboard = self.path / "tensorboard"  # optional; written from the records
         self._say = say
+        self._checked: tuple[int, int] | None = (
+            None  # size of the records, and last round, when they were last read
+        )
 
     def mask(self, round: int) -> Path:
         """Path of the masks of a round."""
@@ -119,7 +122,10 @@ class RunDir:
         if type(record.get("round")) is not int:
             raise ValueError(f"a record needs its 'round', an integer, got {record.get('round')!r}")
         line = _line(record)
-        for known in self.records():
+        # Reading all records for each of them would be quadratic: those that this object wrote are known.
+        size = self.records_file.stat().st_size if self.records_file.exists() else 0
+        known_by_now = self._checked == (size, record["round"] - 1)
+        for known in () if known_by_now else self.records():
             if _line(known) == line:
                 return False
             if known["round"] == record["round"]:
@@ -130,6 +136,7 @@ class RunDir:
                     "hardware? Start again in another folder."
                 )
         self._append(self.records_file, line)
+        self._checked = (size + len(line), record["round"])
         return True
 
     def append_timing(self, timing: Mapping[str, Any]) -> None:
@@ -232,7 +239,7 @@ class RunDir:
                 raise
 
     def _cut_torn_line(self, target: Path) -> None:
-        content = target.read_bytes() if target.exists() else b""
+        content = b"\n" if not target.exists() or _ends_a_line(target) else target.read_bytes()
         torn = len(content) - (content.rfind(b"\n") + 1)
         if torn:
             with self._writing(target, 0):
@@ -286,6 +293,13 @@ def _unpacked(archive: Path, changed: int) -> Path:
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
         raise RunDamaged(f"{str(archive)!r} is not an archive of runs, or is incomplete: {error}") from error
     return Path(place.name)
+
+
+def _ends_a_line(file: Path) -> bool:
+    with file.open("rb") as opened:
+        if opened.seek(0, os.SEEK_END):
+            opened.seek(-1, os.SEEK_END)
+        return opened.read() in (b"", b"\n")
 
 
 def _lines(file: Path) -> list[dict[str, Any]]:
