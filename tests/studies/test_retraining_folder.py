@@ -365,3 +365,21 @@ def test_folders_of_version_1_are_read_as_distinct_runs(whole, tmp_path):
     assert "one run is in" in done.output
     done = CliRunner().invoke(main, ["show", str(tmp_path / "a")])
     assert "finished: all retrainings are used" in done.output
+
+
+def test_settings_of_a_folder_without_rounds_can_be_corrected(tmp_path):
+    def fails(model):
+        raise ValueError("not yet")
+
+    with pytest.raises(ValueError, match="not yet"):
+        pm.prune_and_retrain(network(), fails, lambda m: 0.9, tolerance=0.5, folder=tmp_path, say=None)
+    limit = pm.prune_and_retrain(
+        network(), train, lambda m: 0.9, tolerance=0.1, rounds=1, folder=tmp_path, say=None
+    )
+    assert limit.tolerance.by == 0.1
+    said = []
+    again = pm.prune_and_retrain(
+        network(), train, lambda m: 0.9, tolerance=0.1, rounds=1, folder=tmp_path, say=said.append
+    )
+    assert said[0] == f"found finished in '{tmp_path}'; nothing is trained"
+    assert str(again) == str(limit)

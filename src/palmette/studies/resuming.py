@@ -43,8 +43,7 @@ def _claim(rundir: RunDir, run: FunctionRun) -> None:
     if rundir.settings.exists():
         raise RunDamaged(f"{where} holds a run of an earlier version, which cannot resume; give another folder")
     if not (rundir.experiment.exists() or rundir.records_file.exists()):
-        run.spec = replace(run.spec, run=secrets.token_hex(4))
-        rundir.write_text(rundir.experiment.name, run.spec.to_toml())
+        _begin(rundir, run)
         return
     there = experiment_of(rundir) if rundir.experiment.exists() else None
     if not isinstance(there, OwnExperiment):
@@ -52,11 +51,21 @@ def _claim(rundir: RunDir, run: FunctionRun) -> None:
     was, now = there.settings(), run.spec.settings()
     # The class of a model may be renamed; its weights are checked later.
     if differ := [name for name in now if name not in ("run", "model") and was[name] != now[name]]:
+        if not rundir.records():  # nothing is lost: a call with a wrong setting can be corrected
+            rundir.finish()
+            _begin(rundir, run)
+            return
         one, other = (", ".join(f"{name}={of[name]!r}" for name in differ) for of in (was, now))
         raise RunDamaged(
             f"{where} holds a run with {one}, not {other}; resume with the old settings, or give another folder"
         )
     run.spec = replace(run.spec, run=there.run)
+
+
+def _begin(rundir: RunDir, run: FunctionRun) -> None:
+    """Write the settings of a run that starts here."""
+    run.spec = replace(run.spec, run=secrets.token_hex(4))
+    rundir.write_text(rundir.experiment.name, run.spec.to_toml())
 
 
 def _check_fits(run: FunctionRun, rundir: RunDir, saved: Mapping[str, Any], pruner: Mapping[str, Any]) -> None:

@@ -147,6 +147,8 @@ def prune_and_retrain(
         trainer = FunctionTrainer(run, train, evaluate, test)
         if not (rundir is not None and resumed(run, rundir)):
             trainer.try_out()
+        if run.stopped is not None:
+            lines.say(f"found finished in {str(folder)!r}; nothing is trained")
         RoundEngine(trainer, observer=lines, end=lambda *ended: outcomes.append(ended[-1])).run([run])
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
@@ -239,9 +241,13 @@ class _Lines(Observer):
 
     def end(self, limit: Limit) -> None:
         """Print the answer, and how sure it is."""
-        self._say(str(limit))
+        self.say(str(limit))
         if not math.isnan(limit.score.value):
-            self._say(limit.precision)
+            self.say(limit.precision)
+
+    def say(self, text: str) -> None:
+        """Print a message."""
+        self._say(text)
 
 
 def _check_rewind(rewind: str, trained: bool) -> None:
