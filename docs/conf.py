@@ -21,7 +21,7 @@ version = release = __version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
-include_patterns = ["docs/*.md", "results/*.md", "results/**/README.md", "CHANGELOG.md"]
+include_patterns = ["docs/*.md", "results/*.md", "results/**/*.md", "CHANGELOG.md"]
 exclude_patterns = [
     ".*",
     "build",
