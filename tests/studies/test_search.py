@@ -121,7 +121,32 @@ def test_ends_are_trained_again_if_no_cut_lies_between():
     assert next_step(attempts(*rows), TOLERANCE, **more) == Step(1, repeats=2)
     rows.append((50, 0.5, 1, 2))
     assert next_step(attempts(*rows), TOLERANCE, **more) == Step(3, stop="no cut lies between both ends")
-    assert Limit.of(attempts(*rows), TOLERANCE, stopped="").confirmed
+    assert Limit.of(attempts(*rows), TOLERANCE, stopped="no cut lies between both ends").confirmed
+
+
+def test_search_ends_if_no_smaller_cut_is_possible():
+    more = {"rounds": 9, "narrow": True}
+    assert next_step(attempts((100, 0.9)), TOLERANCE, **more) == Step(0, stop="no smaller cut is possible")
+    rows = [(100, 0.9), (60, 0.85, 0)]
+    assert next_step(attempts(*rows), TOLERANCE, **more) == Step(0, repeats=1)
+    rows.append((60, 0.9, 0, 1))
+    step = next_step(attempts(*rows), TOLERANCE, **more)
+    assert step == Step(2, stop="no smaller cut is possible")
+    found = Limit.of(attempts(*rows), TOLERANCE, stopped=step.stop)
+    assert found.confirmed
+    assert str(found).endswith("fewer were not tried; 2 retrainings (no smaller cut is possible)")
+
+
+def test_wide_bracket_is_not_confirmed():
+    rows = [*CLOSED, (22, 0.78, 0, 1)]  # refutes the good end: the dense network and 22% are left
+    found = Limit.of(attempts(*rows), TOLERANCE, stopped="all retrainings are used")
+    assert (found.density, found.bad_density, found.confirmed) == (1.0, 0.22, False)
+
+
+def test_network_without_a_score_has_no_standard_error():
+    rows = [(100, Estimate(0.9, 0.01)), (25, Estimate(math.nan))]
+    step = next_step(attempts(*rows), Tolerance.parse("not-worse"), rounds=9, target=Interpolate())
+    assert 0.25 < step.density < 1
 
 
 def known(total, least, noise=lambda number: 0.0):

@@ -79,6 +79,12 @@ def test_search_of_a_tiny_network_ends_one_weight_apart(count, least):
     assert limit.confirmed
 
 
+def test_search_ends_where_every_neuron_has_one_weight_left():
+    limit = prune_and_retrain(network(), train, lambda model: 0.5, scope="neuron", **OPTIONS)
+    assert limit.density == 30 / 840
+    assert (limit.stopped, limit.bad_density) == ("no smaller cut is possible", None)
+
+
 def test_cut_of_a_few_weights_is_at_least_one():
     def change(model):
         model.weight.data += 0.01 * torch.randn(())

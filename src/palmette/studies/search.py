@@ -18,6 +18,8 @@ WIDTH = 1.1
 """Ratio of the good density to the bad one at which a bracket is closed."""
 DEFAULT_METHOD = "interpolate"
 """Schedule of a search, unless another method or budget is given."""
+CLOSED, NARROW = "the bracket is closed", "no cut lies between both ends"
+NO_CUT = "no smaller cut is possible"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +95,10 @@ class Bracket:
         return self.good.kept <= max(WIDTH * self.bad.kept, self.bad.kept + 1)
 
     @property
-    def confirmed(self) -> bool:
-        """Whether there are two ends, or one weight is left, and each was trained twice."""
+    def once(self) -> list[Network]:
+        """Ends that were trained once; the dense network is not repeated."""
         ends = [self.good] if self.bad is None else [self.good, self.bad]
-        return (self.closed or self.bad is not None) and all(n.round == 0 or len(n.attempts) > 1 for n in ends)
+        return [n for n in ends if n.round and len(n.attempts) == 1]
 
 
 def bracket(attempts: Sequence[Attempt], tolerance: Tolerance) -> Bracket:
@@ -147,11 +149,11 @@ def next_step(
         rounds: maximum number of retrainings.
         target: budget that chooses densities; without one, the first cuts are those of another budget, and a
             failed cut is halved in log density.
-        narrow: whether no cut lies between both ends, as with a few weights per neuron.
+        narrow: whether no cut lies between both ends, or none is possible, as with a few weights per neuron.
     """
     found = bracket(attempts, tolerance)
     good, bad, start = found.good, found.bad, found.best
-    closed = "the bracket is closed" if found.closed else "no cut lies between both ends"
+    closed = CLOSED if found.closed else NO_CUT if bad is None else NARROW
     if not (found.closed or narrow):
         if len(attempts) > rounds:
             return Step(start, stop="all retrainings are used")
@@ -160,12 +162,11 @@ def next_step(
             density = target.next_density(_probes(attempts, tolerance), good.density, least)
             return Step(start, max(density, 1 / good.attempts[0].total))
         return Step(start, None if bad is None else math.sqrt(good.density * bad.density))
-    if found.confirmed:
+    if not found.once:
         return Step(start, stop=closed)
     if len(attempts) > rounds:
         return Step(start, stop=f"{closed}, and all retrainings are used")
-    end = good if good.round and len(good.attempts) == 1 else bad
-    assert end is not None
+    end = found.once[0]
     parent = end.attempts[0].start
     assert parent is not None
     return Step(parent, repeats=end.round)
@@ -176,8 +177,10 @@ def _probes(attempts: Sequence[Attempt], tolerance: Tolerance) -> list[Probe]:
     dense = attempts[0].score
     found = []
     for a in attempts:
-        allowed = max(tolerance.allowed(dense, a.score), 1e-9 * max(1.0, abs(dense.value)))
-        found.append(Probe(a.kept / a.total, tolerance.loss(a.score, dense=dense) / allowed))
+        lost = tolerance.loss(a.score, dense=dense)
+        if math.isfinite(lost):  # else there may be no standard error either
+            lost /= max(tolerance.allowed(dense, a.score), 1e-9 * max(1.0, abs(dense.value)))
+        found.append(Probe(a.kept / a.total, lost))
     return found
 
 
@@ -193,7 +196,8 @@ class Limit:
         dense_score: score of the dense network.
         tolerance: the loss that was allowed.
         retrainings: number of trainings after that of the dense network.
-        confirmed: whether the bracket is closed and both ends were trained twice, with different random numbers.
+        confirmed: whether no density between the ends is left to try, and both were trained twice, with different
+            random numbers.
         stopped: why the search ended.
         round: round of the returned network.
         model: the returned network; None when a limit is read from a folder.
@@ -236,7 +240,7 @@ class Limit:
             dense_score=attempts[0].score,
             tolerance=tolerance,
             retrainings=len(attempts) - 1,
-            confirmed=found.confirmed,
+            confirmed=(found.closed or stopped in (NARROW, NO_CUT)) and len(attempts) > 1 and not found.once,
             stopped=stopped,
             round=found.best,
             **more,
@@ -261,7 +265,7 @@ class Limit:
         shares = shown_densities(self.density, self.bad_density)
         far = f"within {loss} down to {shares[0]} of the weights" if self.round else "no cut was good enough"
         less = f"{shares[1]} is too few" if self.bad_density is not None else "fewer were not tried"
-        how = "each end trained twice" if self.confirmed else self.stopped
+        how = "each end trained twice" if self.confirmed and self.stopped != NO_CUT else self.stopped
         return f"{far}; {less}; {count} ({how})"
 
 
