@@ -100,3 +100,9 @@ def test_the_text_of_a_tolerance_is_read_as_the_same(given):
     text = str(Tolerance.parse(given))
     assert str(Tolerance.parse(text)) == text
     assert Tolerance.parse(text).by == pytest.approx(Tolerance.parse(given).by, rel=1e-11)
+
+
+@pytest.mark.parametrize(("own", "given"), [(True, True), (True, False), (False, True), (False, False)])
+def test_smaller_scores_are_better_if_the_tolerance_or_the_argument_says_so(own, given):
+    tolerance = Tolerance.parse(Tolerance(0.1, maximize=own), maximize=given)
+    assert tolerance.allows(5.0, dense=1.0) is (own and given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist, fmean, stdev
 from typing import Any, Literal, get_args
 
@@ -90,9 +90,12 @@ class Tolerance:
 
     @classmethod
     def parse(cls, given: Tolerance | float | str, *, maximize: bool = True) -> Tolerance:
-        """Tolerance from a number (points), ``"1%"`` (relative) or ``"not-worse:0.95"``."""
+        """Tolerance from a number (points), ``"1%"`` (relative) or ``"not-worse:0.95"``.
+
+        Smaller scores are better if a given `Tolerance` or `maximize` says so: both are True by default.
+        """
         if isinstance(given, Tolerance):
-            return given
+            return replace(given, maximize=given.maximize and maximize)
         if is_number(given) and not isinstance(given, bool):
             return cls(float(given), maximize=maximize)
         text = given.strip() if isinstance(given, str) else ""
