@@ -280,3 +280,12 @@ def test_other_tolerance_needs_another_folder(whole):
         prune_and_retrain(network(), train, score, folder=whole[1], **OPTIONS | {"tolerance": 0.2})
     with pytest.raises(RunDamaged, match=r"with maximize=True, not maximize=False"):
         prune_and_retrain(network(), train, score, folder=whole[1], **OPTIONS, maximize=False)
+
+
+@pytest.mark.parametrize("rewind", ["init", "learning-rate"])
+def test_scores_before_retraining_are_those_that_training_starts_from(rewind):
+    lines, scores = [], iter((0.1, 0.9, 0.9, 0.5, 0.5))  # untrained, dense, cut, retrained, cut
+    options = {"tolerance": 0.1, "rewind": rewind, "rounds": 1, "say": lines.append}
+    prune_and_retrain(network(), train, lambda model: next(scores), **options)
+    told = [line for line in lines if "before retraining" in line or "retraining made it worse" in line]
+    assert len(told) == (0 if rewind == "init" else 2)

@@ -213,7 +213,9 @@ class _Lines(Observer):
 
     def recorded(self, experiment: Any, record: Mapping[str, Any]) -> None:
         """Print the result of the round."""
-        before = self.records[-1]["pruned"].get("validation") if self.records else None
+        # With "init", training does not start from the network that was cut.
+        cut = self.records[-1]["pruned"] if self.records and experiment.rewind != "init" else {}
+        before = cut.get("validation")
         self.records.append(record)
         numbers, search = record["retrained"], record.get("search")
         line = f"round {record['round']}: {shown_densities(numbers['density'])[0]} of the weights"
