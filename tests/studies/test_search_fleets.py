@@ -7,6 +7,7 @@ import torch
 
 import palmette as pm
 from palmette.errors import RunDamaged, RunInterrupted
+from palmette.studies.cost import cost
 from palmette.studies.engine import Observer
 from palmette.studies.folder import RunDir
 from palmette.studies.running import fleets, run_together
@@ -38,6 +39,12 @@ def together(tmp_path_factory):
 def test_searches_of_several_seeds_are_one_fleet():
     assert fleets(EXPERIMENTS) == [EXPERIMENTS]
     assert len(fleets([pm.Experiment(seed=seed, **SMALL) for seed in (0, 1)])) == 1
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.method)
+def test_cost_of_a_search_is_known_before_it_runs(experiment):
+    found = cost(experiment, load("digits"), seconds=1e-3)
+    assert (found.prunable, found.images) == (640, 1350)
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.method)

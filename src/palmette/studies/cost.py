@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 from palmette.compression.flops import flops_per_image
+from palmette.pruning.budgets import FixedRatio
 from palmette.pruning.pruner import Pruner
+from palmette.pruning.targets import Target
 from palmette.studies.experiment import Experiment
 from palmette.studies.measurements import index_maps, measured
 from palmette.studies.running import fleets
@@ -71,7 +73,9 @@ def cost(
     model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
     flops = flops_per_image(copy.deepcopy(model), shape=images.shape)
     model.to(device)
-    pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope)
+    # A search cuts a fraction that its scores choose.
+    budget = FixedRatio() if isinstance(experiment.budget, Target) else experiment.budget
+    pruner = Pruner(model, budget=budget, scope=experiment.scope)
 
     part = images.first(train=_BATCHES * experiment.batch, test=1000)
     members, per_epoch = _timed(experiment, part, model, members, seconds)
