@@ -118,3 +118,14 @@ def test_a_rule_reads_the_index_at_the_p_and_q_of_the_run():
     assert pm.replay(lambda history: history[-1].train == 0.9 and "enough", map(Record.from_json, rising)) == 0
     with pytest.raises(ValueError, match=r"records have the index at p in \[0.5, 1.0\] and q in .*, got p=0.3"):
         pm.replay(pm.IndexTurnsUp(1), rising, p=0.3, q=1.0)
+
+
+def test_a_rule_reads_neither_rejected_nor_repeated_rounds_of_a_search():
+    def read(history):
+        return "enough" if len(history) == 2 else None
+
+    rejected = LINE | {"round": 1, "good": False, "search": SEARCH}
+    good = LINE | {"round": 2, "good": True, "search": SEARCH}
+    repeated = LINE | {"round": 3, "good": True, "search": SEARCH | {"repeats": 2}}
+    assert pm.replay(read, [LINE, rejected, repeated]) is None
+    assert pm.replay(read, [LINE, rejected, good, repeated]) == 2

@@ -60,6 +60,11 @@ class Record:
         """Whether the round trained the masks of an earlier one again."""
         return self.search is not None and self.search["repeats"] is not None
 
+    @property
+    def in_history(self) -> bool:
+        """Whether stop rules read the round: a search rejects some, and repeats others."""
+        return self.good is not False and not self.is_repeat
+
     def to_json(self) -> dict[str, Any]:
         """Record as plain values, in the order of the file."""
         line = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -140,6 +145,8 @@ def replay(
 ) -> int | None:
     """Round at which `rule` would have ended a run; None if it would not have ended it.
 
+    As in the run, the rule does not read rounds that a search rejected or repeated.
+
     Args:
         rule: a rule such as `IndexTurnsUp()`, or a function of the history.
         records: records of a run, such as `RunDir(folder).records()`.
@@ -160,6 +167,8 @@ def replay(
     history: list[RoundSummary] = []
     for record in records:
         read = record if isinstance(record, Record) else Record.from_json(record)
+        if not read.in_history:
+            continue
         history.append(read.summary(p=p, q=q))
         if rule(history):
             return read.round

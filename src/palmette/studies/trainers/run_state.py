@@ -236,7 +236,7 @@ class RunState:
         self.summary = record.summary()
         if self.step is None:
             self.summary = replace(self.summary, index=self.pruner.decisions[-1].index)
-        if record.good is not False and not record.is_repeat:
+        if record.in_history:
             self.history.append(self.summary)
 
     def decide(self) -> None:
@@ -324,7 +324,7 @@ class RunState:
         # An older state than the last is resumed if that is damaged: later records are of rounds to repeat.
         records = records[: 0 if self.record is None else self.record.round + 1]
         read = [Record.from_json(record) for record in records]
-        summaries = [record.summary() for record in read if record.good is not False and not record.is_repeat]
+        summaries = [record.summary() for record in read if record.in_history]
         if (step := state.get("step")) is None:
             indices = [decision.index for decision in self.pruner.decisions]
             summaries = [replace(s, index=index) for s, index in zip(summaries, indices, strict=False)]
