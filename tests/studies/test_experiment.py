@@ -130,6 +130,10 @@ def test_a_method_is_a_name_a_value_or_your_own(tmp_path, monkeypatch):
         Experiment(method="mine:half", p=1)
     with pytest.raises(ValueError, match="has no 'whole'"):
         Experiment(method="mine:whole")
+    (tmp_path / "halving.py").write_text("from palmette import Bisect, Method\nhalf = Method(budget=Bisect())\n")
+    with pytest.raises(ValueError, match="method='halving:half' needs a tolerance"):
+        Experiment(method="halving:half")
+    assert Experiment(method="halving:half", tolerance="0.01").tolerance == "0.01"
 
 
 def test_a_method_of_your_own_that_changes_is_another_experiment(tmp_path, monkeypatch):

@@ -130,8 +130,8 @@ class RunSpec:
                     f"got {name}={getattr(self, name)!r} with {other}={getattr(self, other)!r}"
                 )
         self._set(rewind=str(self.rewinding), stop=",".join(read_rules(self.stop)))
-        if known is not None and isinstance(known.budget, Target) and not self.tolerance:
-            raise ValueError(f"method={self.method!r} needs a tolerance, such as 0.01, to search with")
+        if known is not None:
+            self._check_searches(known)
 
     def _set(self, **values: object) -> None:
         for name, value in values.items():
@@ -156,7 +156,12 @@ class RunSpec:
     def _described(self) -> str:
         """Text that says what ``module:name`` is."""
         method = method_named(self.method)
+        self._check_searches(method)
         return f"{self.method} {method.label or '-'}: {method.budget!r} by {method.saliency}"
+
+    def _check_searches(self, method: Method) -> None:
+        if isinstance(method.budget, Target) and not self.tolerance:
+            raise ValueError(f"method={self.method!r} needs a tolerance, such as 0.01, to search with")
 
     def _check_method(self) -> None:
         if self.method not in METHODS and not re.fullmatch("[^:]+:[^:]+", self.method):
