@@ -119,6 +119,14 @@ def test_runs_in_an_archive_show_no_temporary_folder():
     assert command.strip() == f"palmette table {study}"
 
 
+def test_a_search_says_how_far_and_how_precise(folder):
+    search = Experiment(model="linear", epochs=1, rounds=1, tolerance=0.05, method="interpolate")
+    run(search, folder / search.id)
+    text = show(folder / search.id)
+    assert re.search(r"^how far   .*; 1 retraining \(", text, flags=re.M)
+    assert re.search(r"^precision score 0\.\d+, dense 0\.\d+; standard error of the difference", text, flags=re.M)
+
+
 def test_a_run_that_failed_is_counted_as_such(folder):
     run(TICKET, folder / TICKET.id)
     sick = Experiment(model="linear", epochs=1, rounds=1, learning_rate=1e30)

@@ -72,6 +72,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
             "seconds",
             "go_on",
             "how_far",
+            "precision",
         )
         known = {"run": run.path.name, "folder": str(run.path), "state": "damaged", "damage": str(error)}
         return known | dict.fromkeys(names) | {"rounds_done": 0, "bytes": run.size(), "records": []}
@@ -103,6 +104,7 @@ def _read(run: RunDir) -> dict[str, Any]:
         "bytes": run.size(),
         "go_on": None if now.stopped is not None else _how_to_resume(run, experiment),
         "how_far": None if limit is None else str(limit),
+        "precision": None if limit is None else limit.precision,
         "records": [Record.from_json(record).flat() for record in records],
     }
 
@@ -137,6 +139,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
         "settings": settings,
         "state": found["failure"] or _where(found),
         "how far": found["how_far"],
+        "precision": found["precision"],
         "time": duration(found["seconds"]),
         "disk": size(found["bytes"]),
         "resume": found["go_on"],
