@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
 
 import pytest
 import torch
+from click.testing import CliRunner
 from own_digits import one_thread, states_are_equal  # noqa: F401
 from torch import nn
 
 import palmette as pm
+from palmette.cli import main
 from palmette.errors import RunDamaged
 from palmette.studies.folder import RunDir
 from palmette.studies.retraining import prune_and_retrain
@@ -133,6 +136,8 @@ def test_network_without_a_finite_score_is_bad(tmp_path):
     assert (limit.density, limit.bad_density) == (plain.density, plain.bad_density)
     again = prune_and_retrain(network(), train, undefined, folder=tmp_path, **OPTIONS)
     assert (again.density, again.round) == (limit.density, limit.round)
+    shown = CliRunner().invoke(main, ["show", str(tmp_path)])
+    assert re.search(r"none +too few\n", shown.stdout), shown.stderr
 
 
 def test_train_that_sets_the_seed_is_told():

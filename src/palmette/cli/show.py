@@ -246,7 +246,8 @@ def _verdict(record: Mapping[str, Any]) -> list[str]:
     if "good" not in record:
         return []
     again = "" if record["repeats"] is None else f", as {record['repeats']}"
-    return [f"{record['score']:.4f}", f"{'good' if record['good'] else 'too few'}{again}"]
+    score = "none" if record["score"] is None else f"{record['score']:.4f}"
+    return [score, f"{'good' if record['good'] else 'too few'}{again}"]
 
 
 def _accuracy(record: Mapping[str, Any]) -> float | None:
