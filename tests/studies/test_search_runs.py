@@ -140,6 +140,16 @@ def test_network_without_a_finite_score_is_bad(tmp_path):
     assert re.search(r"none +too few\n", shown.stdout), shown.stderr
 
 
+@pytest.mark.parametrize("returned", [torch.ones(2, 2), [1.0, 2.0], "done", True, None])
+def test_train_may_return_anything_but_a_score(returned):
+    def returns(model):
+        train(model)
+        return returned
+
+    limit = prune_and_retrain(network(), returns, score, rounds=1, **OPTIONS)
+    assert limit.records[0]["train"]["score"] is None
+
+
 def test_train_that_sets_the_seed_is_told():
     def seeded(model):
         torch.manual_seed(0)

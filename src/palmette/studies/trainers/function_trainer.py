@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from palmette.errors import NotFinite, ParameterGone
+from palmette.measures.parameters import as_number, is_number
 from palmette.pruning.optimizers import AutoHold
 from palmette.pruning.tolerance import Estimate
 from palmette.pruning.weights import evaluating, tensors_of, uncompiled
@@ -160,8 +161,9 @@ class FunctionTrainer:
     def _note_score(self, returned: object) -> None:
         """Record a number that `train` returns as the score on the training data."""
         run = self.run
-        if isinstance(returned, int | float | Tensor) and not isinstance(returned, bool):
-            run.train_scores = as_scores(Estimate.of(returned, "train").value)
+        number = returned.item() if isinstance(returned, Tensor) and returned.numel() == 1 else returned
+        if is_number(number) and not isinstance(number, bool):
+            run.train_scores = as_scores(as_number(number))
         if run.tolerance is not None and self.functions["evaluate"] is None:
             if (score := run.train_scores["score"]) is None:
                 raise ValueError(
