@@ -228,7 +228,7 @@ class Limit:
     records: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, attempts: Sequence[Attempt], tolerance: Tolerance, *, stopped: str, **more: Any) -> Limit:
+    def of(cls, attempts: Sequence[Attempt], tolerance: Tolerance, *, stopped: str) -> Limit:
         """Limit that these attempts found."""
         found = bracket(attempts, tolerance)
         good, bad = found.good, found.bad
@@ -243,7 +243,6 @@ class Limit:
             confirmed=(found.closed or stopped in (NARROW, NO_CUT)) and len(attempts) > 1 and not found.once,
             stopped=stopped,
             round=found.best,
-            **more,
         )
 
     @property
