@@ -304,3 +304,18 @@ def test_scores_before_retraining_are_those_that_training_starts_from(rewind):
     prune_and_retrain(network(), train, lambda model: next(scores), **options)
     told = [line for line in lines if "before retraining" in line or "retraining made it worse" in line]
     assert len(told) == (0 if rewind == "init" else 2)
+
+
+def test_training_that_diverges_is_too_few(tmp_path):
+    def diverges(model):
+        train(model)
+        if density(model) < LEAST:
+            model[0].weight.data.mul_(torch.nan)
+
+    model = network()
+    limit = prune_and_retrain(model, diverges, lambda m: 0.9, folder=tmp_path, **OPTIONS)
+    assert limit.bad_density < LEAST <= limit.density <= 1.1 * limit.bad_density
+    assert limit.confirmed
+    assert all(p.isfinite().all() for p in model.parameters())
+    bad = [record for record in limit.records if not record["good"]]
+    assert all(record["validation"] is None and record["search"]["score"] is None for record in bad)

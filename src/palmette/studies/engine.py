@@ -106,12 +106,15 @@ class RoundEngine:
             self._after_epoch(runs)
             if not self._left(runs):
                 return []
-        for run in self._left(runs):
-            if not run.is_finite:
+        for run in [run for run in self._left(runs) if not run.is_finite]:
+            if run.may_diverge:
+                run.discard()
+            else:
                 self.end(run.spec, run.rundir, self.trainer.divergence(run))
         if not (sound := self._left(runs)):
             return []
-        validation, test = self.trainer.validate(sound), self.trainer.test(sound)
+        held_out, test = self.trainer.validate(sound), self.trainer.test(sound)
+        validation = [None if run.diverged else scores for run, scores in zip(sound, held_out, strict=True)]
         retrained, maps = measured(*_networks(sound)), index_maps(*_networks(sound))
         good = [run.judge(scores) for run, scores in zip(sound, validation, strict=True)]
         cuts = [run.cut() for run in sound]
@@ -158,7 +161,7 @@ class RoundEngine:
 
     def _after_epoch(self, runs: Sequence[RunState]) -> None:
         for run in self._left(runs):
-            if not math.isfinite(run.train.loss):
+            if not math.isfinite(run.train.loss) and not run.may_diverge:
                 self.end(run.spec, run.rundir, self.trainer.divergence(run))
         sound = self._left(runs)
         due = time.monotonic() - self._saved > self.save_seconds

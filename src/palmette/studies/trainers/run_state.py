@@ -40,6 +40,7 @@ class RunState:
     """Whether the initial weights follow from the spec and are not saved in checkpoints."""
     train = Score(math.nan, math.nan)
     """Score of the last epoch, if epochs are known."""
+    diverged = False  # the training of this round of a search
     method: Method | None = None
     """Method whose saliency is built for every cut; None if the pruner has a function."""
 
@@ -107,12 +108,23 @@ class RunState:
             "bad_density": found.bad and found.bad.density,
         }
 
+    @property
+    def may_diverge(self) -> bool:
+        """Whether a network that diverges is only a bad one: a retrained network of a search."""
+        return self.step is not None
+
+    def discard(self) -> None:
+        """Replace a diverged network by the one that training started from; it will be judged bad."""
+        assert self.step is not None
+        self.put_back(self.snapshots.network(self.step.start), self.pruner.masks)
+        self.diverged = True
+
     def judge(self, scores: Mapping[str, float | None] | None) -> bool | None:
         """Judge the trained network by its score, and choose the next step; None without a search."""
         if self.tolerance is None:
             return None
         found = scores if scores is not None else self.train_scores
-        if (value := value_of(found)) is None:
+        if (value := math.nan if self.diverged else value_of(found)) is None:
             raise ValueError("a search needs a score: pass evaluate, or let train return a number")
         masks, step = self.pruner.masks, self.step or Step(0)
         attempt = Attempt(
@@ -124,6 +136,7 @@ class RunState:
             repeats=step.repeats,
         )
         self.attempts.append(attempt)
+        self.diverged = False
         ends = bracket(self.attempts, self.tolerance)
         if ends.best == self.round:
             self.snapshots.keep(self.whole(value))
