@@ -33,7 +33,7 @@ def _sentence(name: str, runs: Sequence[Run]) -> str:
     if len(limits) < len(runs):
         return _in_hindsight(name, runs)
     if len(limits) == 1:
-        return f"{name}: {limits[0]}"
+        return f"{name}: {limits[0]}{limits[0].caution}"
     densities = [limit.density for limit in limits]
     bad = [limit.bad_density for limit in limits if limit.bad_density is not None]
     less = f"; {_percent(bad)} is too few" if bad else "; fewer were not tried"
@@ -44,6 +44,7 @@ def _sentence(name: str, runs: Sequence[Run]) -> str:
     return (
         f"{name}: within {loss} of dense down to {_percent(densities)} of the weights{less}; "
         f"{fmean(limit.retrainings for limit in limits):.1f} retrainings{twice}"
+        f"{max(limit.caution for limit in limits)}"
     )
 
 

@@ -246,15 +246,25 @@ class Limit:
         )
 
     @property
+    def error(self) -> float | None:
+        """Standard error of the loss of score, at most: scores of the same examples vary together."""
+        if self.score.error is None or self.dense_score.error is None:
+            return None
+        return math.hypot(self.score.error, self.dense_score.error)
+
+    @property
+    def caution(self) -> str:
+        """A clause if the held-out data are too few for the tolerance; empty otherwise."""
+        allowed = self.tolerance.allowed(self.dense_score, self.score)
+        return "" if self.error is None or self.error <= allowed / 2 else "; too few held-out data for such losses"
+
+    @property
     def precision(self) -> str:
         """Scores, and how precise they are."""
         text = f"score {self.score.value:.4f}, dense {self.dense_score.value:.4f}"
-        if self.score.error is None or self.dense_score.error is None:
+        if self.error is None:
             return text
-        error = math.hypot(self.score.error, self.dense_score.error)
-        allowed = self.tolerance.allowed(self.dense_score, self.score)
-        noisy = "; more held-out data would tell such losses apart" if error > allowed / 2 else ""
-        return f"{text}; standard error of the difference at most {error:.4f}{noisy}"
+        return f"{text}; standard error of the difference at most {self.error:.4f}{self.caution}"
 
     def __str__(self) -> str:
         count = "1 retraining" if self.retrainings == 1 else f"{self.retrainings} retrainings"

@@ -212,4 +212,7 @@ class FleetTrainer(Trainer):
 
 def _standard_error(accuracy: float | None, count: int) -> float:
     """Standard error of an accuracy on `count` images."""
-    return math.nan if accuracy is None else math.sqrt(accuracy * (1 - accuracy) / count)
+    if accuracy is None:
+        return math.nan
+    share = (accuracy * count + 1) / (count + 2)  # Laplace's rule: all of a few images right is no proof
+    return math.sqrt(share * (1 - share) / count)
