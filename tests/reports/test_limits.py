@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from palmette.cli import main
+from palmette.reports.figures import draw
 from palmette.reports.html.bracket import brackets
 from palmette.reports.html.series import studies
 from palmette.reports.limits import how_far, limit_of
@@ -76,6 +77,14 @@ def test_the_picture_has_a_dot_for_each_good_network_and_a_cross_for_each_bad_on
     assert picture.count("<path") == 3
     assert picture.count("<rect") == 1
     assert "good down to 12%, too few at 11%" in picture
+
+
+def test_the_figure_of_searches_shows_every_network_and_rings_the_one_found():
+    (axis,) = draw([searched(0), searched(1)]).axes
+    sizes = [line.get_markersize() for line in axis.lines if len(line.get_xdata())]
+    assert sum(size > 10 for size in sizes) == 2
+    assert sum(size < 10 for size in sizes) == 14
+    assert axis.get_xlim()[0] > axis.get_xlim()[1]
 
 
 def test_a_run_without_a_search_has_no_picture():

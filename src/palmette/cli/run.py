@@ -242,8 +242,7 @@ class Command:
 
     def _greet(self, console: Console) -> None:
         first, runs = self.planned[0], counted(len(self.planned), "run")
-        same = len({e.epochs for e in self.planned}) == 1
-        epochs = counted(first.epochs, "epoch") if same else "epochs"
+        epochs = "epochs" if len({e.epochs for e in self.planned}) > 1 else counted(first.epochs, "epoch")
         what = f"{first.model} on {first.data}, round 0 and {first.rounds} of pruning with {epochs} each"
         where = self.device if self.nproc == 1 else f"{self.device} by {self.nproc} processes"
         console.print(f"{what}: {runs} on {where} into {self.out}\n", soft_wrap=True)
@@ -318,7 +317,8 @@ class Command:
         if not runs:
             return None
         first, seeds = self.planned[0], len({e.seed for e, _ in runs})
-        over = f"mean of {seeds} seeds, band of one standard deviation" if seeds > 1 else f"seed {first.seed}"
+        many = f"{seeds} seeds" if first.tolerance else f"mean of {seeds} seeds, band of one standard deviation"
+        over = many if seeds > 1 else f"seed {first.seed}"
         caption = f"{first.model} on {first.data}, {counted(first.epochs, 'epoch')} per round; {over}"
         try:
             figure = draw(runs, caption=caption)

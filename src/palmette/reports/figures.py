@@ -86,11 +86,16 @@ PANELS = (
 
 
 def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
-    """Figure with all `PANELS`, two per row, a legend above and a caption below."""
+    """Figure with all `PANELS`, two per row, a legend above and a caption below; searches have another."""
     check_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
 
+    runs = list(runs)
+    if runs and all(records[-1].get("search") for _, records in runs):
+        from palmette.reports.searches import draw_searches
+
+        return draw_searches(runs, caption=caption)
     groups = by_method(runs)
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 7.5), layout="constrained")
