@@ -26,9 +26,9 @@ from palmette.studies.engine import Observer, RoundEngine
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
 from palmette.studies.record import records_of, value_of
-from palmette.studies.resuming import resumed
 from palmette.studies.search import DEFAULT_METHOD, Limit, attempts_of, shown_densities
 from palmette.studies.trainers.function_trainer import FunctionRun, FunctionTrainer
+from palmette.studies.trainers.resuming import resumed
 
 Model = TypeVar("Model", bound=nn.Module)
 
