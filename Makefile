@@ -6,7 +6,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 RUNS := .venv/.runs
 
-.PHONY: run setup test lint trust bench docs pages clean
+.PHONY: run setup test lint trust campaign bench docs pages clean
 
 run: $(RUNS)
 	$(BIN)/palmette run
@@ -33,6 +33,10 @@ test: lint
 
 trust: $(READY)
 	$(BIN)/python -m pytest -q
+
+# Hours; interrupt it at any time, the same command resumes.
+campaign: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m campaign
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks
