@@ -17,7 +17,7 @@ from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut
 from palmette.studies import version1
 from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
 from palmette.studies.settings import seeds
-from palmette.studies.spec import SINCE_2, RunSpec
+from palmette.studies.spec import ADDED, RunSpec
 from palmette.training.recipe import Recipe
 from palmette.training.rewinding import Rewind
 
@@ -64,22 +64,30 @@ def test_a_run_is_looked_for_where_version_1_left_it(tmp_path):
 
 
 def test_a_method_that_version_1_did_not_have_had_no_id_then():
-    assert len(Experiment().earlier_ids) == 2
-    assert len(Experiment(method="tail-mass").earlier_ids) == 1
-    assert len(Experiment(saliency="input-weighted").earlier_ids) == 1
+    assert len(Experiment().earlier_ids) == 3
+    assert len(Experiment(method="tail-mass").earlier_ids) == 2
+    assert len(Experiment(saliency="input-weighted").earlier_ids) == 2
 
 
 def test_a_search_had_no_id_in_earlier_versions():
-    assert Experiment(tolerance=0.01).earlier_ids == []
-    assert Experiment(label_noise=0.1).earlier_ids == []
+    assert len(Experiment(tolerance=0.01).earlier_ids) == len(Experiment(label_noise=0.1).earlier_ids) == 1
+    assert Experiment(clip_over="all").earlier_ids == []
 
 
 def test_files_of_version_2_are_read_and_keep_their_folder(tmp_path):
-    lines = Experiment(q=2).to_toml().replace("version = 3", "version = 2").splitlines(True)
-    text = "".join(line for line in lines if not line.startswith(("tolerance", "label_noise")))
+    lines = Experiment(q=2).to_toml().replace("version = 4", "version = 2").splitlines(True)
+    text = "".join(line for line in lines if not line.startswith(("tolerance", "label_noise", "clip_over")))
     assert Experiment.from_toml(text) == Experiment(q=2)
     (tmp_path / "digits-mlp-sap-p0.5-q2-s0-db14fe2c").mkdir()
     assert Experiment(q=2).folder_in(tmp_path).name == "digits-mlp-sap-p0.5-q2-s0-db14fe2c"
+
+
+def test_files_of_version_3_are_read_and_keep_their_folder(tmp_path):
+    lines = Experiment(tolerance="1%").to_toml().replace("version = 4", "version = 3").splitlines(True)
+    text = "".join(line for line in lines if not line.startswith("clip_over"))
+    assert Experiment.from_toml(text) == Experiment(tolerance="1%")
+    (tmp_path / "digits-mlp-sap-p0.5-q1-s0-13f3b58f").mkdir()
+    assert Experiment(tolerance="1%").folder_in(tmp_path).name == "digits-mlp-sap-p0.5-q1-s0-13f3b58f"
 
 
 def test_files_of_version_1_have_the_defaults_of_their_time(tmp_path, monkeypatch):
@@ -90,7 +98,9 @@ def test_files_of_version_1_have_the_defaults_of_their_time(tmp_path, monkeypatc
 
 def test_the_defaults_of_version_1_are_those_that_were_never_written():
     assert {**Experiment().settings(), **version1.DEFAULTS} == Experiment().settings()
-    assert set(Experiment().settings()) - set(version1.DEFAULTS) == {"saliency", "own", *SINCE_2} - {"maximize"}
+    assert set(Experiment().settings()) - set(version1.DEFAULTS) == {"saliency", "own", *ADDED[3], *ADDED[4]} - {
+        "maximize"
+    }
 
 
 @pytest.mark.parametrize(("line", "message"), [("seed", "it lacks seed"), ("version", "there is no")])
@@ -102,9 +112,9 @@ def test_a_file_of_version_2_lacks_no_setting(line, message, tmp_path):
 
 
 def test_a_newer_version_is_refused():
-    with pytest.raises(ValueError, match="version must be 1 to 3, got 4"):
-        Experiment.from_toml("version = 4")
-    with pytest.raises(ValueError, match="version must be 1 to 3, got True"):
+    with pytest.raises(ValueError, match="version must be 1 to 4, got 5"):
+        Experiment.from_toml("version = 5")
+    with pytest.raises(ValueError, match="version must be 1 to 4, got True"):
         Experiment.from_toml("version = true")
 
 
@@ -185,7 +195,7 @@ def test_every_setting_that_changes_moves_the_id():
         "epochs": 5, "batch": 10, "optimizer": "adam", "learning_rate": 0.2, "momentum": 0.5, "nesterov": False,
         "weight_decay": 0.0, "schedule": "step", "warm_up": 1, "clip": None, "label_smoothing": 0.1,
         "precision": "tf32", "compile": True, "method": "one-shot", "saliency": "input-weighted",
-        "tolerance": "1%", "label_noise": 0.1,
+        "tolerance": "1%", "label_noise": 0.1, "clip_over": "all",
     }  # fmt: skip
     made = [Experiment(), *(Experiment(**{name: value}) for name, value in changes.items())]
     made.append(Experiment(method="one-shot", ratio=0.5))

@@ -84,7 +84,8 @@ def test_batches_that_do_not_divide_evenly(batch):
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_clipping_and_other_optimizers(optimizer):
-    more = ["--optimizer", optimizer, "--clip", "0.1", "--label-smoothing", "0.1"]
+    over = "all" if optimizer == "sgd" else "kept"
+    more = ["--optimizer", optimizer, "--clip", "0.1", "--clip-over", over, "--label-smoothing", "0.1"]
     check_like_one_process("--epochs", "2", "--rounds", "2", *more, processes=2)
 
 

@@ -52,6 +52,7 @@ RECIPES = {
     "the paper's": Recipe(),
     "no clipping": Recipe(clip=None),
     "strict clipping": Recipe(clip=0.01),
+    "clipping over all weights": Recipe(clip=0.01, clip_over="all"),
     "no decay": Recipe(weight_decay=0.0),
     "no momentum": Recipe(momentum=0.0),
     "plain momentum": Recipe(nesterov=False),

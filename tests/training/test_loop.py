@@ -49,6 +49,27 @@ def test_an_epoch_equals_a_plain_loop(digits):
     assert scores[1].loss < scores[0].loss
 
 
+@pytest.mark.parametrize("clip_over", ["kept", "all"])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_clipping_counts_the_gradients_of_kept_or_of_all_weights(digits, clip_over, stacked):
+    recipe = Recipe(batch=1500, clip=0.001, clip_over=clip_over, learning_rate=1.0, momentum=0.0, weight_decay=0.0)
+    model = build("mlp", shape=digits.shape, classes=10, seed=0)
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.9))
+    pruner.step()
+    before = [p.detach().clone() for p in model.parameters()]
+    member = Member(model, recipe.make_optimizer(model.parameters()), 0, masks=pruner.masks)
+    Training([member], digits, recipe, stacked=stacked).epoch(0)
+    # Without momentum and decay, at a learning rate of 1, the norm of the step is that of the clipped gradient.
+    steps = [p.detach() - b for p, b in zip(model.parameters(), before, strict=True)]
+    norm = float(torch.linalg.vector_norm(torch.cat([s.flatten() for s in steps])))
+    if clip_over == "kept":
+        assert norm == pytest.approx(0.001, rel=1e-2)
+    else:
+        assert norm < 0.0009  # pruned weights have a share of the norm
+    for name, mask in pruner.masks.items():
+        assert int(model.get_parameter(name)[~mask].count_nonzero()) == 0
+
+
 @pytest.mark.parametrize("change", [{}, {"optimizer": "adamw", "learning_rate": 0.01}, {"precision": "bfloat16"}])
 def test_training_learns_digits(digits, change):
     model, _, _ = trained(digits, Recipe(epochs=20, **change))

@@ -45,11 +45,13 @@ def test_step_schedule_and_warm_up():
         {"weight_decay": -1.0},
         {"weight_decay": math.nan},
         {"clip": 0.0},
+        {"clip_over": "some"},
+        {"clip": None, "clip_over": "all"},
         {"label_smoothing": 1.0},
     ],
     ids=str,
 )
 def test_invalid_settings_are_named(wrong):
-    (name,) = wrong
+    name = list(wrong)[-1]
     with pytest.raises(ValueError, match=name):
         Recipe(**wrong)

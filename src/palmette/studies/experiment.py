@@ -43,8 +43,8 @@ class Experiment(Recipe, RunSpec):
         epochs: this and all following settings as in `Recipe`.
 
     >>> print(*Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
-    # digits-mlp-sap-p0.5-q2-s0-2a704668
-    version = 3
+    # digits-mlp-sap-p0.5-q2-s0-40b32c93
+    version = 4
     data = "digits"
     model = "mlp"
     method = "sap"

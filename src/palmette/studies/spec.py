@@ -24,10 +24,13 @@ from palmette.studies import version1
 from palmette.studies.settings import nearest, placed, slug, toml_at, typed
 from palmette.training.rewinding import Rewind
 
-VERSION = 3
+ADDED: dict[int, dict[str, Any]] = {
+    3: {"tolerance": "", "maximize": True, "label_noise": 0.0},
+    4: {"clip_over": "kept"},
+}
+"""Version -> settings that it added, with the values that runs of earlier versions had."""
+VERSION = max(ADDED)
 """Version of the settings in a run folder, which are all written; version 1 (`version1`) left out defaults."""
-SINCE_2: dict[str, Any] = {"tolerance": "", "maximize": True, "label_noise": 0.0}
-"""Settings that version 2 did not have, with the values that its runs had."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {}
 """Parameter of a budget -> methods that have it."""
@@ -255,12 +258,14 @@ class RunSpec:
     @property
     def earlier_ids(self) -> list[str]:
         """Ids of the run in earlier versions that could run it."""
-        settings = self.settings()
-        added = {name: settings.pop(name) for name in SINCE_2 if name in settings}
-        if any(value != SINCE_2[name] for name, value in added.items()):
-            return []
+        settings, found = self.settings(), list[str]()
+        for version in range(VERSION, 2, -1):
+            for name, value in ADDED[version].items():
+                if settings.pop(name, value) != value:
+                    return found
+            found.append(self._hashed(version - 1, settings))
         first = version1.id_of(settings, self._prefix())
-        return [self._hashed(2, settings), *([] if first is None else [first])]
+        return found if first is None else [*found, first]
 
     def folder_in(self, out: str | Path) -> Path:
         """Folder of the run in `out`, named by its id, or by an id of an earlier version if that folder exists."""
@@ -299,12 +304,15 @@ class RunSpec:
         version, known = given.pop("version", None), [f.name for f in fields(cls)]
         for name in [name for name in given if name not in known]:
             raise ValueError(f"there is no setting {name!r}, {nearest(name, known)}")
-        if type(version) is int and version == 1:
-            return version1.complete(given)
-        if version is not None and (type(version) is not int or version not in (2, VERSION)):
+        if version is None:
+            return given
+        if type(version) is not int or not 1 <= version <= VERSION:
             raise ValueError(f"version must be 1 to {VERSION}, got {version!r}; a newer palmette may read it")
-        if version == 2:  # its tolerance ended a run, and was no search
-            given = given | {name: value for name, value in SINCE_2.items() if name in known}
-        if version is not None and (missing := [name for name in known if name not in given]):
+        for later in range(max(version, 2) + 1, VERSION + 1):
+            # Not only what is missing: the tolerance of version 2 ended a run, and was no search.
+            given |= {name: value for name, value in ADDED[later].items() if name in known}
+        if version == 1:
+            return version1.complete(given)
+        if missing := [name for name in known if name not in given]:
             raise ValueError(f"it lacks {', '.join(missing)}, which every file of version {version} has")
         return given

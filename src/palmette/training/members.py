@@ -104,16 +104,22 @@ class Single:
         gradients = torch.autograd.grad(scores, parameters, score_gradients, allow_unused=True)
         for parameter, gradient in zip(parameters, gradients, strict=True):
             parameter.grad = None if gradient is None else with_layout_of(parameter, gradient)
+        if self.recipe.clip_over == "kept":
+            self._mask_gradients()
+        if self.add_gradients is not None:
+            self.add_gradients([p.grad for p in parameters if p.grad is not None])
+        if self.recipe.clip is not None:
+            nn.utils.clip_grad_norm_(parameters, self.recipe.clip)
+        if self.recipe.clip_over == "all":
+            self._mask_gradients()
+        self.optimizer.step()
+
+    def _mask_gradients(self) -> None:
         masked = [
             (g, mask) for name, mask in self._masks.items() if (g := self._parameters[name].grad) is not None
         ]
         if masked:  # one call with float masks takes a tenth of the time of boolean masks one by one
             torch._foreach_mul_([gradient for gradient, _ in masked], [mask for _, mask in masked])
-        if self.add_gradients is not None:
-            self.add_gradients([p.grad for p in parameters if p.grad is not None])
-        if self.recipe.clip is not None:
-            nn.utils.clip_grad_norm_(parameters, self.recipe.clip)
-        self.optimizer.step()
 
     def state_tensors(self) -> Iterator[Tensor]:
         """Tensors that a step changes."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 OptimizerName = Literal["sgd", "adam", "adamw"]
 Schedule = Literal["cosine", "step", "constant"]
 Precision = Literal["float32", "tf32", "bfloat16"]
+ClipOver = Literal["kept", "all"]
 TRAINING = "How it is trained"
 """The heading of these settings in the help."""
 
@@ -32,7 +33,9 @@ class Recipe:
         schedule: "cosine" (to 0 at the end), "step" (a tenth after half and again after three quarters of the
             epochs) or "constant"; the learning rate changes from epoch to epoch, not within one.
         warm_up: epochs over which the learning rate rises linearly to what the schedule says.
-        clip: largest norm of the gradient, or None; pruned weights do not count in it.
+        clip: largest norm of the gradient, or None.
+        clip_over: weights whose gradients count in that norm: "kept", or "all", as in the authors' code, where
+            gradients are masked after they are clipped, so that a sparse network takes smaller steps.
         label_smoothing: of the cross entropy.
         precision: "float32"; "tf32" for matrix products on GPUs that have it; "bfloat16" for autocast, with
             weights, their updates and the loss in float32.
@@ -56,12 +59,14 @@ class Recipe:
     )
     warm_up: int = setting(0, "Epochs over which the learning rate rises.", TRAINING)
     clip: float | None = setting(1.0, "Largest norm of the gradient, or none.", TRAINING)
+    clip_over: ClipOver = setting("kept", "Weights that count in this norm: kept, or all (the paper).", TRAINING)
     label_smoothing: float = setting(0.0, "Of the cross entropy.", TRAINING)
     precision: Precision = setting("float32", "float32, tf32 or bfloat16.", TRAINING)
     compile: bool = setting(False, "torch.compile, which pays from minutes of training on.", TRAINING)
 
     def __post_init__(self) -> None:
-        for name, kind in (("optimizer", OptimizerName), ("schedule", Schedule), ("precision", Precision)):
+        words = {"optimizer": OptimizerName, "schedule": Schedule, "clip_over": ClipOver, "precision": Precision}
+        for name, kind in words.items():
             if (value := getattr(self, name)) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
         rules = (
@@ -72,6 +77,7 @@ class Recipe:
             ("momentum", 0 <= self.momentum < 1, "at least 0 and below 1"),
             ("weight_decay", 0 <= self.weight_decay < math.inf, "at least 0 and finite"),
             ("clip", self.clip is None or self.clip > 0, "above 0, or None for no clipping"),
+            ("clip_over", self.clip is not None or self.clip_over == "kept", "'kept' without clipping"),
             ("label_smoothing", 0 <= self.label_smoothing < 1, "at least 0 and below 1"),
         )
         for name, valid, rule in rules:

@@ -89,14 +89,13 @@ class StackedOptimizer:
             self._fused({n: with_layout_of(self._parameters[n], g) for n, g in found.items()}, self._rate)
             return
         found = {name: g.to(self._parameters[name].dtype) for name, g in found.items()}
-        for name, mask in self._masks.items():
-            if name in found:
-                found[name] = found[name] * mask
+        kept = {name: g * self._masks[name] if name in self._masks else g for name, g in found.items()}
         if self.recipe.clip is not None:
-            norms = torch.stack([torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in found.values()])
+            counted = kept if self.recipe.clip_over == "kept" else found
+            norms = torch.stack([torch.linalg.vector_norm(g.reshape(len(g), -1), dim=1) for g in counted.values()])
             scale = (self.recipe.clip / (torch.linalg.vector_norm(norms, dim=0) + 1e-6)).clamp(max=1.0)
-            found = {name: g * _per_member(scale, g) for name, g in found.items()}
-        for name, gradient in found.items():
+            kept = {name: g * _per_member(scale, g) for name, g in kept.items()}
+        for name, gradient in kept.items():
             if self.recipe.optimizer == "sgd":
                 self._sgd(name, gradient)
             else:

@@ -430,9 +430,13 @@ def test_caption_and_name_state_the_scaling(collection):
     picture = runs_of(collection, "rounds")
     assert picture.caption.startswith(
         "Here 1 epoch in each of rounds 0 to 2, 2 seeds; in the paper 200 epochs in each of rounds 0 to "
-        "15, 4 seeds. Lines are means, bars one standard deviation"
+        "15, 4 seeds. Gradients are clipped over all weights, as in the authors' code. Lines are means, bars one "
+        "standard deviation"
     )
     assert picture.name == "fig of rounds-e1-t2-n2"
+    kept = replace(picture, runs=tuple((replace(e, clip_over="kept"), found) for e, found in picture.runs))
+    assert "Gradients are clipped over kept weights, in the authors' code over all." in kept.caption
+    assert kept.name == "fig of rounds-e1-t2-n2-clip-kept"
     other = replace(picture, figure=replace(picture.figure, name="fig3"))
     assert f"2 seeds of {MODEL} on digits; in the paper 200 epochs in each of rounds 0 to 15, " in other.caption
     assert "4 seeds of ResNet18 on CIFAR10." in other.caption

@@ -54,6 +54,7 @@ RECIPES = [
     Recipe(),
     Recipe(clip=None),
     Recipe(clip=0.01, nesterov=False),
+    Recipe(clip=0.01, clip_over="all"),
     Recipe(momentum=0.0, weight_decay=0.0),
     Recipe(label_smoothing=0.1),
     Recipe(optimizer="adamw", learning_rate=0.01),

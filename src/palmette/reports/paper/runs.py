@@ -25,6 +25,10 @@ VARIED = ("method", *OF_METHOD, "scope")
 _INDIFFERENT = ("seed", "rounds", "stop", "compile")
 _SHARED = tuple(f.name for f in fields(Experiment) if f.name not in ("data", "model", *VARIED, *_INDIFFERENT))
 _FLAGS = ("epochs", "precision")
+_CLIPPED = {
+    "all": "Gradients are clipped over all weights, as in the authors' code.",
+    "kept": "Gradients are clipped over kept weights, in the authors' code over all.",
+}
 _CONTRASTS = {
     "p and q": ([{"q": 1.0}, {"p": 1.0}], "a second p at q = 1, or q at p = 1"),
     "eta and gamma": ([{"gamma": 1.0}, {"eta": 0.0}], "a second η_r at γ = 1, or γ at η_r = 0"),
@@ -75,6 +79,7 @@ class FigureRuns:
             (f"e{first.epochs}", first.epochs != Experiment.epochs),
             (f"t{self._reach}", self._reach != rounds_of(figure.model)),
             ("n" + "-".join(map(str, dict.fromkeys((seeds[0], seeds[-1])))), seeds != [len(SEEDS)]),
+            ("clip-kept", first.clip_over == "kept"),
         ]
         return "-".join([figure.name, *(text for text, differs in different if differs), *map(slug, self._others)])
 
@@ -104,6 +109,7 @@ class FigureRuns:
         ours = ", ".join([ours, *self._others])
         same = ours == theirs and not any(e.stop for e, _ in self.runs)
         lines = [f"The paper's protocol: {ours}." if same else f"Here {ours}; in the paper {theirs}."]
+        lines.append(_CLIPPED[self.runs[0][0].clip_over])
         several = self.seeds[-1] > 1
         if figure.kind == "p-q map":
             lines += ["Means over seeds."] if several else []
@@ -200,9 +206,9 @@ class FigureRuns:
 
     @property
     def _others(self) -> list[str]:
-        """Shared settings, other than epochs, that differ from the paper's."""
+        """Shared settings that differ from the paper's, other than those that a caption always has."""
         first, usual = self.runs[0][0], self.figure.experiments()[0]
-        values = {name: getattr(first, name) for name in _SHARED if name != "epochs"}
+        values = {name: getattr(first, name) for name in _SHARED if name not in ("epochs", "clip_over")}
         return [f"{name.replace('_', ' ')} {v}" for name, v in values.items() if v != getattr(usual, name)]
 
 

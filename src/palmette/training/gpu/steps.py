@@ -180,7 +180,7 @@ class FusedSGD:
         parts = [names[start : start + _TENSORS] for start in range(0, len(names), _TENSORS)]
         with torch.cuda.device(self._device):
             if self._recipe.clip is not None:
-                done = 0
+                done, left_out = 0, self._masks if self._recipe.clip_over == "kept" else ()
                 for part in parts:
                     tensors, blocks = self._tensors(part, gradients)
                     kernels.squares[(self._members, blocks)](
@@ -190,7 +190,7 @@ class FusedSGD:
                         tensors["sizes"],
                         self._sums[:, done:],
                         self._sums.shape[1],
-                        MASKED=_bits(part, self._masks),
+                        MASKED=_bits(part, left_out),
                         BLOCK=_BLOCK,
                         num_warps=8,
                     )
