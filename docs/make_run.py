@@ -1,4 +1,4 @@
-"""Draw docs/run.png and write the table of the README: what `palmette run` gives, in about a minute on a CPU."""
+"""Draw docs/run.png and the table of the quick start: what `palmette run` gives, in about a minute on a CPU."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import torch
 from marks import renewed
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "README.md"
+PAGE = HERE / "quick-start.md"
 
 
 def main() -> None:

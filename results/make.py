@@ -136,17 +136,20 @@ def blocks(of: Study) -> dict[str, str]:
 
 
 def front() -> dict[str, str]:
-    """The tables of the front page: one network at several densities, and several networks at one."""
-    of, at, networks = study(FOUR[0]), (0.1, 0.05, 0.02, 0.01, 0.005), []
-    rows = [(n, *(at_density(of, n, d) for d in at), percent(mean(of.at(n, -1, "density")))) for n in METHODS]
+    """The table of the front page: one network at several densities."""
+    of, at = study(FOUR[0]), (0.1, 0.02, 0.01, 0.005)
+    rows = [(n, *(at_density(of, n, d) for d in at)) for n in METHODS]
+    return {"results": table(("method", *(f"at {percent(d)}" for d in at)), rows)}
+
+
+def networks() -> dict[str, str]:
+    """The table of the page of all results: several networks at one density."""
+    rows = []
     for one in map(study, FOUR):
-        link = f"[{one.network}](results/{one.name}/README.md)"
+        link = f"[{one.network}]({one.name}/README.md)"
         cells = (at_density(one, name, 0.02) for name in METHODS)
-        networks.append((link, str(one.seeds), spread(one.at(LT, 0)), *cells))
-    return {
-        "results": table(("method", *(f"at {percent(d)}" for d in at), "ends at"), rows),
-        "networks": table(("network", "n", "dense", *METHODS), networks),
-    }
+        rows.append((link, str(one.seeds), spread(one.at(LT, 0)), *cells))
+    return {"networks": table(("network", "n", "dense", *METHODS), rows)}
 
 
 def renewed(page: str, tables: Mapping[str, str]) -> str:
@@ -161,7 +164,10 @@ def renewed(page: str, tables: Mapping[str, str]) -> str:
 
 def pages() -> dict[Path, dict[str, str]]:
     """Every page that has tables, and its tables."""
-    return {of.folder / "README.md": blocks(of) for of in studies()} | {FRONT: front()}
+    return {of.folder / "README.md": blocks(of) for of in studies()} | {
+        FRONT: front(),
+        HERE / "README.md": networks(),
+    }
 
 
 def main() -> None:

@@ -265,13 +265,7 @@ FINDINGS = {
         f"{MLP.own['id'].nunique()} runs of up to {MLP.own['round'].max() + 1} × {MLP.own['epochs'].max()} epochs",
         f"{sum(part['seconds'] for part in MLP.about['commands'])} s",
         MLP.about["hardware"], MLP.about["versions"], MLP.about["date"]],
-    "front-mlp": lambda: ["0.5 %", "10 rounds", "25", "2 %", "E = 20", f"{CNN.own['epochs'].max()} epochs", "200"],
-    "front-cifar10": lambda: [
-        f"{CNN.seeds} seeds", "30 rounds",
-        *(difference(change(of, (SAP, 30), (SAP, 0))) for of in (CIFAR_MLP, CNN)),
-        "200 epochs", shares(*(density(RESNET, SAP, t) for t in (1, 2, 3))),
-        fixed(*(line("retrained/remaining", "sap_p0.5_q1")[t] for t in (1, 2, 3)), digits=1, unit=" %"),
-        f"{spread(RESNET.at(SAP, 3))} %", f"{spread(RESNET.at(SAP, 0))} %"],
+    "front-mlp": lambda: ["0.5 %", "10 rounds", "25"],
 }
 
 VERDICTS = {
@@ -308,8 +302,6 @@ VERDICTS = {
         Difference.of([v[2, 0] - v[1, 0] for s, v in shape(MLP, n).items() if s % 2]).sign for n in (SAP2, LT)),
     "front-mlp": lambda: max(abs(v) for n in (SAP, SAP2) for d, v in means(MLP, n).items() if d >= 0.005) < 0.5
     and change(MLP, (SAP2, 10), (LT, 25)).sign == 0 < change(MLP, (SAP, 30), (LT, 30)).sign,
-    "front-cifar10": lambda: not any(
-        signs(of)[n, d] for of in (CIFAR_MLP, CNN) for n in (SAP, SAP2) for d in DENSITIES),
 }
 # fmt: on
 
