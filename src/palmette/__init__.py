@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from palmette.measures.classic import MEASURES as MEASURES
     from palmette.measures.gini import gini_index as gini_index
     from palmette.measures.pq import pq_index as pq_index
+    from palmette.pruning.budgets import Densities as Densities
     from palmette.pruning.budgets import FixedRatio as FixedRatio
     from palmette.pruning.budgets import Sap as Sap
     from palmette.pruning.budgets import TailMass as TailMass
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
 # `palmette --help` do not wait for torch.
 _HOME = {
     "Decision": "pruning.decision",
+    "Densities": "pruning.budgets",
     "FixedRatio": "pruning.budgets",
     "METHODS": "pruning.methods",
     "Masks": "pruning.masks",

@@ -20,6 +20,7 @@ BUDGETS = [
     pm.FixedRatio(0.2),
     pm.TailMass(),
     pm.TailMass(p=1, eta=0.5),
+    pm.Densities([0.5, 0.3]),
 ]
 
 
@@ -46,6 +47,9 @@ BUDGETS = [
         (pm.TailMass(p=1, eta=0.0), [4.0, 1.0, 1.0, 0.0], 1),
         (pm.TailMass(p=0.5, eta=0.5), [16.0, 1.0, 1.0, 0.0], 3),
         (pm.TailMass(p=1, eta=1e300), [1.0, 1.0, 1.0], 2),  # the head is never empty
+        (pm.Densities([0.5, 0.25]), [1.0, 2.0, 3.0, 4.0], 2),
+        (pm.Densities("0.25"), [1.0, 2.0, 3.0, 4.0], 3),
+        (pm.Densities(), [1.0], 1),  # round(0.5) is 0
     ],
     ids=str,
 )
@@ -232,7 +236,8 @@ def test_an_empty_an_all_zero_and_a_broken_row_lose_nothing(budget):
     assert bool(plan.index.isnan().all())
 
 
-@pytest.mark.parametrize("budget", BUDGETS, ids=str)
+# All but Densities, which counts pruned weights in the density.
+@pytest.mark.parametrize("budget", [b for b in BUDGETS if not isinstance(b, pm.Densities)], ids=str)
 def test_what_is_not_kept_is_as_if_it_were_not_there(budget):
     torch.manual_seed(0)
     rows, kept = torch.randn(20, 50), torch.rand(20, 50) < 0.5
@@ -305,6 +310,7 @@ def test_a_budget_is_a_frozen_value(budget):
         (pm.FixedRatio(0.2), "FixedRatio(ratio=0.2)"),
         (pm.TailMass(), "TailMass(p=0.5, eta=0.1)"),
         (pm.TailMass(p=1, eta=0.5), "TailMass(p=1, eta=0.5)"),
+        (pm.Densities([0.5, 0.1]), "Densities(densities='0.5,0.1')"),
     ],
     ids=str,
 )
@@ -323,6 +329,7 @@ def test_a_budget_is_shown_as_the_call_that_makes_it(budget, text):
         *((pm.FixedRatio, "ratio", bad) for bad in (-0.1, 1.1, 20, math.nan, "0.2", None)),
         *((pm.TailMass, "p", bad) for bad in (0, 1.1, math.nan, "1")),
         *((pm.TailMass, "eta", bad) for bad in (-1, math.inf, math.nan, "1")),
+        *((pm.Densities, "densities", bad) for bad in ("", "a", "0.5,0.5", [1.0], [0.0], [math.nan], 0.5, None)),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -330,6 +337,15 @@ def test_a_setting_out_of_range_is_refused_by_name_and_value(make, name, bad):
     with pytest.raises(ValueError) as error:
         make(**{name: bad})
     assert f"{name}={bad!r}" in str(error.value)
+
+
+def test_densities_are_reached_one_after_another():
+    weights = {"a": torch.arange(1.0, 61), "b": torch.arange(0.5, 40)}
+    masks, budget = None, pm.Densities([0.51, 0.2])
+    for kept in (51, 20, 20):
+        masks, _ = pm.prune(weights, masks, scope="global", budget=budget)
+        assert sum(int(mask.sum()) for mask in masks.values()) == kept
+    assert pm.Densities([0.5, 0.1]) == pm.Densities("0.5, .1")
 
 
 def test_equal_norms_are_refused():

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from palmette.pruning.budgets import FixedRatio, Sap, TailMass
+from palmette.pruning.budgets import Densities, FixedRatio, Sap, TailMass
 from palmette.pruning.methods import METHODS, SALIENCIES, Method
 from palmette.pruning.saliency import BUILDERS
 from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut
@@ -76,7 +76,9 @@ def test_a_search_had_no_id_in_earlier_versions():
 
 def test_files_of_version_2_are_read_and_keep_their_folder(tmp_path):
     lines = Experiment(q=2).to_toml().replace("version = 4", "version = 2").splitlines(True)
-    text = "".join(line for line in lines if not line.startswith(("tolerance", "label_noise", "clip_over")))
+    text = "".join(
+        line for line in lines if not line.startswith(("tolerance", "label_noise", "clip_over", "densities"))
+    )
     assert Experiment.from_toml(text) == Experiment(q=2)
     (tmp_path / "digits-mlp-sap-p0.5-q2-s0-db14fe2c").mkdir()
     assert Experiment(q=2).folder_in(tmp_path).name == "digits-mlp-sap-p0.5-q2-s0-db14fe2c"
@@ -84,7 +86,7 @@ def test_files_of_version_2_are_read_and_keep_their_folder(tmp_path):
 
 def test_files_of_version_3_are_read_and_keep_their_folder(tmp_path):
     lines = Experiment(tolerance="1%").to_toml().replace("version = 4", "version = 3").splitlines(True)
-    text = "".join(line for line in lines if not line.startswith("clip_over"))
+    text = "".join(line for line in lines if not line.startswith(("clip_over", "densities")))
     assert Experiment.from_toml(text) == Experiment(tolerance="1%")
     (tmp_path / "digits-mlp-sap-p0.5-q1-s0-13f3b58f").mkdir()
     assert Experiment(tolerance="1%").folder_in(tmp_path).name == "digits-mlp-sap-p0.5-q1-s0-13f3b58f"
@@ -116,6 +118,14 @@ def test_a_newer_version_is_refused():
         Experiment.from_toml("version = 5")
     with pytest.raises(ValueError, match="version must be 1 to 4, got True"):
         Experiment.from_toml("version = true")
+
+
+def test_densities_in_any_spelling_are_one_experiment():
+    value = Method(budget=Densities([0.5, 0.25]))
+    made = [Experiment(method="densities", densities=".5, 0.250"), Experiment(method=value)]
+    assert made[0] == made[1]
+    assert made[0].budget == value.budget
+    assert Experiment.from_toml(made[0].to_toml()) == made[0]
 
 
 def test_a_method_is_a_name_a_value_or_your_own(tmp_path, monkeypatch):
@@ -198,8 +208,8 @@ def test_every_setting_that_changes_moves_the_id():
         "tolerance": "1%", "label_noise": 0.1, "clip_over": "all",
     }  # fmt: skip
     made = [Experiment(), *(Experiment(**{name: value}) for name, value in changes.items())]
-    made.append(Experiment(method="one-shot", ratio=0.5))
-    assert set(changes) | {"ratio", "own"} == {f.name for f in dataclasses.fields(Experiment)}
+    made += [Experiment(method="one-shot", ratio=0.5), Experiment(method="densities", densities="0.9")]
+    assert set(changes) | {"ratio", "densities", "own"} == {f.name for f in dataclasses.fields(Experiment)}
     assert len({e.id for e in made}) == len(made)
     assert len({e.id.rsplit("-", 1)[1] for e in made}) == len(made)
 
@@ -359,7 +369,7 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
         ({"rewind": "epoch:5", "epochs": 4}, "rewind=epoch:5 needs a recipe of at least 5 epochs, got 4"),
         (
             {"method": "SAP"},
-            "method must be one of sap, lottery-ticket, one-shot, tail-mass, interpolate, bisect, or your own as",
+            "method must be one of sap, lottery-ticket, one-shot, tail-mass, densities, interpolate, bisect, or",
         ),
         ({"scope": "network"}, "scope must be one of 'neuron', 'layer', 'global', got 'network'"),
         ({"model": "mpl"}, "model must be one of linear, mlp"),

@@ -6,7 +6,9 @@ This module imports no torch, so that specs, flags and help texts can be built f
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from palmette.measures.parameters import as_number, check_eta, check_mass_power, check_pq, setting
@@ -173,6 +175,49 @@ class TailMass(Budget):
         from palmette.pruning.counting import count_tail_mass
 
         return count_tail_mass(self, source, sums)
+
+
+@dataclass(frozen=True)
+class Densities(Budget):
+    r"""Densities to reach, one after another: each unit is cut to the first of them that is below its own.
+
+    .. math:: c = d - \mathrm{round}(n \rho_k), \qquad k = \min \{ i : \mathrm{round}(n \rho_i) < d \}
+
+    of :math:`n` weights, :math:`d` of them kept. Nothing is cut below the last.
+
+    Args:
+        densities: :math:`\rho`, falling, above 0 and below 1, as numbers or as text with commas; kept as text.
+
+    >>> Densities([0.5, 0.1])([1.0] * 100)
+    tensor([50])
+    """
+
+    densities: str | Sequence[float] = setting(
+        "0.5,0.2,0.1,0.05,0.02,0.01", "Densities to reach, falling, such as 0.5,0.2,0.1."
+    )
+    p: float = field(default=0.5, init=False, repr=False)
+    q: float = field(default=1.0, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        given = self.densities
+        try:
+            found = [float(one) for one in (given.split(",") if isinstance(given, str) else given)]
+        except (TypeError, ValueError):
+            found = []
+        if not found or not all(a > b for a, b in pairwise([1.0, *found, 0.0])):
+            raise ValueError(
+                f"densities must fall, above 0 and below 1, as in 0.5,0.2,0.1, got densities={given!r}"
+            )
+        object.__setattr__(self, "densities", ",".join(repr(one) for one in found))
+
+    def values(self) -> list[float]:
+        """The densities as numbers."""
+        return [float(one) for one in str(self.densities).split(",")]
+
+    def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
+        from palmette.pruning.counting import count_densities
+
+        return count_densities(self, source, sums)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from palmette.measures.exact import exact_power_sums, powers
 from palmette.measures.pq import PowerSums
 
 if TYPE_CHECKING:
-    from palmette.pruning.budgets import Budget, FixedRatio, Partly, Sap, TailMass
+    from palmette.pruning.budgets import Budget, Densities, FixedRatio, Partly, Sap, TailMass
     from palmette.pruning.sources.source import Source
 
 
@@ -77,6 +77,16 @@ def count_tail_mass(budget: TailMass, source: Source | None, sums: PowerSums) ->
         raise TypeError(f"power sums alone are enough for Sap and FixedRatio, not for {budget!r}")
     cut = source.tail_count(p=float(budget.p), eta=float(budget.eta))
     return (sums.d - cut).to(torch.float64), cut
+
+
+def count_densities(budget: Densities, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
+    """Kept and pruned counts at the next density of each unit."""
+    if source is None:
+        raise TypeError(f"power sums alone are enough for Sap and FixedRatio, not for {budget!r}")
+    targets = torch.tensor([round(source.width * density) for density in budget.values()], device=sums.d.device)
+    below = torch.where(targets < sums.d[:, None], targets, -1).amax(1)
+    kept = torch.where(below < 0, sums.d, below)
+    return kept.to(torch.float64), sums.d - kept
 
 
 def count_partly(budget: Partly, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:

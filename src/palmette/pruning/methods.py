@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from palmette.errors import in_full
-from palmette.pruning.budgets import Budget, FixedRatio, Sap, TailMass, check_budget
+from palmette.pruning.budgets import Budget, Densities, FixedRatio, Sap, TailMass, check_budget
 from palmette.pruning.targets import Bisect, Interpolate
 
 if TYPE_CHECKING:
@@ -110,6 +110,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
         "lottery-ticket": Method(label="Lottery Ticket", budget=FixedRatio()),
         "one-shot": Method(label="One Shot", budget=FixedRatio(), saliency="dense-magnitude"),
         "tail-mass": Method(label="Tail Mass", budget=TailMass()),
+        "densities": Method(label="Densities", budget=Densities()),
         "interpolate": Method(label="Interpolate", budget=Interpolate()),
         "bisect": Method(label="Bisect", budget=Bisect()),
     }

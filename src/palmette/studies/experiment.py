@@ -43,7 +43,7 @@ class Experiment(Recipe, RunSpec):
         epochs: this and all following settings as in `Recipe`.
 
     >>> print(*Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
-    # digits-mlp-sap-p0.5-q2-s0-40b32c93
+    # digits-mlp-sap-p0.5-q2-s0-6e4700ea
     version = 4
     data = "digits"
     model = "mlp"

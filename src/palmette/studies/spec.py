@@ -26,7 +26,7 @@ from palmette.training.rewinding import Rewind
 
 ADDED: dict[int, dict[str, Any]] = {
     3: {"tolerance": "", "maximize": True, "label_noise": 0.0},
-    4: {"clip_over": "kept"},
+    4: {"clip_over": "kept", "densities": "0.5,0.2,0.1,0.05,0.02,0.01"},
 }
 """Version -> settings that it added, with the values that runs of earlier versions had."""
 VERSION = max(ADDED)
@@ -72,6 +72,7 @@ class RunSpec:
     gamma: float = setting(_BY_METHOD, "", PRUNED)
     beta: float = setting(_BY_METHOD, "", PRUNED)
     ratio: float = setting(_BY_METHOD, "", PRUNED)
+    densities: str = setting("", "", PRUNED)
     saliency: str = setting(
         "",
         f"Score that ranks the weights to prune: {', '.join(SALIENCIES)}, or your own as module:function.",
@@ -113,7 +114,7 @@ class RunSpec:
         self._check_method()
         known = METHODS.get(self.method)
         for name, default in parameters_of(known).items():
-            if getattr(self, name) is None:
+            if getattr(self, name) in (None, ""):
                 self._set(**{name: default})
         if known is not None:
             # Normalise, so that equal experiments have one id: Lottery Ticket by dense weights is One Shot.
@@ -121,7 +122,7 @@ class RunSpec:
             ranked_by = self.saliency or known.saliency
             found = next((n for n in same if METHODS[n].saliency == ranked_by), None)
             self._set(method=found or same[0], saliency="" if found else self.saliency, own="")
-            _ = self.pruning
+            self._set(**{f.name: getattr(self.budget, f.name) for f in self._parameters()})
         elif not self.own.startswith(f"{self.method} "):
             self._set(own=self._described())
         check_scope(self.scope)
@@ -152,9 +153,10 @@ class RunSpec:
         # A value that is default, as `dataclasses.replace` passes them, gives way to that of the method.
         usual = {**parameters_of(None), "saliency": ""}
         for name in usual:
-            if getattr(self, name) not in (None, usual[name], values.get(name)):
+            if getattr(self, name) not in (None, "", usual[name], values.get(name)):
                 raise ValueError(f"{name} is given twice, directly and by method={method!r}")
-        return {"method": alike[0], "saliency": method.saliency, **dict.fromkeys(PARAMETERS), **values}
+        unset = {f.name: f.default for f in fields(self) if f.name in PARAMETERS}
+        return {"method": alike[0], "saliency": method.saliency, **unset, **values}
 
     def _described(self) -> str:
         """Text that says what ``module:name`` is."""
