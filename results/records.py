@@ -1,4 +1,4 @@
-"""Records of the studies: read them, and pack new ones with `python -m results.records RUNS STUDY`."""
+"""Records of the studies: read them, and pack new ones with `python -m results.records RUNS ARCHIVE`."""
 
 from __future__ import annotations
 
@@ -123,16 +123,16 @@ def studies() -> list[Study]:
     return [study(file.parent.name) for file in sorted(HERE.glob("*/runs.tar.xz"))]
 
 
-def keep(runs: Path, target: Path) -> None:
-    """Write `runs.tar.xz` in the folder `target` from what it holds and from the run folders in `runs`.
+def keep(runs: Path, archive: Path) -> None:
+    """Write an archive such as `results/STUDY/runs.tar.xz` from what it holds and from the run folders in `runs`.
 
     Masks, states and locks are left out, and numbers keep six digits. A run on record stays, unless `runs` has as
     many rounds of it or more: long studies come in pieces.
     """
     found = {run.path.name: run for run in find_runs(runs)}
-    if not found or not target.is_dir():
-        raise FileNotFoundError(f"no run in {str(runs)!r}" if not found else f"no folder at {str(target)!r}")
-    archive, files = target / "runs.tar.xz", {}
+    if not found:
+        raise FileNotFoundError(f"no run in {str(runs)!r}")
+    files: dict[str, str] = {}
     if archive.exists():
         with tarfile.open(archive) as opened:
             members = [(entry.name, opened.extractfile(entry)) for entry in opened if entry.isfile()]
@@ -167,5 +167,5 @@ def _short(value: Any) -> Any:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        sys.exit("python -m results.records RUNS STUDY")
+        sys.exit("python -m results.records RUNS ARCHIVE")
     keep(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -2,8 +2,9 @@
 
 import re
 
+import numpy as np
 import pytest
-from on_record import schedule_rows, searches
+from how_far import claim_rows, miss_rows, schedule_rows, searches, verdicts
 from results.records import HERE
 
 from palmette.reports.reading import whole_runs
@@ -13,10 +14,49 @@ FOLDER = HERE / "how-far"
 PAGE = (FOLDER / "README.md").read_text()
 
 
-@pytest.mark.parametrize("name", ["schedules", "schedules-2"])
+CLAIM = FOLDER / "claim.tar.xz"
+TABLES = {
+    "schedules": lambda: schedule_rows(FOLDER / "schedules.tar.xz"),
+    "schedules-2": lambda: schedule_rows(FOLDER / "schedules-2.tar.xz"),
+    "schedules-linear": lambda: schedule_rows(CLAIM, "linear"),
+    "claim": lambda: claim_rows(CLAIM),
+    "misses": lambda: miss_rows(CLAIM),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
 def test_tables_are_those_of_the_archives(name):
     (table,) = re.findall(rf"<!-- {name} -->\n\n(.*?)\n\n<!-- end -->", PAGE, re.DOTALL)
-    assert table.splitlines()[2:] == schedule_rows(FOLDER / f"{name}.tar.xz")
+    assert table.splitlines()[2:] == TABLES[name]()
+
+
+def test_numbers_of_the_claim_are_those_of_the_archive():
+    methods = [[v for v in verdicts(CLAIM) if v.method == name] for name in ("Interpolate", "SAP")]
+    (right, share, ends, sound, counts) = (
+        [of(m) for m in methods]
+        for of in (
+            lambda m: sum(v.right for v in m),
+            lambda m: f"{np.median([v.retrainings / v.ladder for v in m]):.2f}",
+            lambda m: sum(v.over <= 1.5 for v in m),
+            lambda m: sum(v.lost <= 1.5 + 1e-9 for v in m),
+            lambda m: f"{np.mean([v.retrainings for v in m]):.1f}",
+        )
+    )
+    text = " ".join(PAGE.split())
+    assert [len(m) for m in methods] == [40, 40]
+    assert f"{right[0]} are right, with {share[0]} of the retrainings of Lottery Ticket (median)" in text
+    assert f"of 40 by SAP (1, 2) with γ = 2, {right[1]} with {share[1]}" in text
+    assert f"in {ends[0]} and {ends[1]} of 40" in text
+    assert f"at most 1.5 points in {sound[0]} and {sound[1]} of 40" in text
+    assert f"at worst {max(v.lost for v in verdicts(CLAIM)):.1f}" in text
+    ladder = f"{np.mean([v.ladder for v in methods[0]]):.1f}"
+    assert (
+        f"{counts[0]} and {counts[1]} on average, where Lottery Ticket until its first failure needs {ladder}"
+        in text
+    )
+    assert f"All {len(miss_rows(CLAIM))} misses" in text
+    far = min(v.over for v in methods[0])
+    assert f"down to {far:.2f} of its hindsight density" in text
 
 
 def test_numbers_in_the_text_are_those_of_the_first_archive():

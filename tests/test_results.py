@@ -160,14 +160,14 @@ def test_a_study_that_comes_in_pieces_loses_nothing_of_what_is_on_record(tmp_pat
         return {n: (found[f"{n}/experiment.toml"], found[f"{n}/records.jsonl"].count("\n")) for n in names}
 
     (target := tmp_path / "study").mkdir()
-    keep(piece("first", a=3, b=3, c=3), target)
-    keep(piece("second", b=5, c=1, d=2), target)
+    keep(piece("first", a=3, b=3, c=3), target / "runs.tar.xz")
+    keep(piece("second", b=5, c=1, d=2), target / "runs.tar.xz")
     first, second = "# from first\n", "# from second\n"
     assert on_record() == {"a": (first, 3), "b": (second, 5), "c": (first, 3), "d": (second, 2)}
     before = (target / "runs.tar.xz").read_bytes()
     (tmp_path / "empty").mkdir()
     with pytest.raises(FileNotFoundError, match=r"no run in '.*empty'"):
-        keep(tmp_path / "empty", target)
+        keep(tmp_path / "empty", target / "runs.tar.xz")
     assert (target / "runs.tar.xz").read_bytes() == before
 
 

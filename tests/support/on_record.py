@@ -15,15 +15,11 @@ from scipy import stats
 
 from palmette import read_runs
 from palmette.pruning.stopping import RoundSummary
-from palmette.reports.comparison import names_among
-from palmette.reports.limits import limit_of
 from palmette.reports.paper.published import published
 from palmette.reports.phases import phases, turns
-from palmette.reports.reading import whole_runs
 from palmette.reports.statistics import LEVEL, Difference, MeanSd, beyond_noise, holm, last_within
 from palmette.reports.words import signed
 from palmette.studies.paper import FIGURES
-from palmette.studies.search import attempts_of, bracket
 
 MLP, LINEAR, CIFAR_MLP, CNN = NETWORKS = [study(name) for name in FOUR]
 CNN200, RESNET, RESNET20 = (study(f"cifar10-{name}") for name in ("cnn", "resnet18", "resnet18-20"))
@@ -392,35 +388,3 @@ def stop_rule(rule, back, *, score="train"):
         right.append(lost[last] <= 0.0125 + 1e-9 and run[last, 0] <= 2 * least + 1e-9)
         far.append(lost[last] > 0.05)
     return [f"{100 * np.mean(values):.0f} %" for values in (right, far)]
-
-
-# Searches
-
-
-def searches(archive):
-    """Rows of the table of schedules in results/how-far/README.md, computed from an archive."""
-    runs = [(spec, limit_of((spec, records)), records) for spec, records in whole_runs([archive])[0].values()]
-    best = {
-        spec.seed: min(limit.density for other, limit, _ in runs if other.seed == spec.seed) for spec, _, _ in runs
-    }
-    named = zip(names_among([spec for spec, _, _ in runs]), runs, strict=True)
-    rows = {}
-    for name, (spec, limit, records) in named:
-        attempts = attempts_of(records)
-        ends = [bracket(attempts[: i + 1], limit.tolerance).closed for i in range(len(attempts))]
-        closed = ends.index(True) if True in ends else math.nan
-        lost = records[0]["test"]["accuracy"] - records[limit.round]["test"]["accuracy"]
-        over = limit.density / best[spec.seed]
-        rows.setdefault(name, []).append((closed, limit.retrainings, 100 * limit.density, over, 100 * lost))
-    return {name: np.array(values) for name, values in rows.items()}
-
-
-def schedule_rows(archive):
-    """The same as text, with the fewest retrainings first."""
-    shown = []
-    for name, values in sorted(searches(archive).items(), key=lambda row: row[1][:, 1].mean()):
-        closed, total, density, over, lost = values.T
-        until = "not" if np.isnan(closed).any() else f"{closed.mean():.1f}"
-        found = f"{density.min():.1f}–{density.max():.1f} %"
-        shown.append(f"| {name} | {until} | {total.mean():.1f} | {found} | {over.mean():.2f} | {lost.max():.1f} |")
-    return shown

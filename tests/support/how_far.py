@@ -1,0 +1,139 @@
+"""Searches on record: tables of schedules and verdicts on the claim, as results/how-far/README.md shows them."""
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from palmette.reports.comparison import names_among
+from palmette.reports.limits import limit_of
+from palmette.reports.reading import whole_runs
+from palmette.studies.search import attempts_of, bracket
+
+
+def searches(archive, model="mlp"):
+    """Rows of a table of schedules in results/how-far/README.md: searches of a model with the paper's recipe."""
+    found = [(spec, records) for spec, records in whole_runs([archive])[0].values() if spec.tolerance]
+    if model != "mlp":  # an archive of more networks, recipes and seeds than the schedules were compared on
+        found = [(s, r) for s, r in found if s.model == model and s.seed < 2 and recipe(s) == ""]
+    runs = [(spec, limit_of((spec, records)), records) for spec, records in found]
+    best = {
+        spec.seed: min(limit.density for other, limit, _ in runs if other.seed == spec.seed) for spec, _, _ in runs
+    }
+    named = zip(names_among([spec for spec, _, _ in runs]), runs, strict=True)
+    rows = {}
+    for name, (spec, limit, records) in named:
+        attempts = attempts_of(records)
+        ends = [bracket(attempts[: i + 1], limit.tolerance).closed for i in range(len(attempts))]
+        closed = ends.index(True) if True in ends else math.nan
+        lost = records[0]["test"]["accuracy"] - records[limit.round]["test"]["accuracy"]
+        over = limit.density / best[spec.seed]
+        rows.setdefault(name, []).append((closed, limit.retrainings, 100 * limit.density, over, 100 * lost))
+    return {name: np.array(values) for name, values in rows.items()}
+
+
+def schedule_rows(archive, model="mlp"):
+    """The same as text, with the fewest retrainings first."""
+    shown = []
+    for name, values in sorted(searches(archive, model).items(), key=lambda row: row[1][:, 1].mean()):
+        closed, total, density, over, lost = values.T
+        until = "not" if np.isnan(closed).any() else f"{closed.mean():.1f}"
+        found = f"{density.min():.1f}–{density.max():.1f} %"
+        shown.append(f"| {name} | {until} | {total.mean():.1f} | {found} | {over.mean():.2f} | {lost.max():.1f} |")
+    return shown
+
+
+def recipe(spec):
+    """What differs from the paper's recipe, in words."""
+    if spec.optimizer == "adamw":
+        return "AdamW"
+    if spec.label_noise:
+        return f"label noise {spec.label_noise:g}"
+    return "" if spec.weight_decay == 0.0005 else f"weight decay {spec.weight_decay:g}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A search judged by the ladder of the same network, recipe and seed; see part B of the plan."""
+
+    method: str
+    network: str
+    recipe: str
+    seed: int
+    density: float
+    over: float  # density over the hindsight density
+    lost: float  # points of test accuracy
+    retrainings: int
+    ladder: int  # retrainings of Lottery Ticket until the first failure
+
+    @property
+    def right(self):
+        return self.over <= 1.5 and self.lost <= 1.5 + 1e-9
+
+
+@functools.cache
+def verdicts(archive):
+    """Verdicts on the searches by Interpolate and by SAP with gamma = 2."""
+    runs = list(whole_runs([archive])[0].values())
+    key = lambda spec: (spec.data, spec.model, recipe(spec), spec.seed)  # noqa: E731
+    ladders = {key(spec): records for spec, records in runs if not spec.tolerance}
+    found = []
+    for spec, records in runs:
+        if not spec.tolerance or (spec.method, spec.gamma) not in (("interpolate", 1), ("sap", 2)):
+            continue
+        ladder, limit = ladders[key(spec)], limit_of((spec, records))
+        test = [record["test"]["accuracy"] for record in ladder]
+        held_out = [record["validation"]["accuracy"] for record in ladder]
+        density = [record["retrained"]["density"] for record in ladder]
+        hindsight = min(d for d, accuracy in zip(density, test, strict=True) if accuracy >= test[0] - 0.01 - 1e-9)
+        failed = [t for t, score in enumerate(held_out) if score < held_out[0] - 0.01 - 1e-9]
+        lost = records[0]["test"]["accuracy"] - records[limit.round]["test"]["accuracy"]
+        found.append(
+            Verdict(
+                method="Interpolate" if spec.method == "interpolate" else "SAP",
+                network=f"{spec.data} {spec.model}",
+                recipe=recipe(spec) or "the paper's",
+                seed=spec.seed,
+                density=limit.density,
+                over=limit.density / hindsight,
+                lost=100 * lost,
+                retrainings=limit.retrainings,
+                ladder=failed[0] if failed else len(ladder) - 1,
+            )
+        )
+    return found
+
+
+def claim_rows(archive):
+    """Rows of the table of the claim: right, points lost and retrainings, for each network and recipe."""
+    found = verdicts(archive)
+    rows = []
+    for network, words in dict.fromkeys((v.network, v.recipe) for v in sorted(found, key=_place)):
+        here = [v for v in found if (v.network, v.recipe) == (network, words)]
+        cells = [network, words]
+        for method in ("Interpolate", "SAP"):
+            of = [v for v in here if v.method == method]
+            cells += [
+                f"{sum(v.right for v in of)} of {len(of)}",
+                f"{max(v.lost for v in of):.1f}",
+                f"{min(v.over for v in of):.2f}–{max(v.over for v in of):.2f}",
+                f"{np.mean([v.retrainings for v in of]):.1f}",
+            ]
+        rows.append(f"| {' | '.join([*cells, f'{np.mean([v.ladder for v in here]):.1f}'])} |")
+    return rows
+
+
+def _place(verdict):
+    recipes = ("the paper's", "weight decay 0", "weight decay 0.005", "AdamW", "label noise 0.2")
+    return verdict.network, recipes.index(verdict.recipe)
+
+
+def miss_rows(archive):
+    """The verdicts that are not right, by name."""
+    missed = sorted((v for v in verdicts(archive) if not v.right), key=lambda v: (v.method, *_place(v), v.seed))
+    return [
+        f"| {v.method} | {v.network} | {v.recipe} | {v.seed} | {100 * v.density:.2g} % | {v.over:.2f} "
+        f"| {v.lost:.1f} |"
+        for v in missed
+    ]
