@@ -25,6 +25,7 @@ class Standing:
         failure: reason of the last failure, or None.
         damage: what is wrong with its folder, or None.
         last: round, test scores, density and index of the last record, or None.
+        sealed: whether damage of its numbers would be noticed; not in folders of earlier versions.
     """
 
     experiment: Any
@@ -35,6 +36,7 @@ class Standing:
     failure: str | None = None
     damage: str | None = None
     last: Mapping[str, Any] | None = None
+    sealed: bool = True
 
     @property
     def state(self) -> str:
@@ -68,7 +70,10 @@ class Standing:
 
 
 def standing(rundir: RunDir, experiment: AnyExperiment | None = None) -> Standing:
-    """State of the run in a folder; raises `RunDamaged` if damaged, or if it is not a run of `experiment`."""
+    """State of the run in a folder; raises `RunDamaged` if damaged, or if it is not a run of `experiment`.
+
+    Damage of a mask file is returned, since it changes no number.
+    """
     if experiment is None or rundir.experiment.exists():
         experiment = experiment_of(rundir, experiment)
     records = records_of(rundir)
@@ -81,7 +86,8 @@ def standing(rundir: RunDir, experiment: AnyExperiment | None = None) -> Standin
         with suppress(OSError):  # absent unless the last attempt failed
             failure = rundir.failure.read_text(encoding="utf-8", errors="replace").strip()
     last = _first_looked_at(records[-1]) if records else None
-    return Standing(experiment, len(records), epoch, stopped, owner, failure, last=last)
+    damage = rundir.mask_damage(records)
+    return Standing(experiment, len(records), epoch, stopped, owner, failure, damage, last, rundir.sealed)
 
 
 def _first_looked_at(record: Mapping[str, Any]) -> dict[str, Any]:
