@@ -125,12 +125,11 @@ class RunDir:
         if type(record.get("round")) is not int:
             raise ValueError(f"a record needs its 'round', an integer, got {record.get('round')!r}")
         line = plain_line(record)
-        unsealed = {name: value for name, value in record.items() if name not in ("masks", "version")}
         # Reading all records for each of them would be quadratic: those that this object wrote are known.
         known_by_now = self._records.ends_with(record["round"] - 1)
         for known in () if known_by_now else self.records(resuming=True):
             # Earlier versions wrote no digest of the masks.
-            new = record if "masks" in known else unsealed | {k: known[k] for k in ("version",) if k in known}
+            new = {name: value for name, value in record.items() if name != "masks" or "masks" in known}
             if plain_line(known) == plain_line(new):
                 return False
             if known["round"] == record["round"]:
@@ -185,11 +184,10 @@ class RunDir:
 
         With `only_heads`, a flipped bit of a mask is not noticed.
         """
-        for record in records if self.mask(0).parent.is_dir() else ():
+        for record in [r for r in records if "masks" in r] if self.mask(0).parent.is_dir() else ():
             file = self.mask(record["round"])
             try:
-                found = "" if "masks" not in record else check_masks_file(file, only_head=only_heads).get("sha256")
-                if found not in ("", record["masks"]):
+                if check_masks_file(file, only_head=only_heads).get("sha256") != record["masks"]:
                     return f"{str(file)!r} has the masks of another round or run"
             except FileNotFoundError:
                 return f"{str(file)!r} is missing"

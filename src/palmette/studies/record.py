@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 AnyExperiment: TypeAlias = Experiment | OwnExperiment
 
-VERSION = 3
-"""Format version of records: 3 with the digest of the masks, 2 of a search without it, 1 otherwise."""
+VERSION = 2
+"""Format version of records. A line without a version has version 1; those of a search have version 2."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Record:
         search: score and its standard error, round of the network that was cut ("start"), round with the same
             masks ("repeats"), round of the best good network so far ("answer"), and the bracket ("good_density",
             "bad_density"); None without a search.
-        masks: SHA-256 of the masks :math:`m_t`; None if they are not on disk, and in records of versions 1 and 2.
+        masks: SHA-256 of the masks :math:`m_t`; None if they are not on disk, and in records of earlier versions.
     """
 
     round: int
@@ -73,9 +73,7 @@ class Record:
         """Record as plain values, in the order of the file."""
         line = {field.name: getattr(self, field.name) for field in fields(self)}
         line = {name: v for name, v in line.items() if v is not None or name not in ("good", "search", "masks")}
-        if self.search is None and self.masks is None:
-            return line
-        return {**line, "version": 2 if self.masks is None else VERSION}
+        return line if self.search is None else {**line, "version": VERSION}
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Record:
