@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -69,14 +69,18 @@ class Standing:
         return 0 if self.stopped is not None else max(0, self.experiment.rounds + 1 - self.rounds)
 
 
-def standing(rundir: RunDir, experiment: AnyExperiment | None = None) -> Standing:
+def standing(
+    rundir: RunDir,
+    experiment: AnyExperiment | None = None,
+    records: Sequence[Mapping[str, Any]] | None = None,
+) -> Standing:
     """State of the run in a folder; raises `RunDamaged` if damaged, or if it is not a run of `experiment`.
 
-    Damage of a mask file is returned, since it changes no number.
+    Damage of a mask file is returned, since it changes no number. `records` are those of `records_of`, if read.
     """
     if experiment is None or rundir.experiment.exists():
         experiment = experiment_of(rundir, experiment)
-    records = records_of(rundir)
+    records = records_of(rundir) if records is None else records
     number = max(rundir.checkpoint_numbers(), default=None)
     round, epoch = (0, 0) if number is None else place(experiment.epochs, number)
     if round != len(records):  # recorded, but the state of the next round is not saved yet
