@@ -154,13 +154,13 @@ def resumed(rundir):
         shutil.rmtree(copy)
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, pytest.param(60, marks=pytest.mark.slow)])
 def test_no_flipped_bit_changes_what_is_resumed(interrupted, found, tmp_path, count):
     names = {file.parent.name for file in interrupted.rglob("*") if file.is_file()}
     assert names == {"run", "masks", "checkpoints", "networks"}
     silent, named, tried = accepted(interrupted, tmp_path, count, resumed)
     assert silent == []
-    assert tried > 12 * count
+    assert tried > 10 * count
     assert named < tried  # some are mended: states by the state before, the last record by the state
     expected = [*found[0].records], [p.tolist() for p in found[0].model.parameters()]
     assert resumed(copy_of(interrupted, tmp_path / "whole")) == expected
@@ -182,14 +182,26 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("damage", LINES)
-def test_damaged_records_are_named_everywhere_and_only_they_are_left_out(finished, tmp_path, damage):
-    shutil.copytree(finished, tmp_path / "runs")
-    run = RunDir(tmp_path / "runs" / TICKET.id)
+def spoil_lines(run, damage):
     run.records_file.write_bytes(b"".join(LINES[damage](run.records_file.read_bytes().splitlines(keepends=True))))
-    for read in (run.records, lambda: pm.read_runs(tmp_path), lambda: pm.run(TICKET, run.path)):
+
+
+@pytest.mark.parametrize("damage", LINES)
+def test_damaged_records_are_named(finished, tmp_path, damage):
+    run = copy_of(finished / TICKET.id, tmp_path)
+    spoil_lines(run, damage)
+    for read in (run.records, lambda: pm.read_runs(tmp_path), lambda: _read(run)):
         with pytest.raises(RunDamaged, match=r"records\.jsonl'"):
             read()
+
+
+@pytest.mark.parametrize("damage", ["missing at the end", pytest.param("changed", marks=pytest.mark.slow)])
+def test_a_damaged_run_is_not_resumed_and_all_others_are_shown(finished, tmp_path, damage):
+    shutil.copytree(finished, tmp_path / "runs")
+    run = RunDir(tmp_path / "runs" / TICKET.id)
+    spoil_lines(run, damage)
+    with pytest.raises(RunDamaged, match=r"records\.jsonl'"):
+        pm.run(TICKET, run.path)
     for command in ("table", "show", "report"):
         more = ["-o", str(tmp_path / "page.html")] if command == "report" else []
         done = CliRunner().invoke(main, [command, str(tmp_path / "runs"), *more])
@@ -229,7 +241,7 @@ def test_lost_lines_of_an_interrupted_run_are_named_and_mended_by_its_state(inte
 def test_settings_are_compared_with_the_id_in_their_first_line(finished, tmp_path):
     run = copy_of(finished / TICKET.id, tmp_path)
     run.experiment.write_text(run.experiment.read_text().replace("seed = 0", "seed = 7"))
-    with pytest.raises(RunDamaged, match=rf"experiment.toml' was changed: it names the run {TICKET.id}, .* -s7-"):
+    with pytest.raises(RunDamaged, match=rf"experiment.toml' was changed: it names the run {TICKET.id}, .*-s7-"):
         pm.read_runs(run.path)
 
 
@@ -377,7 +389,7 @@ def test_seals_of_a_resumed_run_cover_the_lines_that_had_none(finished, tmp_path
     assert run.sealed
     content = run.records_file.read_text()
     run.records_file.write_text(content.replace('"round": 0', '"round":  0', 1))
-    with pytest.raises(RunDamaged, match="line 2 of .* is damaged: it was changed, lines before it"):
+    with pytest.raises(RunDamaged, match=r"line 2 of .* is damaged: it was changed, lines before it"):
         run.records()
 
 
