@@ -220,14 +220,16 @@ def check_masks_file(path: Path, *, only_head: bool = False) -> dict[str, str]:
     """
     with safe_open(path, "np") as file:
         metadata: dict[str, str] = file.metadata() or {}
+        names = set(file.keys())
     sealed, kind = metadata.get("sha256"), metadata.get("format", "")
-    if (kind == SEALED_FORMAT) != (sealed is not None) and "shapes" in metadata:
+    ours = {"shapes", "sha256", "weights"} & metadata.keys()
+    if (kind == SEALED_FORMAT) != (sealed is not None) and ours:
         raise MaskMismatch("is damaged: it lacks its seal or its format")
     if kind == SEALED_FORMAT and not only_head:
         with path.open("rb") as opened:
             opened.seek(8 + int.from_bytes(opened.read(8), "little"))
             found = hashlib.file_digest(opened, lambda: seal_of(metadata.get("shapes", ""), ()))
-        if found.hexdigest() != sealed:
+        if found.hexdigest() != sealed or json.loads(metadata["shapes"]).keys() != names:
             raise MaskMismatch("is damaged: its content does not fit its seal")
     weights = path.with_name(path.name.removesuffix(".masks.safetensors") + ".safetensors")
     if kind in (MASKS_FORMAT, SEALED_FORMAT) and weights != path and weights.is_file():
