@@ -79,8 +79,6 @@ class RunDir:
                     partial.unlink()
             self._records.cut_torn()
             self._timings.cut_torn()
-            if self.checkpoint_numbers() and not self.finished.exists():
-                self._records.cut_damaged()  # the last state has this record too
             yield self
 
     def owner(self) -> str | None:
@@ -140,6 +138,8 @@ class RunDir:
                     f"{', '.join(differ) or 'the order of keys'}. Was the run continued with other code, data or "
                     "hardware? Start again in another folder."
                 )
+        if not known_by_now:
+            self._records.cut_damaged()
         self._records.append(record["round"], line)
         return True
 
@@ -150,12 +150,12 @@ class RunDir:
     def records(self, *, resuming: bool = False) -> list[dict[str, Any]]:
         """Records in order, without a line that is still being written.
 
-        Raise `RunDamaged` if lines are damaged, or missing at the end. With `resuming`, an unfinished run may lack
-        lines: its last state has the last record.
+        Raise `RunDamaged` if lines are damaged, or missing at the end. With `resuming`, lines of an unfinished run
+        may be missing, and a damaged last one is left out: its last state has this record too.
         """
         end = self._end()  # before the records, which may grow
         timed = [] if resuming else [timing["round"] for timing in self.timings()]
-        found = self._records.read()
+        found = self._records.read(mend=resuming and end is None and self.checkpoint_numbers() != [])
         self.sealed = found.sealed
         rounds = max([0 if end is None else end["round"] + 1, *(t + 1 for t in timed if found.sealed)])
         if len(found.values) < rounds:

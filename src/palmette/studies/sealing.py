@@ -49,11 +49,14 @@ class SealedLines:
         self.file, self._settings, self._say = file, settings, say
         self._end: tuple[int, int, str] | None = None  # size, last round and last seal, after it was last written
 
-    def read(self, *, but_last: bool = False) -> Lines:
-        """Lines without one that is still being written; raise `RunDamaged` if one does not fit its seal."""
+    def read(self, *, mend: bool = False) -> Lines:
+        """Lines without one that is still being written; raise `RunDamaged` if one does not fit its seal.
+
+        With `mend`, a damaged last line is left out.
+        """
         found, before = Lines([], []), _seal(self._settings())
         try:
-            lines = self.file.read_bytes().split(b"\n")[: -2 if but_last else -1] if self.file.exists() else []
+            lines = self.file.read_bytes().split(b"\n")[:-1] if self.file.exists() else []
         except OSError as error:
             raise RunDamaged(f"{str(self.file)!r} cannot be read: {error.strerror}") from error
         for number, line in enumerate(lines, start=1):
@@ -66,6 +69,8 @@ class SealedLines:
                 if match is not None and match[1].decode() != seal:
                     raise ValueError("it was changed, lines before it are missing, or it is of another run")
             except ValueError as error:
+                if mend and number == len(lines):
+                    break
                 raise RunDamaged(
                     f"line {number} of {str(self.file)!r} is damaged: {error}. Restore the file from a copy, or "
                     f"remove {str(self.file.parent)!r} to start the run again"
@@ -113,13 +118,10 @@ class SealedLines:
 
     def cut_damaged(self) -> None:
         """Remove a last line that is damaged, if all others are sound."""
-        try:
-            self.read()
-        except RunDamaged:
-            with suppress(RunDamaged):
-                self.read(but_last=True)
-                self._truncate(self.file.read_bytes()[:-1].rfind(b"\n") + 1)
-                self._say(f"the last line of {str(self.file)!r} was damaged and has been removed")
+        content = self.file.read_bytes() if self.file.exists() else b""
+        if content.count(b"\n") > len(self.read(mend=True).values):
+            self._truncate(content[:-1].rfind(b"\n") + 1)
+            self._say(f"the last line of {str(self.file)!r} was damaged and has been replaced")
 
     def _truncate(self, size: int) -> None:
         with self._writing(0):
