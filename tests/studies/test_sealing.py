@@ -241,7 +241,9 @@ def test_lost_lines_of_an_interrupted_run_are_named_and_mended_by_its_state(inte
 def test_settings_are_compared_with_the_id_in_their_first_line(finished, tmp_path):
     run = copy_of(finished / TICKET.id, tmp_path)
     run.experiment.write_text(run.experiment.read_text().replace("seed = 0", "seed = 7"))
-    with pytest.raises(RunDamaged, match=rf"experiment.toml' was changed: it names the run {TICKET.id}, .*-s7-"):
+    with pytest.raises(
+        RunDamaged, match=rf"experiment.toml' was changed: it was written for the run {TICKET.id}, .*-s7-"
+    ):
         pm.read_runs(run.path)
 
 

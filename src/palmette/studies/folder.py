@@ -176,7 +176,7 @@ class RunDir:
         with suppress(RunDamaged):
             found, end = self._timings.read().values, self._end()
             if end is None or len(found) >= end["timings"]:
-                return [t for t in found if t.keys() >= {"round", "seconds"} and type(t["round"]) is int]
+                return [t for t in found if type(t["round"]) is int and type(t.get("seconds")) in (int, float)]
         return []
 
     def mask_damage(self, records: Iterable[Mapping[str, Any]], *, only_heads: bool = True) -> str | None:
@@ -285,9 +285,9 @@ class RunDir:
         return next(iter(found.values), None)
 
     def _settings(self) -> bytes:
-        """Settings in experiment.toml, which tie other files to the run."""
-        lines = self.experiment.read_bytes().splitlines(keepends=True) if self.experiment.is_file() else []
-        return b"".join(line for line in lines if not line.startswith(b"#"))
+        """Settings in experiment.toml, which tie other files to the run; not the rounds, which may become more."""
+        text = self.experiment.read_bytes() if self.experiment.is_file() else b""
+        return re.sub(rb"(?m)^(#|rounds = ).*\n", b"", text)
 
     def _settings_of_results(self) -> bytes:
         """Settings without the token of a run of `prune_and_retrain`: equal runs have equal records."""

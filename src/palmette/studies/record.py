@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from palmette.errors import RunDamaged
 from palmette.pruning.stopping import RoundSummary, StopRule
-from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
+from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec
 from palmette.studies.folder import RunDir, find_runs
 
 if TYPE_CHECKING:
@@ -281,12 +281,12 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
         )
     try:
         there = read_spec(rundir.experiment)
-        head = rundir.experiment.read_text(encoding="utf-8-sig").partition("\n")[0]
+        text = rundir.experiment.read_bytes().decode("utf-8-sig")
     except (TypeError, ValueError, OSError) as error:
         raise RunDamaged(f"the run folder {str(rundir.path)!r} has no readable settings: {error}") from error
-    if not _names(head, there):
+    if (named := _id_unless_whole(text, there)) is not None:
         raise RunDamaged(
-            f"{str(rundir.experiment)!r} was changed: it names the run {head[2:]}, and has the settings of "
+            f"{str(rundir.experiment)!r} was changed: it was written for the run {named}, and has settings of "
             f"{there.id}; restore it from a copy, or remove {str(rundir.path)!r} to start the run again"
         )
     if asked is not None and asked != there:
@@ -299,13 +299,15 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
     return there
 
 
-def _names(head: str, experiment: AnyExperiment) -> bool:
-    """Whether the first line of experiment.toml has no id, or that of the experiment."""
-    if not (found := re.fullmatch(r"# (\S+-([0-9a-f]{8}))", head)):
-        return True
-    if isinstance(experiment, OwnExperiment):
-        return not experiment.run or found[2] == experiment.run
-    return found[1] in (experiment.id, *experiment.earlier_ids)
+def _id_unless_whole(text: str, experiment: AnyExperiment) -> str | None:
+    """Id in the first line of experiment.toml if it or the checksum belongs to other settings, else None."""
+    head, (above, sealed, seal) = text.partition("\n")[0], text.rpartition(SEALED)
+    whole = not sealed or seal.rstrip("\n") == hashlib.sha256(above.encode()).hexdigest()[:16]
+    if (found := re.fullmatch(r"# (\S+-([0-9a-f]{8}))", head)) and isinstance(experiment, OwnExperiment):
+        whole &= not experiment.run or found[2] == experiment.run
+    elif found:
+        whole &= found[1] in (experiment.id, *experiment.earlier_ids)
+    return None if whole else head.removeprefix("# ")
 
 
 def run_of_version_1(rundir: RunDir) -> str:
