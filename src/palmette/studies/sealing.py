@@ -24,7 +24,7 @@ _STATE_SEAL = 73  # length of the seal of a state
 
 
 @dataclass
-class Lines:
+class LinesRead:
     """Lines of a file.
 
     Args:
@@ -49,12 +49,12 @@ class SealedLines:
         self.file, self._settings, self._say = file, settings, say
         self._end: tuple[int, int, str] | None = None  # size, last round and last seal, after it was last written
 
-    def read(self, *, mend: bool = False) -> Lines:
+    def read(self, *, mend: bool = False) -> LinesRead:
         """Lines without one that is still being written; raise `RunDamaged` if one does not fit its seal.
 
         With `mend`, a damaged last line is left out.
         """
-        found, before = Lines([], []), _seal(self._settings())
+        found, before = LinesRead([], []), _seal(self._settings())
         try:
             lines = self.file.read_bytes().split(b"\n")[:-1] if self.file.exists() else []
         except OSError as error:
