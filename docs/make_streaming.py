@@ -24,7 +24,7 @@ from make_checkpoints import PAGE
 from marks import renewed
 
 from palmette.checkpoints.formats import raw
-from palmette.checkpoints.writing import safetensors_writer
+from palmette.checkpoints.writing import SafetensorsWriter
 
 SIDE = 4096
 SIZES = (10**6, 10**7, 10**8, 10**9, 10**10)
@@ -48,10 +48,10 @@ def make(file: Path, weights: int) -> None:
     shapes = [min(SIDE, rows - first) for first in range(0, rows, SIDE)]
     heads = {f"layers.{i}.weight": (torch.bfloat16, (n, SIDE)) for i, n in enumerate(shapes)}
     pool = torch.randn(2 * min(rows, SIDE), SIDE, generator=torch.Generator().manual_seed(0)).bfloat16()
-    with safetensors_writer(file, heads, {"format": "pt"}) as add:
+    with SafetensorsWriter(file, heads, {"format": "pt"}) as written:
         for i, n in enumerate(shapes):
             first = 997 * i % (len(pool) - n + 1)
-            add(pool[first : first + n] * (0.01 + 0.001 * (i % 20)))
+            written.add(pool[first : first + n] * (0.01 + 0.001 * (i % 20)))
 
 
 def forget(file: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,6 +30,11 @@ def write_whole(target: Path, content: bytes | memoryview) -> Path:
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file into an existing folder."""
+    write_beside(path, lambda partial: save_file(tensors, partial, metadata))
+
+
+def write_beside(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file into an existing folder: `write` receives the name of a file that then replaces `path`."""
     if not path.name or os.path.isdir(path):
         raise NotWritten(f"cannot write {str(path)!r}: that is a folder, and not the name of a file")
     if not os.path.isdir(path.parent):
@@ -38,7 +43,7 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
         with replaced(path) as partial:
             partial.touch()
             mode = partial.stat().st_mode
-            save_file(tensors, partial, metadata)
+            write(partial)
             partial.chmod(mode)  # save_file creates files that only their owner may read
     except (OSError, SafetensorError) as error:
         raise NotWritten(f"cannot write {str(path)!r}: {reason_of(error)}") from error

@@ -15,6 +15,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from command import palmette
+from earlier_folders import back_to
 
 from palmette.reports.comparison import compare, read
 from palmette.studies.experiment import Experiment
@@ -240,8 +241,8 @@ def test_runs_without_a_round_are_named(runs, tmp_path):
     copy = Path(shutil.copytree(runs, tmp_path / "runs"))
     whole = palmette("table", copy)
     assert whole.stderr == ""
-    for folder in (first := sorted(copy.glob("*/records.jsonl"))[:5]):
-        folder.write_text("")
+    for file in (first := sorted(copy.glob("*/records.jsonl"))[:5]):
+        back_to(RunDir(file.parent), 0)
     result = palmette("table", copy)
     names = ", ".join(file.parent.name for file in first[:3])
     assert result.stderr == f"palmette: left out, as no round is finished: {names} and 2 more\n"
@@ -252,7 +253,7 @@ def test_runs_that_failed_before_round_1_show_the_reason(runs, tmp_path):
     copy = Path(shutil.copytree(runs, tmp_path / "runs"))
     first, second, third = sorted(copy.glob("*/records.jsonl"))[:3]
     for file in (first, second, third):
-        file.write_text("")
+        back_to(RunDir(file.parent), 0)
     for file in (first, third):
         (file.parent / "failure.txt").write_text(f"{file.parent.name} diverged: its loss is nan\n")
     said = (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from command import palmette
+from earlier_folders import back_to, unseal
 
 from palmette.studies.folder import RunDir
 from palmette.studies.sweep import read
@@ -51,16 +52,17 @@ def without_a_test(run):
 
 
 def without_a_whole_checkpoint(run):
-    run.records_file.write_text("")
+    back_to(run, 0)
     run.write_bytes("checkpoints/0001.pt", b"rubbish")
 
 
 def with_a_checkpoint_of_other_data(run):
-    run.records_file.write_text("")
+    back_to(run, 0)
     run.save_checkpoint(1, {"company": [], "round": 0, "epoch": 1, "train": (0.5, 0.5), "data": "others"})
 
 
 def with_another_record_of_its_first_round(run):
+    unseal(run)
     record = json.loads(run.records_file.read_text().splitlines()[0])
     record["test"]["accuracy"] = 0.5
     run.records_file.write_text(json.dumps(record) + "\n")
@@ -98,7 +100,7 @@ def test_sweep_and_status_use_the_same_names(what):
 def test_status_distinguishes_running_from_killed_runs():
     palmette("sweep", "grid.toml", "--device", "cpu", code=1)
     _, second, _ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
-    second.records_file.write_bytes(second.records_file.read_bytes().splitlines(keepends=True)[0])
+    back_to(second, 1)
     with second.lock():
         told = json.loads(palmette("sweep", "--status", "runs").stdout)
         assert told["states"] == {"failed": 1, "running": 1, "finished": 1}

@@ -22,7 +22,7 @@ from observers import EndsAfter
 
 from palmette.errors import NotWritten, PalmetteError, RunFailed
 from palmette.integrations.ray.driver import OnRay
-from palmette.integrations.ray.worker import Mailbox, Reporter, files_of, sendable
+from palmette.integrations.ray.worker import Mailbox, Reporter, files_of, put, sendable
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.sweep import read, run
@@ -239,6 +239,14 @@ def test_unwritable_folder_is_reported_and_files_are_sent_again():
     mailbox.close(0)
     assert mailbox.take() == [("said", None, "something was amiss")]
     assert files_of(home) == files_of(there)
+
+
+def test_the_end_of_a_run_is_written_after_its_records(monkeypatch):
+    names = ["experiment.toml", "finished.json", "masks/round-00.safetensors", "records.jsonl", "timings.jsonl"]
+    written = []
+    monkeypatch.setattr(RunDir, "write_bytes", lambda self, name, content: written.append(name))
+    put(RunDir("run"), dict.fromkeys(names, b""), names)
+    assert written == [names[0], names[2], names[3], names[4], names[1]]
 
 
 def test_more_runs_are_lent_than_the_limit_of_open_files(few_open_files):

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pickle
+from pathlib import Path
 
 import pytest
 import safetensors.torch
@@ -249,11 +250,11 @@ def test_a_partial_file_of_another_process_is_left_alone(tmp_path):
 def test_a_failed_write_leaves_the_old_file_intact(tmp_path, monkeypatch):
     some_masks(1).save(tmp_path / "masks")
 
-    def fail(tensors, path, metadata):
-        path.write_bytes(b"half of it")
+    def fail(path, content):
+        path.write_text("half of it")
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("palmette.files.save_file", fail)
+    monkeypatch.setattr(Path, "write_bytes", fail)
     with pytest.raises(NotWritten, match=r"^cannot write .*masks': no space left on device$"):
         some_masks(2).save(tmp_path / "masks")
     assert pm.Masks.load(tmp_path / "masks") == some_masks(1)

@@ -12,11 +12,13 @@ from dataclasses import asdict
 import pandas as pd
 import pytest
 import torch
+from earlier_folders import back_to
 
 import palmette as pm
 from palmette.reports import comparison
 from palmette.reports.comparison import as_latex, as_markdown, compare, name_of, resolve_baseline
 from palmette.studies.experiment import Experiment
+from palmette.studies.folder import RunDir
 
 SAP, TICKET = {"method": "sap"}, {"method": "lottery-ticket"}
 
@@ -253,8 +255,7 @@ def test_early_runs_of_a_pretrained_network_are_seeds(tmp_path):
     model = torch.nn.Linear(8, 4)
     for name in "ab":
         own_run(tmp_path / name, model=deepcopy(model), test=lambda model: 0.5, trained=True)
-    early = tmp_path / "b" / "records.jsonl"
-    early.write_text(early.read_text().splitlines(keepends=True)[0])
+    back_to(RunDir(tmp_path / "b"), 1)
     assert compare(comparison.read([tmp_path]))["n"].tolist() == [2, 1]
     shutil.copytree(tmp_path / "b", tmp_path / "copy")
     with pytest.raises(ValueError, match=r"/b' and in '.*/copy'; give one of them"):

@@ -67,7 +67,8 @@ def test_an_irreparable_run_is_named_and_others_continue(tmp_path):
     assert outcomes[tmp_path / RUNS[0].id] == "5 rounds are done"
     assert "checkpoints are damaged; remove" in str(outcomes[tmp_path / RUNS[1].id])
     lacks, folder = str(outcomes[tmp_path / RUNS[2].id]), tmp_path / RUNS[2].id
-    assert lacks.endswith(f"has missing or duplicate rounds; remove {str(folder)!r} to start again")
+    assert lacks.endswith(f"records.jsonl' lacks rounds; remove {str(folder)!r} to start again")
+    assert (folder / "records.jsonl").read_text() == "".join(lines[1:])
 
 
 def test_changed_data_are_detected(tmp_path, monkeypatch):

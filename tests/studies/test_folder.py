@@ -150,7 +150,7 @@ def test_record_is_one_line_with_keys_in_order(run):
         {"round": 0, "loss": float("nan"), "b": [float("inf"), 0.1], "a": {"é": 1e-17, "x": True}}
     )
     assert run.records_file.read_text(encoding="utf-8") == (
-        '{"round": 0, "loss": null, "b": [null, 0.1], "a": {"é": 1e-17, "x": true}}\n'
+        '{"round": 0, "loss": null, "b": [null, 0.1], "a": {"é": 1e-17, "x": true}, "seal": "6e3a96bc2769c4ee"}\n'
     )
 
 
@@ -181,7 +181,9 @@ def test_value_that_is_not_plain_is_refused(run):
 def test_timings_may_repeat(run):
     run.append_timing({"round": 0, "seconds": 1.5})
     run.append_timing({"round": 0, "seconds": 1.5})
-    assert run.timings_file.read_text() == '{"round": 0, "seconds": 1.5}\n' * 2
+    line = '{"round": 0, "seconds": 1.5, "seal": "%s"}\n'
+    assert run.timings_file.read_text() == line % "a845f787ea5846ba" + line % "9e7717caee1b6f99"
+    assert run.timings() == [{"round": 0, "seconds": 1.5}] * 2
 
 
 def test_a_torn_last_line_is_cut_off_and_reported(tmp_path, said):
@@ -430,7 +432,7 @@ def test_finished_run_keeps_records_and_masks(run):
     assert not run.checkpoints.exists()
     assert run.size() == sum((run.path / name).stat().st_size for name in names(run)) < 1000
     assert pm.Masks.load(run.mask(0)) == masks
-    assert json.loads(run.records_file.read_text()) == {"round": 0}
+    assert json.loads(run.records_file.read_text()) == {"round": 0, "seal": "12e1df02913f24c7"}
     run.finish()  # again, as whoever starts a finished run does
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import os
 import resource
+from pathlib import Path
 
 import pytest
 
@@ -63,3 +65,22 @@ def test_no_limit_of_open_files_is_lowered(monkeypatch):
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: pytest.fail("changed"))
     allow_open_files(10**9)
     allow_open_files()
+
+
+def test_an_error_is_not_hidden_by_a_lock_that_cannot_be_emptied(tmp_path, monkeypatch):
+    opened, calls = Path.open, []
+
+    class Failing(io.TextIOWrapper):
+        def truncate(self, size=None):
+            calls.append(size)
+            if len(calls) == 2:
+                raise OSError("no such device")
+            return super().truncate(size)
+
+    def fails(path, mode="r", **options):
+        return Failing(opened(path, f"{mode}b"), **options)
+
+    monkeypatch.setattr(Path, "open", fails)
+    with pytest.raises(KeyError, match="the real one"), FolderLock(tmp_path / "lock").held():
+        raise KeyError("the real one")
+    assert calls == [0, 0]

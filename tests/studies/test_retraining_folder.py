@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner
+from earlier_folders import back_to, unseal
 from killing import die, killed_in
 from own_digits import OPTIONS, X, Y, evaluate, network, one_thread, states_are_equal, test, train  # noqa: F401
 from torch import nn
@@ -39,7 +40,7 @@ def same(one, other):
     masks = [name for name in names if name.endswith(".safetensors")]
     assert len(masks) == len(RunDir(one).records())
     assert all(pm.Masks.load(one / name) == pm.Masks.load(other / name) for name in masks)
-    plain = {*names} - {*masks, "timings.jsonl", "good.pt", "experiment.toml"}
+    plain = {*names} - {*masks, "timings.jsonl", "finished.json", "good.pt", "experiment.toml"}
     specs = [replace(read_spec(folder / "experiment.toml"), run="") for folder in (one, other)]
     assert specs[0] == specs[1]
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in plain)
@@ -273,7 +274,7 @@ def test_damage_in_a_folder_is_named(tmp_path):
     (run / "good.pt").unlink()
     with pytest.raises(RunDamaged, match=r"good\.pt', is missing"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
-    (run / "records.jsonl").write_text("".join((run / "records.jsonl").read_text().splitlines(True)[:1]))
+    back_to(RunDir(run), 1)
     with pytest.raises(RunDamaged, match="records but no state to resume from"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
     (run / "settings.json").write_text(json.dumps({"settings": {}}))
@@ -336,6 +337,7 @@ epochs = 0
 def as_version_1(folder):
     """Rewrite a folder as version 1 wrote it."""
     rundir = RunDir(folder)
+    unseal(rundir)
     rundir.write_text("experiment.toml", TOML)
     rundir.write_text("settings.json", json.dumps({"settings": {}, "tensors": {}, "weights": []}))
     lines = [json.loads(line) for line in rundir.records_file.read_text().splitlines()]

@@ -17,12 +17,12 @@ from torch import Tensor
 from palmette.checkpoints.formats.safetensors import masks_file
 from palmette.checkpoints.open import Checkpoint, open_checkpoint
 from palmette.checkpoints.read_errors import readable
-from palmette.checkpoints.writing import DTYPE_NAMES, output_file, safetensors_writer
+from palmette.checkpoints.writing import DTYPE_NAMES, SafetensorsWriter, output_file
 from palmette.compression.packing import save
 from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap, check_budget
-from palmette.pruning.masks import MASKS_FORMAT
+from palmette.pruning.masks import SEALED_FORMAT, WEIGHTS_DIGEST, seal_of
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.file import FileCut, decide
@@ -159,25 +159,28 @@ def _check_writable(checkpoint: Checkpoint) -> None:
 
 
 def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, tally: _Tally) -> None:
-    """Dense weights and bit-packed masks, part by part."""
+    """Dense weights and bit-packed masks, part by part; each file has the digest of the weights."""
     chosen = {w.name for w in checkpoint.weights}
     shapes = {t.name: list(t.shape) for t in checkpoint.tensors if t.name in chosen}
     bits = {name: (torch.uint8, ((math.prod(shape) + 7) // 8,)) for name, shape in shapes.items()}
     heads = {t.name: (t.dtype, t.shape) for t in checkpoint.tensors}
+    text, later = json.dumps(shapes), "-" * 64
+    of_masks = {"format": SEALED_FORMAT, "shapes": text, "sha256": later, "weights": later}
     with (
-        safetensors_writer(file, heads, {"format": "pt"}) as add_weight,
-        safetensors_writer(
-            masks_file(file), bits, {"format": MASKS_FORMAT, "shapes": json.dumps(shapes)}
-        ) as add_mask,
+        SafetensorsWriter(file, heads, {"format": "pt", WEIGHTS_DIGEST: later}) as weights,
+        SafetensorsWriter(masks_file(file), bits, of_masks, seal_of(text, ())) as masks,
     ):
 
         def note(part: FilePart, mask: Tensor) -> None:
             tally.add(part, mask)
-            add_mask(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
+            masks.add(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
 
         for _, parts in _written(checkpoint, cut, note):
             for part in parts:
-                add_weight(part)
+                weights.add(part)
+        digest = weights.sealed.hexdigest()
+        weights.note(**{WEIGHTS_DIGEST: digest})
+        masks.note(sha256=masks.sealed.hexdigest(), weights=digest)
 
 
 def _written(

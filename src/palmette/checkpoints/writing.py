@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import glob
+import hashlib
 import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from torch import Tensor
 from palmette.checkpoints.formats.safetensors import DTYPES, masks_file
 from palmette.checkpoints.open import WEIGHT_READERS
 from palmette.errors import NotWritten, reason_of
-from palmette.files import replaced
+from palmette.files import replaced, sync
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _WEIGHT_FILES = (*WEIGHT_READERS, ".h5", ".msgpack")
@@ -32,9 +34,11 @@ def output_file(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
     _check_output(source, out, folder)
     with _explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        with replaced(out) as partial:
-            masks = masks_file(partial)
-            try:
+        _remove_leftovers(out)
+        placed = False
+        try:
+            with replaced(out) as partial:
+                masks = masks_file(partial)
                 if folder:
                     shutil.copytree(source, partial, ignore=functools.partial(_not_copied, source))
                     yield partial / "model.safetensors"
@@ -42,15 +46,41 @@ def output_file(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
                         out.rmdir()
                 else:
                     yield partial
-                    if masks.exists():
-                        masks.replace(masks_file(out))
-                    else:
-                        masks_file(out).unlink(missing_ok=True)  # masks of a previous file
-            except BaseException:
-                shutil.rmtree(partial, ignore_errors=True)
-                with suppress(OSError):
-                    masks.unlink()
-                raise
+                    if placed := not out.exists() and masks.exists():
+                        masks.replace(masks_file(out))  # masks alone do no harm if the process is killed here
+            # Over an existing file, weights first: they name their masks, so that those of the last file are
+            # noticed if the process is killed here.
+            sync(out.parent)
+            if masks.exists():
+                masks.replace(masks_file(out))
+            elif not (folder or placed):
+                masks_file(out).unlink(missing_ok=True)  # masks of a previous file
+            sync(out.parent)
+        except BaseException:
+            shutil.rmtree(partial, ignore_errors=True)
+            with suppress(OSError):
+                masks.unlink()
+            raise
+
+
+def _remove_leftovers(out: Path) -> None:
+    """Remove the temporary files of `out` that killed processes have left."""
+    for file in out.parent.glob(f"{glob.escape(out.name)}.*.partial*"):
+        process = file.name.removeprefix(f"{out.name}.").partition(".")[0]
+        if process.isdecimal() and not _is_alive(int(process)):
+            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # os.kill would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _check_output(source: Path, out: Path, folder: bool) -> None:
@@ -81,38 +111,68 @@ def _not_copied(source: Path, folder: str, names: list[str]) -> list[str]:
     return [n for n in names if n.endswith(_WEIGHT_FILES) or n.startswith("checkpoint-")]
 
 
-@contextmanager
-def safetensors_writer(
-    file: Path, heads: Mapping[str, tuple[torch.dtype, Sequence[int]]], metadata: Mapping[str, str]
-) -> Iterator[Callable[[Tensor], None]]:
-    """Function that appends a tensor to a safetensors file; `heads` has dtype and shape of all, in that order."""
-    header: dict[str, object] = {"__metadata__": dict(metadata)}
-    end = 0
-    for name, (dtype, shape) in heads.items():
-        start, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    with _explained(file):
-        handle = file.open("wb")
+class SafetensorsWriter:
+    """A safetensors file that is written tensor by tensor.
 
-    def write(data: bytes | memoryview) -> None:
-        with _explained(file):
-            handle.write(data)
+    Args:
+        heads: dtype and shape of all tensors, in the order in which they are added.
+        metadata: texts for the header; `note` replaces one by another of the same length.
+        sealed: hash that is updated with all tensors.
+    """
 
-    def add(values: Tensor) -> None:
+    def __init__(
+        self,
+        file: Path,
+        heads: Mapping[str, tuple[torch.dtype, Sequence[int]]],
+        metadata: Mapping[str, str],
+        sealed: hashlib._Hash | None = None,
+    ) -> None:
+        self.sealed = sealed or hashlib.sha256()
+        self._file, self._metadata = file, dict(metadata)
+        self._tensors: dict[str, object] = {}
+        end = 0
+        for name, (dtype, shape) in heads.items():
+            start, end = end, end + math.prod(shape) * dtype.itemsize
+            entry = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+            self._tensors[name] = entry
+
+    def __enter__(self) -> SafetensorsWriter:
+        with _explained(self._file):
+            self._handle = self._file.open("wb")
+        try:
+            self._write(self._header())
+        except BaseException:
+            self._handle.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with _explained(self._file), self._handle:
+            if kind is None:
+                self._handle.seek(0)
+                self._handle.write(self._header())
+                self._handle.flush()
+                os.fsync(self._handle.fileno())
+
+    def add(self, values: Tensor) -> None:
+        """Append a tensor, or a part of it."""
         flat = values.detach().cpu().contiguous().reshape(-1)
-        write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+        content = flat.view(torch.uint8).numpy().data if flat.numel() else b""
+        self.sealed.update(content)
+        self._write(content)
 
-    try:
-        write(len(text).to_bytes(8, "little") + text)
-        yield add
-        with _explained(file):
-            handle.flush()
-            os.fsync(handle.fileno())
-    finally:
-        with _explained(file):
-            handle.close()
+    def note(self, **metadata: str) -> None:
+        """Set texts that were not known when the file was begun."""
+        self._metadata |= metadata
+
+    def _header(self) -> bytes:
+        text = json.dumps({"__metadata__": self._metadata, **self._tensors}, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
+
+    def _write(self, data: bytes | memoryview) -> None:
+        with _explained(self._file):
+            self._handle.write(data)
 
 
 @contextmanager

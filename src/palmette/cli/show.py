@@ -7,6 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +43,7 @@ def show(folder: Path, as_json: bool) -> None:
     if not runs:
         raise ValueError(f"{str(folder)!r} is not the folder of a run, and has none in it")
     alone = runs[0].path == folder
-    found = [_read(run) if alone else _read_or_damage(run) for run in runs]
+    found = [_read(run, bits=True) if alone else _read_or_damage(run) for run in runs]
     if as_json:
         click.echo(json.dumps(found[0] if alone else found, indent=1, allow_nan=False))
         return
@@ -73,25 +74,28 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
             "go_on",
             "how_far",
             "precision",
+            "sealed",
         )
         known = {"run": run.path.name, "folder": str(run.path), "state": "damaged", "damage": str(error)}
         return known | dict.fromkeys(names) | {"rounds_done": 0, "bytes": run.size(), "records": []}
 
 
-def _read(run: RunDir) -> dict[str, Any]:
-    """Everything that is shown, as plain values."""
+def _read(run: RunDir, *, bits: bool = False) -> dict[str, Any]:
+    """Everything that is shown, as plain values; `bits` also reads the masks, to notice damage."""
     from palmette.reports.limits import limit_of
-    from palmette.studies.record import Record
+    from palmette.studies.record import Record, experiment_of, records_of
     from palmette.studies.status import standing
 
-    now, records = standing(run), run.records()
-    experiment = now.experiment
+    experiment, records, timings = experiment_of(run), records_of(run), run.timings()
+    now = standing(run, records=records)
+    if bits:
+        now = replace(now, damage=run.mask_damage(records, only_heads=False))
     limit = limit_of((experiment, records))
     return {
         "run": experiment.id,
         "folder": str(run.path),
         "state": now.state,
-        "damage": None,
+        "damage": now.damage,
         "owner": now.owner,
         "stopped": now.stopped,
         "failure": now.failure,
@@ -100,11 +104,12 @@ def _read(run: RunDir) -> dict[str, Any]:
         "epochs": experiment.epochs,
         "rounds_done": now.rounds,
         "epoch": now.epoch,
-        "seconds": sum(timing["seconds"] for timing in run.timings()),
+        "seconds": sum(timing["seconds"] for timing in timings) if timings or not records else None,
         "bytes": run.size(),
         "go_on": None if now.stopped is not None else _how_to_resume(run, experiment),
         "how_far": None if limit is None else str(limit),
         "precision": None if limit is None else limit.precision,
+        "sealed": now.sealed,
         "records": [Record.from_json(record).flat() for record in records],
     }
 
@@ -137,10 +142,11 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
         settings = f"{settings or 'all'}{'; all others' if settings else ''} as `palmette run --help` gives them"
     facts = {
         "settings": settings,
-        "state": found["failure"] or _where(found),
+        "state": f"damaged: {found['damage']}" if found["damage"] else found["failure"] or _where(found),
+        "unsealed": None if found["sealed"] else "written by an earlier version: a damaged number goes unnoticed",
         "how far": found["how_far"],
         "precision": found["precision"],
-        "time": duration(found["seconds"]),
+        "time": "unknown" if found["seconds"] is None else duration(found["seconds"]),
         "disk": size(found["bytes"]),
         "resume": found["go_on"],
     }
@@ -175,6 +181,8 @@ def _print_many(console: Console, found: list[dict[str, Any]], folder: Path) -> 
             console.print(f"{_state(one)}: {one['damage'] or one['failure']}", soft_wrap=True)
     states = [one["state"] for one in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
+    if unsealed := sum(one["sealed"] is False for one in found):
+        counts += f"; {unsealed} unsealed"
     total = size(sum(one["bytes"] for one in found))
     lying = [one for one in found if Path(one["folder"]).is_relative_to(folder)]  # the others are in an archive
     example = next((one for one in lying if not one["damage"]), lying[0] if lying else None)
@@ -190,7 +198,7 @@ def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
         last = one["records"][one["records"][-1].get("answer", -1)]
         accuracy, density = _percent(_accuracy(last)), _percent(last["density"], 2)
         index = measured(last["pq_index"])
-    rounds = "" if one["damage"] else f"{max(0, one['rounds_done'] - 1)}/{one['rounds']}"
+    rounds = "" if one["settings"] is None else f"{max(0, one['rounds_done'] - 1)}/{one['rounds']}"
     return rounds, accuracy, density, index, size(one["bytes"])
 
 
@@ -207,7 +215,10 @@ def _state(one: Mapping[str, Any]) -> str:
 def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Columns that distinguish the runs, instead of their ids."""
     kinds = [OwnExperiment if "run" in (one["settings"] or ()) else Experiment for one in found]
-    them = [None if one["damage"] else kind(**one["settings"]) for kind, one in zip(kinds, found, strict=True)]
+    them = [
+        None if one["settings"] is None else kind(**one["settings"])
+        for kind, one in zip(kinds, found, strict=True)
+    ]
     names = {
         "data": [slug(e.data) if e else "" for e in them],
         "model": [slug(e.model) if e else "" for e in them],

@@ -40,13 +40,15 @@ def show_status(file: Path, out: Path) -> None:
         told = [
             {"run": s.experiment.id, "folder": str(run.path), "method": name, "seed": s.experiment.seed}
             | {"state": s.state, "rounds": s.rounds, "epochs_done": s.epochs_done, "epochs_left": s.epochs_left}
-            | {"why": why}
+            | {"why": why, "sealed": s.sealed}
             for (run, s), name, why in zip(runs, names, whys, strict=True)
         ]
         whole = {"epochs_done": done, "epochs_left": left, "seconds_left": seconds, "owners": owners}
         click.echo(json.dumps({"runs": told, "states": counts, **whole}))
         return
     states = ", ".join(f"{counts[state]} {state}" for state in _ORDER if counts[state])
+    if unsealed := sum(not s.sealed for s in standings):
+        states += f"; {unsealed} unsealed"
     click.echo(f"{counted(len(runs), 'run')}: {states}")
     where = f" by {len(owners)} processes" if len(owners) > 1 else ""
     time = "" if seconds is None else f", about {duration(seconds)} left{where}"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,16 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from palmette.errors import MaskMismatch
-from palmette.files import write_safetensors
+from palmette.files import write_beside
 from palmette.pruning.sources.sharding import added, is_sharded, local, placed_like
 from palmette.pruning.weights import Weight, tensors_of
 
 MASKS_FORMAT = "palmette-masks-1"
-"""Value of the metadata key "format" in a file of masks."""
+"""Format of a state of masks, and of files without a seal, which earlier versions wrote."""
+SEALED_FORMAT = "palmette-masks-2"
+"""Value of the metadata key "format" in a file of masks; "sha256" seals the shapes and the bits."""
+WEIGHTS_DIGEST = "palmette-sha256"
+"""Metadata key of a cut file of weights: the SHA-256 of its tensors, which its masks have under "weights"."""
 _SHARDED = "palmette-masks-sharded-1"
 
 
@@ -143,19 +149,33 @@ class Masks(Mapping[str, Tensor]):
             raise MaskMismatch(f"the masks are damaged: shapes of {list(shapes)}, but bits of {list(bits)}")
         return Masks({n: _unpacked(bits[n], tuple(shapes[n]), n) for n in shapes})
 
+    @functools.cached_property
+    def digest(self) -> str:
+        """SHA-256 of the shapes and the bits, which names the content of a file of masks."""
+        state = self.state_dict()
+        return seal_of(json.dumps(state["shapes"]), (bits.numpy() for bits in state["bits"].values())).hexdigest()
+
     def save(self, path: str | Path) -> None:
-        """Write a safetensors file with one bit per weight, atomically."""
+        """Write a safetensors file with one bit per weight, atomically; equal masks give equal files."""
         if any(map(is_sharded, self.values())):
             raise TypeError(
                 "these masks are sharded; save the Pruner with torch.distributed.checkpoint, next to the model"
             )
-        state = self.state_dict()
-        metadata = {"format": MASKS_FORMAT, "shapes": json.dumps(state["shapes"])}
-        write_safetensors(Path(path), state["bits"], metadata)
+        state, end = self.state_dict(), 0
+        shapes, data = json.dumps(state["shapes"]), [bits.numpy() for bits in state["bits"].values()]
+        self.digest = seal_of(shapes, data).hexdigest()
+        header: dict[str, Any] = {}
+        for name, bits in state["bits"].items():
+            header[name] = {"dtype": "U8", "shape": [len(bits)], "data_offsets": [end, end := end + len(bits)]}
+        metadata = {"format": SEALED_FORMAT, "shapes": shapes, "sha256": self.digest}
+        text = json.dumps({"__metadata__": metadata, **header}).encode()
+        text += b" " * (-len(text) % 8)
+        content = [len(text).to_bytes(8, "little"), text, *data]
+        write_beside(Path(path), lambda partial: partial.write_bytes(b"".join(content)))
 
     @staticmethod
     def load(path: str | Path, like: Mapping[str, Tensor | Weight] | None = None) -> Masks:
-        """Read masks written by `save`.
+        """Read masks written by `save`, or by `palmette prune`; a damaged file raises `MaskMismatch`.
 
         Args:
             path: the file.
@@ -164,17 +184,63 @@ class Masks(Mapping[str, Tensor]):
         if not Path(path).is_file():
             raise FileNotFoundError(f"no mask file at {str(path)!r}")
         try:
+            metadata = check_masks_file(Path(path))
+        except MaskMismatch as error:
+            raise MaskMismatch(f"{str(path)!r} {error}") from error
+        except SafetensorError as error:
+            raise MaskMismatch(f"{str(path)!r} is not a complete mask file: {error}") from error
+        try:
+            kind = metadata.get("format", "")
             with safe_open(path, "pt") as file:
-                metadata = file.metadata() or {}
-                ours = metadata.get("format") == MASKS_FORMAT  # otherwise it may be a large model
+                ours = kind in (MASKS_FORMAT, SEALED_FORMAT)  # otherwise it may be a large model
                 bits = {name: file.get_tensor(name) for name in file.keys() if ours}  # noqa: SIM118
             shapes = json.loads(metadata.get("shapes", "{}"))
-            masks = Masks.from_state_dict(metadata | {"shapes": shapes, "bits": bits})
+            masks = Masks.from_state_dict(
+                {"format": MASKS_FORMAT if ours else kind, "shapes": shapes, "bits": bits}
+            )
         except (SafetensorError, ValueError) as error:
             raise MaskMismatch(f"{str(path)!r} is not a complete mask file: {error}") from error
         if like is not None:
             check_match(masks, {n: w.shape for n, w in like.items()}, f"the masks in {str(path)!r}")
         return masks
+
+
+def seal_of(shapes: str, bits: Iterable[Any]) -> hashlib._Hash:
+    """SHA-256 of masks: their shapes as JSON, then their bits."""
+    found = hashlib.sha256(shapes.encode())
+    for part in bits:
+        found.update(part)
+    return found
+
+
+def check_masks_file(path: Path, *, only_head: bool = False) -> dict[str, str]:
+    """Metadata of a file; raise `MaskMismatch` if masks in it are damaged, or not of the weights beside it.
+
+    With `only_head`, the bits are not read. Earlier versions wrote files without a seal, which are not checked.
+    """
+    with safe_open(path, "np") as file:
+        metadata: dict[str, str] = file.metadata() or {}
+        names = set(file.keys())
+    sealed, kind = metadata.get("sha256"), metadata.get("format", "")
+    ours = {"shapes", "sha256", "weights"} & metadata.keys()
+    if (kind == SEALED_FORMAT) != (sealed is not None) and ours:
+        raise MaskMismatch("is damaged: it lacks its seal or its format")
+    if kind == SEALED_FORMAT and not only_head:
+        with path.open("rb") as opened:
+            opened.seek(8 + int.from_bytes(opened.read(8), "little"))
+            found = hashlib.file_digest(opened, lambda: seal_of(metadata.get("shapes", ""), ()))
+        if found.hexdigest() != sealed or json.loads(metadata["shapes"]).keys() != names:
+            raise MaskMismatch("is damaged: its content does not fit its seal")
+    weights = path.with_name(path.name.removesuffix(".masks.safetensors") + ".safetensors")
+    if kind in (MASKS_FORMAT, SEALED_FORMAT) and weights != path and weights.is_file():
+        with suppress(SafetensorError), safe_open(weights, "np") as file:
+            theirs = (file.metadata() or {}).get(WEIGHTS_DIGEST)
+            if theirs is not None and theirs != metadata.get("weights"):
+                raise MaskMismatch(
+                    f"has masks of other weights than {weights.name} next to it has: one of the two was replaced "
+                    "alone. Cut again, or remove the masks to continue without"
+                )
+    return metadata
 
 
 def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], what: str) -> None:

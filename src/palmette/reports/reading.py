@@ -18,7 +18,7 @@ _NAMED = 3
 
 
 def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str]]:
-    """The runs in `folders`, at any depth, by folder; and sentences about runs that are left out.
+    """The runs in `folders`, at any depth, by folder; and sentences about runs that are left out or damaged.
 
     A run in training has the rounds that it has finished. A run that is damaged, or has no finished round or no
     test accuracy, is left out; without any other, that is an error. A folder that is given twice, or lies in
@@ -44,6 +44,8 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
             left_out.append(f"left out: {str(rundir.path)!r} has no test accuracy; {_to_have_one(lacking[0])}")
         else:
             runs[rundir.path] = (experiment, records)
+            if damage := rundir.mask_damage(records):
+                left_out.append(f"{damage}; the numbers of the run are whole")
     left_out += [_without_a_round(names, why) for why, names in empty.items()]
     if not runs:
         places = ", ".join(repr(str(folder)) for folder in given)

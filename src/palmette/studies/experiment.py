@@ -6,6 +6,7 @@ This module imports no torch, so that flags and help texts can be built from its
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from dataclasses import Field, dataclass, fields
 from pathlib import Path
@@ -19,6 +20,9 @@ from palmette.studies.spec import PARAMETER_FIELDS, TRAINED, RunSpec
 from palmette.training.data import canonical
 from palmette.training.models import MODELS
 from palmette.training.recipe import Recipe
+
+SEALED = "# sealed "
+"""Beginning of the last line of the settings of an `OwnExperiment`, before their checksum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,6 +164,11 @@ class OwnExperiment(RunSpec):
     def id(self) -> str:
         """Network, method and token of the run."""
         return "-".join([slug(self.model.removeprefix("own:")), self._method_slug(), self.run])
+
+    def to_toml(self) -> str:
+        """All settings, one per line, and their checksum, which the id does not contain."""
+        text = super().to_toml()
+        return f"{text}{SEALED}{hashlib.sha256(text.encode()).hexdigest()[:16]}\n"
 
 
 def read_spec(file: str | Path) -> Experiment | OwnExperiment:

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import atexit
 import functools
-import hashlib
-import io
-import json
 import lzma
 import os
-import pickle
+import re
 import tarfile
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
+from safetensors import SafetensorError
 
-from palmette.errors import NotWritten, RunDamaged
+from palmette.errors import MaskMismatch, NotWritten, RunDamaged, reason_of
 from palmette.files import explained, replaced, sync
-from palmette.pruning.masks import Masks
+from palmette.pruning.masks import Masks, check_masks_file
 from palmette.studies.locking import FolderLock
+from palmette.studies.sealing import SealedLines, plain_line, read_state, sealed_state
 
-_SEAL_BYTES = 73  # length of `_seal`
 _OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either is a run, so that damage is detected
 
 
@@ -42,6 +39,7 @@ class RunDir:
         self.experiment = self.path / "experiment.toml"  # the settings
         self.records_file = self.path / "records.jsonl"  # a line per round, reproducible
         self.timings_file = self.path / "timings.jsonl"  # seconds and speeds
+        self.finished = self.path / "finished.json"  # how many lines the files of a finished run have
         self.failure = self.path / "failure.txt"  # the error of a run that failed
         self.settings = self.path / "settings.json"  # of `prune_and_retrain` in version 1
         self.good = self.path / "good.pt"  # the network that a search or `prune_and_retrain` returns
@@ -49,10 +47,11 @@ class RunDir:
         self.checkpoints = self.path / "checkpoints"  # the last two; removed when the run is finished
         self.networks = self.path / "networks"  # trained ones of a search; removed when the run is finished
         self.tensorboard = self.path / "tensorboard"  # optional; written from the records
+        self.sealed = True  # whether damage of the records would be noticed; not in folders of earlier versions
         self._say = say
-        self._checked: tuple[int, int] | None = (
-            None  # size of the records, and last round, when they were last read
-        )
+        self._records = SealedLines(self.records_file, self._settings_of_results, say)
+        self._timings = SealedLines(self.timings_file, self._settings, say)
+        self._finished = SealedLines(self.finished, self._settings, say)
 
     def mask(self, round: int) -> Path:
         """Path of the masks of a round."""
@@ -73,11 +72,13 @@ class RunDir:
             with self._writing(self.lock_file, 0):
                 self.path.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(FolderLock(self.lock_file).held())
-                for folder in (self.path, self.mask(0).parent, self.checkpoints, self.networks):
-                    for partial in folder.glob("*.partial"):
-                        partial.unlink()
-            self._cut_torn_line(self.records_file)
-            self._cut_torn_line(self.timings_file)
+                masks = self.mask(0).parent
+                folders = (self.path, masks, self.checkpoints, self.networks)
+                # Earlier versions left `.tmp…`.
+                for partial in (*masks.glob(".tmp*"), *(f for place in folders for f in place.glob("*.partial"))):
+                    partial.unlink()
+            self._records.cut_torn()
+            self._timings.cut_torn()
             yield self
 
     def owner(self) -> str | None:
@@ -110,7 +111,7 @@ class RunDir:
             self.write_text(self.failure.name, f"{why}\n")
 
     def save_masks(self, round: int, masks: Masks) -> None:
-        """Write the masks of a round, one bit per weight."""
+        """Write the masks of a round, one bit per weight; their `digest` belongs into the record."""
         target = self.mask(round)
         with self._writing(target, sum((m.numel() + 7) // 8 for m in masks.values())):
             target.parent.mkdir(exist_ok=True)
@@ -118,59 +119,103 @@ class RunDir:
             sync(target.parent, self.path)
 
     def append_record(self, record: Mapping[str, Any]) -> bool:
-        """Append the record of a round as one line; return False if the same line exists."""
+        """Append the record of a round as one sealed line; return False if the same line exists."""
         if type(record.get("round")) is not int:
             raise ValueError(f"a record needs its 'round', an integer, got {record.get('round')!r}")
-        line = _line(record)
+        line = plain_line(record)
         # Reading all records for each of them would be quadratic: those that this object wrote are known.
-        size = self.records_file.stat().st_size if self.records_file.exists() else 0
-        known_by_now = self._checked == (size, record["round"] - 1)
-        for known in () if known_by_now else self.records():
-            if _line(known) == line:
+        known_by_now = self._records.ends_with(record["round"] - 1)
+        for known in () if known_by_now else self.records(resuming=True):
+            # Earlier versions wrote no digest of the masks.
+            new = {name: value for name, value in record.items() if name != "masks" or "masks" in known}
+            if plain_line(known) == plain_line(new):
                 return False
             if known["round"] == record["round"]:
-                differ = [k for k in {**known, **record} if _line({k: known.get(k)}) != _line({k: record.get(k)})]
+                keys = {**known, **record}
+                differ = [k for k in keys if plain_line({k: known.get(k)}) != plain_line({k: record.get(k)})]
                 raise RunDamaged(
                     f"{str(self.records_file)!r} has another record of round {record['round']}, which differs in "
                     f"{', '.join(differ) or 'the order of keys'}. Was the run continued with other code, data or "
                     "hardware? Start again in another folder."
                 )
-        self._append(self.records_file, line)
-        self._checked = (size + len(line), record["round"])
+        if not known_by_now:
+            self._records.cut_damaged()
+        self._records.append(record["round"], line)
         return True
 
     def append_timing(self, timing: Mapping[str, Any]) -> None:
         """Append a line to the timings; a round may repeat."""
-        self._append(self.timings_file, _line(timing))
+        self._timings.append(timing["round"], plain_line(timing))
 
-    def records(self) -> list[dict[str, Any]]:
-        """Records in order, without a line that is still being written."""
-        return _lines(self.records_file)
+    def records(self, *, resuming: bool = False) -> list[dict[str, Any]]:
+        """Records in order, without a line that is still being written.
+
+        Raise `RunDamaged` if lines are damaged, or missing at the end. With `resuming`, lines of an unfinished run
+        may be missing, and a damaged last one is left out: its last state has this record too.
+        """
+        end = self._end()  # before the records, which may grow
+        timed = [] if resuming else [timing["round"] for timing in self.timings()]
+        found = self._records.read(mend=resuming and end is None and self.checkpoint_numbers() != [])
+        self.sealed = found.sealed
+        rounds = max([0 if end is None else end["round"] + 1, *(t + 1 for t in timed if found.sealed)])
+        if len(found.values) < rounds:
+            raise RunDamaged(
+                f"{str(self.records_file)!r} has {len(found.values)} of {rounds} rounds: lines at its end are "
+                f"missing. {'Restore it from a copy' if end else 'Start the same command again'}, or remove "
+                f"{str(self.path)!r} to start the run again"
+            )
+        if end is not None and found.seals[end["round"]] != end["records"]:
+            raise RunDamaged(
+                f"{str(self.records_file)!r} and {self.finished.name} next to it are of different runs; restore "
+                f"them from a copy, or remove {str(self.path)!r} to start the run again"
+            )
+        return found.values
 
     def timings(self) -> list[dict[str, Any]]:
-        """Timings in order; empty if the file is damaged, since nothing depends on them."""
+        """Timings in order; empty if the file is damaged or incomplete, since nothing depends on them."""
         with suppress(RunDamaged):
-            return [timing for timing in _lines(self.timings_file) if timing.keys() >= {"round", "seconds"}]
+            found, end = self._timings.read().values, self._end()
+            if end is None or len(found) >= end["timings"]:
+                return [t for t in found if type(t["round"]) is int and type(t.get("seconds")) in (int, float)]
         return []
 
+    def mask_damage(self, records: Iterable[Mapping[str, Any]], *, only_heads: bool = True) -> str | None:
+        """What is wrong with the mask files of these records; None if they are sound, or were left out of a copy.
+
+        With `only_heads`, a flipped bit of a mask is not noticed.
+        """
+        for record in [r for r in records if "masks" in r] if self.mask(0).parent.is_dir() else ():
+            file = self.mask(record["round"])
+            try:
+                if check_masks_file(file, only_head=only_heads).get("sha256") != record["masks"]:
+                    return f"{str(file)!r} has the masks of another round or run"
+            except FileNotFoundError:
+                return f"{str(file)!r} is missing"
+            except (OSError, SafetensorError, MaskMismatch) as error:
+                return f"{str(file)!r} is damaged ({reason_of(error)})"
+        return None
+
+    def load_masks(self, round: int) -> Masks:
+        """Masks of a round; raise `RunDamaged` if they are not those of its record."""
+        self.check_masks(self.records(resuming=True)[round : round + 1])
+        return Masks.load(self.mask(round))
+
+    def check_masks(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Raise `RunDamaged` for `mask_damage`; bits are checked unless the run is finished."""
+        finished = bool(records) and records[-1].get("stopped") is not None
+        if why := self.mask_damage(records, only_heads=finished):
+            raise RunDamaged(f"{why}; restore it from a copy, or remove {str(self.path)!r} to start the run again")
+
     def write_sealed(self, target: Path, state: Any) -> None:
-        """Write `state`, tensors and plain values, with its SHA-256."""
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        buffer.write(_seal(buffer.getbuffer()))
-        self.write_bytes(target.relative_to(self.path), buffer.getbuffer())
+        """Write `state`, tensors and plain values, with a SHA-256 of it, of the name and of the settings."""
+        self.write_bytes(target.relative_to(self.path), sealed_state(state, self._origin(target)))
 
     def read_sealed(self, file: Path) -> Any:
-        """State that `write_sealed` wrote, on the CPU; None if the file is damaged."""
-        content = b""
-        with suppress(OSError):  # an unreadable sector is damage too
-            content = file.read_bytes()
-        if content[-_SEAL_BYTES:] != _seal(memoryview(content)[:-_SEAL_BYTES]):
-            return None
-        try:
-            return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        except pickle.UnpicklingError as error:
-            raise RunDamaged(f"{str(file)!r} holds more than tensors and plain values") from error
+        """State that `write_sealed` wrote there, on the CPU; None if the file is damaged or of another place."""
+        return read_state(file, self._origin(file))
+
+    def _origin(self, file: Path) -> bytes:
+        return file.relative_to(self.path).as_posix().encode() + self._settings()
 
     def save_checkpoint(self, number: int, state: Any) -> None:
         """Write `state` with its SHA-256; keep two checkpoints."""
@@ -202,7 +247,11 @@ class RunDir:
         return None
 
     def finish(self) -> None:
-        """Remove the checkpoints, and the networks of a search."""
+        """Note what a finished run has, then remove its checkpoints, and the networks of a search."""
+        records = self._records.read()
+        if records.values and records.sealed and records.values[-1].get("stopped") is not None:
+            end = {"round": len(records.values) - 1, "records": records.seals[-1], "timings": len(self.timings())}
+            self.write_bytes(self.finished.name, self._finished.sealed(plain_line(end))[0])
         for number in self.checkpoint_numbers():  # newest last, so that an interruption loses nothing
             self.checkpoint(number).unlink()
         for network in self.networks.glob("round-*.pt"):
@@ -226,26 +275,23 @@ class RunDir:
             return sorted(int(f.stem) for f in self.checkpoints.glob("*.pt") if f.stem.isdecimal())
         return []
 
-    def _append(self, target: Path, line: bytes) -> None:
-        self._cut_torn_line(target)
-        with self._writing(target, len(line)), target.open("ab", buffering=0) as file:
-            size, written = file.seek(0, os.SEEK_END), 0
-            try:
-                while written < len(line):  # a disk that fills up accepts a part first
-                    written += file.write(line[written:])
-                sync(target, self.path)
-            except BaseException:
-                file.truncate(size)
-                raise
+    def _end(self) -> dict[str, Any] | None:
+        """What `finish` noted; None if the run is not finished, or finished in an earlier version."""
+        found = self._finished.read()
+        if self.finished.exists() and not (len(found.values) == 1 and found.sealed):
+            raise RunDamaged(
+                f"{str(self.finished)!r} is damaged; remove it, and start the same command again to restore it"
+            )
+        return next(iter(found.values), None)
 
-    def _cut_torn_line(self, target: Path) -> None:
-        content = b"\n" if not target.exists() or _ends_a_line(target) else target.read_bytes()
-        torn = len(content) - (content.rfind(b"\n") + 1)
-        if torn:
-            with self._writing(target, 0):
-                os.truncate(target, len(content) - torn)
-                sync(target)
-            self._say(f"the last line of {str(target)!r} was half-written ({torn} bytes) and has been removed")
+    def _settings(self) -> bytes:
+        """Settings in experiment.toml, which tie other files to the run; not the rounds, which may become more."""
+        text = self.experiment.read_bytes() if self.experiment.is_file() else b""
+        return re.sub(rb"(?m)^(#|rounds = ).*\n", b"", text)
+
+    def _settings_of_results(self) -> bytes:
+        """Settings without the token of a run of `prune_and_retrain`: equal runs have equal records."""
+        return re.sub(rb"(?m)^run = .*\n", b"", self._settings())
 
     def _writing(self, target: Path, size: int) -> AbstractContextManager[None]:
         return explained(target, size, self.path, "run folder")
@@ -293,39 +339,3 @@ def _unpacked(archive: Path, changed: int) -> Path:
     except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
         raise RunDamaged(f"{str(archive)!r} is not an archive of runs, or is incomplete: {error}") from error
     return Path(place.name)
-
-
-def _ends_a_line(file: Path) -> bool:
-    with file.open("rb") as opened:
-        if opened.seek(0, os.SEEK_END):
-            opened.seek(-1, os.SEEK_END)
-        return opened.read() in (b"", b"\n")
-
-
-def _lines(file: Path) -> list[dict[str, Any]]:
-    lines = file.read_bytes().split(b"\n")[:-1] if file.exists() else []
-    found = []
-    for number, line in enumerate(lines, start=1):
-        why = "it is not JSON"
-        try:
-            found.append(json.loads(line))
-            if not isinstance(found[-1], dict) or "round" not in found[-1]:
-                why = "it is not the record of a round"
-                raise ValueError(why)
-        except ValueError as error:
-            raise RunDamaged(
-                f"line {number} of {str(file)!r} is damaged: {why}. Restore the file from a copy, or "
-                f"remove {str(file.parent)!r} to start the run again"
-            ) from error
-    return found
-
-
-def _line(record: Mapping[str, Any]) -> bytes:
-    # A round trip, because only the parser can turn NaN and infinities, which JSON lacks, into null.
-    plain = json.loads(json.dumps(dict(record)), parse_constant=lambda _: None)
-    return (json.dumps(plain, ensure_ascii=False) + "\n").encode()
-
-
-def _seal(content: memoryview) -> bytes:
-    # After the archive, where `torch.load` ignores it.
-    return b"\nsha256 " + hashlib.sha256(content).hexdigest().encode() + b"\n"

@@ -44,7 +44,8 @@ class FolderLock:
             try:
                 yield
             finally:
-                name.truncate(0)  # by its handle: `take_from` may have put another file at its path
+                with suppress(OSError):  # which would hide the error that ended the run
+                    name.truncate(0)  # by its handle: `take_from` may have put another file at its path
 
     def owner(self) -> str | None:
         """Name of the process that holds the lock; None if it is free."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from palmette.errors import RunDamaged
 from palmette.pruning.stopping import RoundSummary, StopRule
-from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
+from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec
 from palmette.studies.folder import RunDir, find_runs
 
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ class Record:
         search: score and its standard error, round of the network that was cut ("start"), round with the same
             masks ("repeats"), round of the best good network so far ("answer"), and the bracket ("good_density",
             "bad_density"); None without a search.
+        masks: SHA-256 of the masks :math:`m_t`; None if they are not on disk, and in records of earlier versions.
     """
 
     round: int
@@ -54,6 +57,7 @@ class Record:
     good: bool | None = None
     stopped: str | None = None
     search: Mapping[str, Any] | None = None
+    masks: str | None = None
 
     @property
     def is_repeat(self) -> bool:
@@ -68,7 +72,7 @@ class Record:
     def to_json(self) -> dict[str, Any]:
         """Record as plain values, in the order of the file."""
         line = {field.name: getattr(self, field.name) for field in fields(self)}
-        line = {name: v for name, v in line.items() if v is not None or name not in ("good", "search")}
+        line = {name: v for name, v in line.items() if v is not None or name not in ("good", "search", "masks")}
         return line if self.search is None else {**line, "version": VERSION}
 
     @classmethod
@@ -85,15 +89,37 @@ class Record:
         try:
             record = cls(**{"stopped": line["stopped"], **{k: v for k, v in line.items() if k != "version"}})
             layers = record.flat_layers().values()
-            record.flat(), record.test["accuracy"], record.index_map["pq_index"]
+            record.flat(), record.test["accuracy"], record.index_map["pq_index"], record.retrained["dead_neurons"]
             for numbers in (record.retrained, *layers):
                 # The sum raises unless all three are numbers; an index may be None.
                 numbers["total"] + numbers["kept"] + numbers["density"], numbers["pq_index"], numbers["gini_index"]
+            wrong = next(record._implausible(), None)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"has a line that is not a record: {error!r}") from error
         if sum(layer["total"] for layer in layers) != record.retrained["total"]:
             raise ValueError(f"lacks a layer in round {record.round}")
+        if wrong is not None:
+            raise ValueError(f"has an impossible value in round {record.round}: {wrong}")
         return record
+
+    def _implausible(self) -> Iterator[str]:
+        """Values that no training has; a score that is no accuracy may be any number."""
+        for scores in (self.train, self.test, self.validation, self.pruned["test"], self.pruned.get("validation")):
+            accuracy = (scores or {}).get("accuracy")
+            if accuracy is not None and not 0 <= accuracy <= 1:
+                yield f"accuracy {accuracy!r}"
+        whole, total = self.retrained, self.retrained["total"]
+        for numbers in (whole, {"total": total, **self.pruned}, *whole["layers"].values()):
+            if not 0 <= numbers["kept"] <= numbers["total"]:
+                yield f"{numbers['kept']!r} of {numbers['total']!r} weights kept"
+            for name in ("density", "pq_index", "gini_index"):
+                value = numbers.get(name)
+                if value is not None and not -1e-6 <= value <= 1 + 1e-6:  # rounded
+                    yield f"{name} {value!r}"
+        if self.search is not None and not 0 <= self.search.get("answer", 0) <= self.round:
+            yield f"the answer of round {self.search['answer']!r}"
+        if not 0 <= self.cut["weights"] <= total:
+            yield f"{self.cut['weights']!r} of {total!r} weights cut"
 
     def flat(self) -> dict[str, Any]:
         """Numbers of the whole network under flat names, one per column."""
@@ -205,8 +231,13 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
     runs = find_runs(folder)
     if not runs:
         raise FileNotFoundError(f"no run in {str(folder)!r}")
-    found = ((experiment_of(rundir), records_of(rundir), rundir.timings()) for rundir in runs)
-    return framed([row for one in found for row in rows_of(*one, layers=layers)])
+    rows: list[dict[str, Any]] = []
+    for rundir in runs:
+        experiment, records = experiment_of(rundir), records_of(rundir)
+        if why := rundir.mask_damage(records):
+            warnings.warn(f"{why}; the numbers of the run are whole", stacklevel=2)
+        rows += rows_of(experiment, records, rundir.timings(), layers=layers)
+    return framed(rows)
 
 
 def framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -250,8 +281,14 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
         )
     try:
         there = read_spec(rundir.experiment)
-    except (TypeError, ValueError) as error:
+        text = rundir.experiment.read_bytes().decode("utf-8-sig")
+    except (TypeError, ValueError, OSError) as error:
         raise RunDamaged(f"the run folder {str(rundir.path)!r} has no readable settings: {error}") from error
+    if (named := _id_unless_whole(text, there)) is not None:
+        raise RunDamaged(
+            f"{str(rundir.experiment)!r} was changed: it was written for the run {named}, and has settings of "
+            f"{there.id}; restore it from a copy, or remove {str(rundir.path)!r} to start the run again"
+        )
     if asked is not None and asked != there:
         raise RunDamaged(
             f"{str(rundir.path)!r} holds the run {there.id}, not {asked.id}; give another folder, "
@@ -262,15 +299,26 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
     return there
 
 
+def _id_unless_whole(text: str, experiment: AnyExperiment) -> str | None:
+    """Id in the first line of experiment.toml if it or the checksum belongs to other settings, else None."""
+    head, (above, sealed, seal) = text.partition("\n")[0], text.rpartition(SEALED)
+    whole = not sealed or seal.rstrip("\n") == hashlib.sha256(above.encode()).hexdigest()[:16]
+    if (found := re.fullmatch(r"# (\S+-([0-9a-f]{8}))", head)) and isinstance(experiment, OwnExperiment):
+        whole &= not experiment.run or found[2] == experiment.run
+    elif found:
+        whole &= found[1] in (experiment.id, *experiment.earlier_ids)
+    return None if whole else head.removeprefix("# ")
+
+
 def run_of_version_1(rundir: RunDir) -> str:
     """Token of a version 1 run, from its timings: equal for copies, different for any two trainings."""
     times = rundir.timings_file.read_bytes() if rundir.timings_file.exists() else b""
     return hashlib.sha256(times.partition(b"\n")[0]).hexdigest()[:8]
 
 
-def records_of(rundir: RunDir) -> list[dict[str, Any]]:
-    """Records of a run as plain values; raise `RunDamaged` if one is invalid."""
-    records = rundir.records()
+def records_of(rundir: RunDir, *, resuming: bool = False) -> list[dict[str, Any]]:
+    """Records of a run as plain values, as `RunDir.records` gives them; raise `RunDamaged` if one is invalid."""
+    records = rundir.records(resuming=resuming)
     try:
         for record in records:
             Record.from_json(record)

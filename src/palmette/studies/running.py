@@ -158,7 +158,8 @@ def _taken(experiment: Experiment, rundir: RunDir, locks: ExitStack, end: Callab
             experiment_of(rundir, experiment)
         else:
             rundir.write_text(rundir.experiment.name, experiment.to_toml())
-        records = records_of(rundir)
+        records = records_of(rundir, resuming=True)
+        rundir.check_masks(records)
     except (RunBusy, RunDamaged) as error:
         end(experiment, rundir, error)
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ class Standing:
         failure: reason of the last failure, or None.
         damage: what is wrong with its folder, or None.
         last: round, test scores, density and index of the last record, or None.
+        sealed: whether damage of its numbers would be noticed; not in folders of earlier versions.
     """
 
     experiment: Any
@@ -35,6 +36,7 @@ class Standing:
     failure: str | None = None
     damage: str | None = None
     last: Mapping[str, Any] | None = None
+    sealed: bool = True
 
     @property
     def state(self) -> str:
@@ -67,11 +69,18 @@ class Standing:
         return 0 if self.stopped is not None else max(0, self.experiment.rounds + 1 - self.rounds)
 
 
-def standing(rundir: RunDir, experiment: AnyExperiment | None = None) -> Standing:
-    """State of the run in a folder; raises `RunDamaged` if damaged, or if it is not a run of `experiment`."""
+def standing(
+    rundir: RunDir,
+    experiment: AnyExperiment | None = None,
+    records: Sequence[Mapping[str, Any]] | None = None,
+) -> Standing:
+    """State of the run in a folder; raises `RunDamaged` if damaged, or if it is not a run of `experiment`.
+
+    Damage of a mask file is returned, since it changes no number. `records` are those of `records_of`, if read.
+    """
     if experiment is None or rundir.experiment.exists():
         experiment = experiment_of(rundir, experiment)
-    records = records_of(rundir)
+    records = records_of(rundir) if records is None else records
     number = max(rundir.checkpoint_numbers(), default=None)
     round, epoch = (0, 0) if number is None else place(experiment.epochs, number)
     if round != len(records):  # recorded, but the state of the next round is not saved yet
@@ -81,7 +90,8 @@ def standing(rundir: RunDir, experiment: AnyExperiment | None = None) -> Standin
         with suppress(OSError):  # absent unless the last attempt failed
             failure = rundir.failure.read_text(encoding="utf-8", errors="replace").strip()
     last = _first_looked_at(records[-1]) if records else None
-    return Standing(experiment, len(records), epoch, stopped, owner, failure, last=last)
+    damage = rundir.mask_damage(records)
+    return Standing(experiment, len(records), epoch, stopped, owner, failure, damage, last, rundir.sealed)
 
 
 def _first_looked_at(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,7 +21,8 @@ from torch import Tensor
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import part_of
 from palmette.compression.packing import load
-from palmette.pruning.masks import MASKS_FORMAT
+from palmette.errors import MaskMismatch
+from palmette.pruning.masks import MASKS_FORMAT, SEALED_FORMAT, check_masks_file
 from palmette.pruning.sources.stored import StoredWeight, in_memory, unreadable
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -79,7 +80,7 @@ def tensors_of(file: Path) -> tuple[list[StoredWeight], dict[str, str]]:
         state, first = load(file), dict[int, str]()
         aliases = {n: same for n, t in state.items() if (same := first.setdefault(id(t), n)) != n}
         return [in_memory(name, tensor) for name, tensor in state.items()], aliases
-    if metadata.get("format") == MASKS_FORMAT:
+    if metadata.get("format") in (MASKS_FORMAT, SEALED_FORMAT):
         raise ValueError("it holds masks, not weights: name the file that they are for")
     header, start = header_of(file)
     masks = masks_file(file)
@@ -130,11 +131,12 @@ def masks_file(file: Path) -> Path:
 def _kept(masks: Path, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Callable[[int, int], Tensor]]:
     """Readers of the masks, by name of tensor."""
     try:
-        with safe_open(masks, "np") as file:
-            metadata = file.metadata() or {}
+        metadata = check_masks_file(masks)
     except SafetensorError as error:
         raise ValueError(f"{masks.name} next to it is damaged") from error
-    if metadata.get("format") != MASKS_FORMAT:
+    except MaskMismatch as error:
+        raise ValueError(f"{masks.name} next to it {error}") from error
+    if metadata.get("format") not in (MASKS_FORMAT, SEALED_FORMAT):
         return {}
     header, start = header_of(masks)
     expected = json.loads(metadata.get("shapes", "{}"))

@@ -252,8 +252,8 @@ def files_of(folder: Path, known: dict[str, tuple[int, int]] | None = None) -> F
 
 
 def put(rundir: RunDir, files: Mapping[str, bytes], names: list[str]) -> None:
-    """Write files of a run, records last, and remove checkpoints that are not among `names`."""
-    for name in sorted(files, key=lambda name: (name.endswith(".jsonl"), name)):
+    """Write files of a run, records and then its end last, and remove checkpoints that are not among `names`."""
+    for name in sorted(files, key=lambda name: (name == rundir.finished.name, name.endswith(".jsonl"), name)):
         with suppress(OSError):  # `write_bytes` explains it
             (rundir.path / name).parent.mkdir(parents=True, exist_ok=True)
         rundir.write_bytes(name, files[name])

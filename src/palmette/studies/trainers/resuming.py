@@ -13,7 +13,7 @@ from palmette.errors import MaskMismatch, RunDamaged
 from palmette.pruning.masks import Masks, check_match
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
-from palmette.studies.record import Record, experiment_of
+from palmette.studies.record import Record, experiment_of, records_of
 from palmette.studies.trainers.function_trainer import FunctionRun
 from palmette.studies.trainers.snapshots import read_good
 
@@ -22,12 +22,12 @@ def resumed(run: FunctionRun, rundir: RunDir) -> bool:
     """Restore the saved state, or a finished run, of the folder; return whether there was one."""
     _claim(rundir, run)
     rundir.failure.unlink(missing_ok=True)
+    rundir.check_masks(records := records_of(rundir, resuming=True))
     if (found := rundir.load_checkpoint()) is not None:
         state = found[1]
         _check_fits(run, rundir, {name: state["model"][name] for name in state["names"]}, state["pruner"])
         run.restore(state)
         return True
-    records = rundir.records()
     if records and records[-1].get("stopped") is None:
         raise RunDamaged(f"{str(rundir.path)!r} has records but no state to resume from; remove it to start again")
     if records:

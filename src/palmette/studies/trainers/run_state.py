@@ -245,7 +245,7 @@ class RunState:
             "accuracy_difference": _difference(value_of(test), value_of(scores)),
             "pq_index_difference": _difference(now, index),
         }
-        self.record = replace(record, pruned=pruned)
+        self.record = replace(record, pruned=pruned, masks=self.snapshots.masks_digest)
         self.summary = record.summary()
         if self.step is None:
             self.summary = replace(self.summary, index=self.pruner.decisions[-1].index)
@@ -326,10 +326,11 @@ class RunState:
             self.load(state["model"])
         self.pruner.load_state_dict(state["pruner"])
         self.dense, self.start = state["dense"], state["start"] or self.start
-        if state["record"] is not None:
-            self.record = Record.from_json(state["record"])
-            self.rundir.append_record(state["record"])
-        records = records_of(self.rundir)
+        records, last = records_of(self.rundir, resuming=True), state["record"]
+        self.record = None if last is None else Record.from_json(last)
+        if last is not None and len(records) >= last["round"]:
+            self.rundir.append_record(last)
+            records = records_of(self.rundir)
         if len(records) < self.round:
             raise RunDamaged(
                 f"{str(self.rundir.records_file)!r} lacks rounds; remove {str(self.rundir.path)!r} to start again"
@@ -339,8 +340,7 @@ class RunState:
         read = [Record.from_json(record) for record in records]
         summaries = [record.summary() for record in read if record.in_history]
         if (step := state.get("step")) is None:
-            indices = [decision.index for decision in self.pruner.decisions]
-            summaries = [replace(s, index=index) for s, index in zip(summaries, indices, strict=False)]
+            summaries = [replace(s, index=d.index) for s, d in zip(summaries, self.pruner.decisions, strict=False)]
         else:
             self.step, self.attempts = Step(**step), attempts_of(records)
         self.history = summaries

@@ -20,6 +20,7 @@ class Snapshots:
         self._rundir = rundir
         self._networks: dict[int, Mapping[str, Any]] = {}
         self._masks: dict[int, Masks] = {}
+        self.masks_digest: str | None = None  # of the masks that were last written to disk
 
     def keep(self, snapshot: Mapping[str, Any]) -> None:
         """Keep the trained network of a round."""
@@ -38,10 +39,11 @@ class Snapshots:
             self._masks[round] = masks
         else:
             self._rundir.save_masks(round, masks)
+            self.masks_digest = masks.digest
 
     def masks(self, round: int) -> Masks:
         """Masks of a round."""
-        return self._masks[round] if self._rundir is None else Masks.load(self._rundir.mask(round))
+        return self._masks[round] if self._rundir is None else self._rundir.load_masks(round)
 
     def answer(self, snapshot: Mapping[str, Any]) -> None:
         """Keep the network that the run returns, and only this one in memory."""
