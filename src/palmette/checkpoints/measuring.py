@@ -9,12 +9,13 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from palmette.checkpoints.compressibility import Compressibility, LeftOut, Measurement
+from palmette.checkpoints.compressibility import Compressibility, Measurement
 from palmette.checkpoints.verdict import verdict, warnings
 from palmette.errors import NothingToPrune
 from palmette.measures.pq import PowerSums
 from palmette.measures.spectrum import Counts, Spectrum, joined, points_of
 from palmette.pruning.budgets import Sap
+from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.methods import SCOPES
 from palmette.pruning.sources.file import FileSource
 from palmette.pruning.sources.stored import CHUNK, StoredWeight

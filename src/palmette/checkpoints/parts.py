@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from palmette.checkpoints.compressibility import Compressibility, LeftOut
+from palmette.checkpoints.compressibility import Compressibility
 from palmette.checkpoints.measuring import Findings, Layer, conclude, look
 from palmette.checkpoints.open import open_checkpoint
 from palmette.checkpoints.read_errors import readable
@@ -26,6 +26,7 @@ from palmette.measures.parameters import is_number
 from palmette.measures.pq import PowerSums
 from palmette.measures.spectrum import Counts, Spectrum
 from palmette.pruning.budgets import OF_SAP, Sap
+from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.sources.stored import MEMORY, StoredWeight, unreadable, within
 
 FORMAT = "palmette-part-1"

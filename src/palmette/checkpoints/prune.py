@@ -27,6 +27,7 @@ from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.file import FileCut, decide
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
+from palmette.pruning.weights import alive
 
 
 @dataclass(frozen=True)
@@ -185,13 +186,22 @@ def _written(
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
     """Every tensor of the new checkpoint by name; `note` receives each part of a weight and its mask."""
     weights = {w.name: w for w in checkpoint.weights}
+    directions = {w.gain.name: w for w in checkpoint.weights if w.gain is not None}
     for stored in checkpoint.tensors:
         if stored.name in weights:
             yield stored.name, _pruned(cut, stored, note)
         elif (same := checkpoint.aliases.get(stored.name)) in weights:
             yield stored.name, _pruned(cut, weights[same], lambda part, mask: None)
+        elif stored.name in directions:
+            yield stored.name, iter([stored.whole() * _alive(cut, directions[stored.name], stored)])
         else:
             yield stored.name, stored.raw_parts(CHUNK)
+
+
+def _alive(cut: FileCut, direction: StoredWeight, gain: StoredWeight) -> Tensor:
+    """Which gains of weight norm have a kept weight; the others become zero in place of their direction."""
+    mask = torch.cat([mask for _, mask in cut.masks(direction, CHUNK)])
+    return alive(mask, gain.whole())
 
 
 def _whole(parts: Iterator[Tensor]) -> Tensor:
@@ -200,8 +210,12 @@ def _whole(parts: Iterator[Tensor]) -> Tensor:
 
 
 def _pruned(cut: FileCut, stored: StoredWeight, note: Callable[[FilePart, Tensor], None]) -> Iterator[Tensor]:
+    some = None if stored.gain is None else _alive(cut, stored, stored.gain).expand(stored.shape)
+    first = 0
     for part, mask in cut.masks(stored, CHUNK):
         note(part, mask)
+        if some is not None:
+            first, mask = first + len(mask), mask | ~some[first : first + len(mask)]
         raw = part.raw.detach().cpu().clone(memory_format=torch.contiguous_format)
         if raw.element_size() == 1:
             raw.view(torch.uint8).masked_fill_(~mask, 0)

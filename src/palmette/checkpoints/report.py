@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from palmette.checkpoints.compressibility import Compressibility, LeftOut
+from palmette.checkpoints.compressibility import Compressibility
 from palmette.checkpoints.headroom import Evaluate, check_scopes, headroom
 from palmette.checkpoints.measuring import measure
 from palmette.checkpoints.open import open_checkpoint
@@ -16,12 +16,13 @@ from palmette.checkpoints.read_errors import readable
 from palmette.checkpoints.verdict import verdict, warnings
 from palmette.errors import NotFinite
 from palmette.pruning.budgets import Sap
+from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import SCOPES, Scope
 from palmette.pruning.sources.sharding import check_whole
 from palmette.pruning.sources.stored import MEMORY, stored_weights, within
 from palmette.pruning.tolerance import Tolerance
-from palmette.pruning.weights import Weight, prunable, tensors_of, uncompiled
+from palmette.pruning.weights import Weight, sorted_out, tensors_of, uncompiled
 
 
 def how_compressible(
@@ -78,8 +79,8 @@ def how_compressible(
     budget = as_sap(budget)
     _check_evaluation(model, evaluate, tolerance, maximize, scopes)
     if isinstance(model, nn.Module):
-        weights, masks = _chosen(model, include, exclude, masks)
-        report = _of_model(model, weights, masks, budget)
+        weights, left_out, masks = _chosen(model, include, exclude, masks)
+        report = _of_model(model, weights, left_out, masks, budget)
         if evaluate is None:
             return report
         room = headroom(
@@ -147,28 +148,27 @@ def _chosen(
     include: Iterable[str] | None,
     exclude: Iterable[str],
     masks: Mapping[str, Tensor] | None,
-) -> tuple[dict[str, Weight], Mapping[str, Tensor] | None]:
-    """Prunable weights that have values, and the masks, also those of `torch.nn.utils.prune`."""
-    weights = prunable(model, include=include, exclude=exclude)
+) -> tuple[dict[str, Weight], list[LeftOut], Mapping[str, Tensor] | None]:
+    """Prunable weights that have values, other parameters, and masks, also those of `torch.nn.utils.prune`."""
+    weights, left_out = sorted_out(model, include=include, exclude=exclude, also=masks or ())
     check_whole(tensors_of(weights), "how_compressible")
     if masks is not None:
         check_match(Masks(masks), {n: w.shape for n, w in weights.items()}, "the masks")
     if empty := [n for n, w in weights.items() if w.tensor.is_meta]:
         raise ValueError(f"{empty[0]!r} is on the meta device, without values; load its weights, then measure it")
-    return weights, _with_torch_masks(model, weights, masks)
+    return weights, left_out, _with_torch_masks(model, weights, masks)
 
 
 def _of_model(
-    model: nn.Module, weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None, budget: Sap
+    model: nn.Module,
+    weights: Mapping[str, Weight],
+    left_out: Sequence[LeftOut],
+    masks: Mapping[str, Tensor] | None,
+    budget: Sap,
 ) -> Compressibility:
-    chosen = {id(w.tensor) for w in weights.values()}
-    rest = [
-        LeftOut(n, tuple(p.shape), "no weight of a Linear, convolution or attention", p.numel() * p.element_size())
-        for n, p in uncompiled(model).named_parameters()
-        if id(p) not in chosen
-    ]
+    stored, title = stored_weights(weights, masks), type(model).__name__
     try:
-        return measure(stored_weights(weights, masks), budget=budget, left_out=rest, title=type(model).__name__)
+        return measure(stored, budget=budget, left_out=left_out, title=title)
     except NotFinite as error:
         raise NotFinite(f"the model has {error}") from error
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from palmette.checkpoints.compressibility import NO_FLOATS, LeftOut, Measurement
+from palmette.checkpoints.compressibility import Measurement
+from palmette.pruning.choosing.coverage import NO_FLOATS, LeftOut
 from palmette.pruning.methods import SCOPES, Scope
 
 if TYPE_CHECKING:

@@ -14,13 +14,14 @@ from palmette.errors import MaskMismatch
 from palmette.integrations.judging import Judge
 from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget
+from palmette.pruning.choosing.patterns import as_patterns
 from palmette.pruning.masks import Masks
 from palmette.pruning.methods import Scope
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.stopping import AccuracyDrops, ScoreDrops, StopRule
 from palmette.pruning.tolerance import Tolerance
-from palmette.pruning.weights import as_patterns, uncompiled
+from palmette.pruning.weights import uncompiled
 
 
 class Cutting:
