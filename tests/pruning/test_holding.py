@@ -459,7 +459,7 @@ def test_a_model_does_not_keep_its_pruner_or_its_optimizer_alive():
 def test_a_weight_that_is_thawed_later_is_held_from_its_first_gradient():
     model = network()
     model[0].weight.requires_grad_(False)
-    pruner, optimizer = halved(model), OPTIMIZERS["SGD momentum decay"](model)
+    pruner, optimizer = halved(model, include=["*.weight"]), OPTIMIZERS["SGD momentum decay"](model)
     pruner.hold(optimizer)
     assert not model[0].weight.requires_grad
     train(model, pruner, optimizer)

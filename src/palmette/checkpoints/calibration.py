@@ -22,8 +22,9 @@ from palmette.measures.pq import index_of_rows
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
 from palmette.pruning.choosing.patterns import as_patterns
+from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.masks import Masks
-from palmette.pruning.methods import Scope
+from palmette.pruning.methods import Scope, Zeros
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import input_norms, weighted_by_inputs
 from palmette.pruning.weights import prunable
@@ -40,6 +41,7 @@ def prune_calibrated(
     budget: Budget | None = None,
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
+    zeros: Zeros = "pruned",
     pack: bool = False,
 ) -> CheckpointCut:
     """Cut a folder of Transformers once, ranking weights by Wanda's score on the sentences of `text`.
@@ -78,6 +80,8 @@ def prune_calibrated(
                 f"the model in {str(source)!r} does not read sentences alone, as --calibrate needs it "
                 f"({first_line(error)}); prune it without --calibrate"
             ) from error
+        if as_zeros(zeros) == "pruned":
+            earlier = masks_of_zeros(weights) | earlier
         before = Masks({n: earlier.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
         zero = {n: w.values.detach() == 0 for n, w in weights.items()}
         pruner = Pruner(

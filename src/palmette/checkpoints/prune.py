@@ -22,8 +22,9 @@ from palmette.compression.packing import save
 from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap, check_budget
+from palmette.pruning.choosing.zeros import as_zeros, zeros_as_pruned
 from palmette.pruning.masks import MASKS_FORMAT
-from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.methods import Scope, Zeros, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.file import FileCut, decide
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
@@ -94,6 +95,7 @@ def prune_checkpoint(
     saliency: Saliency = magnitude,
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
+    zeros: Zeros = "pruned",
     pack: bool = False,
 ) -> CheckpointCut:
     """Cut the checkpoint `source` once and write `out`: what `Pruner(model).step()` does, but for a file.
@@ -109,6 +111,7 @@ def prune_checkpoint(
         scope, budget: as for `Pruner`.
         saliency: as for `Pruner`; scores are computed from the weights in the file, one weight at a time.
         include, exclude: patterns of names.
+        zeros: as for `Pruner`, where a weight has no mask.
         pack: write one file in the small form that `palmette.load` reads, in place of dense tensors and masks.
 
     >>> import tempfile, palmette
@@ -132,6 +135,9 @@ def prune_checkpoint(
             f"{str(source)!r} has a graph, and a file of tensors cannot hold one; prune in PyTorch, then export"
         )
     _check_writable(checkpoint)
+    if as_zeros(zeros) == "pruned":
+        with readable(source):
+            checkpoint = replace(checkpoint, weights=zeros_as_pruned(checkpoint.weights))
     tally = _Tally(budget)
     folder = source.is_dir() and not pack
     with output_file(source, out, folder=folder) as file, readable(source):

@@ -142,7 +142,8 @@ def warnings(
             "first, so that a cut takes less than it says."
         )
     if whole.d < whole.entries:
-        said.append(f"{1 - whole.d / whole.entries:.0%} were pruned before, as a mask says, and do not count.")
+        share = f"{1 - whole.d / whole.entries:.0%}"
+        said.append(f"{share} were pruned before, as a mask or their zeros say, and do not count.")
     if whole.dead_neurons and whole.zeros < whole.d and not numbers:
         said.append(f"{whole.dead_neurons:,} of {whole.neurons:,} neurons have no weight but zeros.")
     if not (numbers or headroom or whole.pq_index is None or is_calibrated(budget)):

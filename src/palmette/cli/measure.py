@@ -24,19 +24,26 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from palmette.checkpoints.compressibility import Compressibility, Measurement
+    from palmette.pruning.methods import Zeros
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
 _FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, to make room for long names
 
 
 def pattern_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options for which tensors of a file are weights."""
+    """Options for which tensors of a file are weights, and what their zeros are."""
     for name, text in (
         ("--exclude", "Leave out tensors with these names."),
         ("--include", "Take only tensors with these names, such as 'encoder.*.weight', whatever their shape."),
     ):
         command = click.option(name, multiple=True, metavar="PATTERN", help=text)(command)
-    return command
+    return click.option(
+        "--zeros",
+        type=click.Choice(["pruned", "count"]),
+        default="pruned",
+        show_default=True,
+        help="Whether zeros were pruned before, where they are more than 1% of a weight.",
+    )(command)
 
 
 @click.command()
@@ -65,6 +72,7 @@ def measure(
     paths: tuple[str, ...],
     include: tuple[str, ...],
     exclude: tuple[str, ...],
+    zeros: Zeros,
     as_json: bool,
     as_csv: bool,
     html: Path | None,
@@ -99,7 +107,8 @@ def measure(
         raise ValueError("--json and --csv both print: give one of them")
     budget = Sap(**{name: value for name, value in parameters.items() if value is not None})
     file, *others = (EXAMPLE if path == "example" else Path(path) for path in paths)
-    settings: Any = {"budget": budget, "include": include or None, "exclude": exclude, "memory": _bytes(memory)}
+    settings: Any = {"budget": budget, "include": include or None, "exclude": exclude, "zeros": zeros}
+    settings["memory"] = _bytes(memory)
     if (part is None) != (out is None):
         raise ValueError("--part K/N and -o FILE.json go together: the part to measure and the file to write")
     if out is not None and (out.suffix != ".json" or out.name.endswith(".index.json")):

@@ -19,7 +19,7 @@ from palmette.studies.spec import RunSpec
 
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
-    from palmette.pruning.methods import Scope
+    from palmette.pruning.methods import Scope, Zeros
     from palmette.pruning.saliency import Saliency
 
 
@@ -71,6 +71,7 @@ def prune(
     saliency: str,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
+    zeros: Zeros,
     pack: bool,
     calibrate: Path | None,
     **parameters: float | None,
@@ -99,6 +100,7 @@ def prune(
     chosen = named.budget if density is None else down_to(density)
     source = EXAMPLE if path == "example" else Path(path)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
+    settings["zeros"] = zeros
     if calibrate is None:
         cut = prune_checkpoint(source, out, pack=pack, saliency=_saliency(named), **settings)
     else:

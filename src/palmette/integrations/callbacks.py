@@ -16,7 +16,7 @@ from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget
 from palmette.pruning.choosing.patterns import as_patterns
 from palmette.pruning.masks import Masks
-from palmette.pruning.methods import Scope
+from palmette.pruning.methods import Scope, Zeros
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.stopping import AccuracyDrops, ScoreDrops, StopRule
@@ -109,7 +109,8 @@ class Cutting:
         self._due = []
         self._judge.restart()
         if self._made is None or self._made.model is not model:
-            self._made = Pruner(model, masks=self._masks, **self._settings)
+            earlier: Zeros = "pruned" if state is None else "count"  # the state has the masks
+            self._made = Pruner(model, masks=self._masks, zeros=earlier, **self._settings)
             self._judge.load(None)
             self._done, self._ended, self._kept = [], "", None
         if state is None:

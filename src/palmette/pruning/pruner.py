@@ -15,13 +15,14 @@ from torch import Tensor, nn
 
 from palmette.errors import MaskMismatch, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
-from palmette.pruning.choosing.coverage import coverage, surprises
+from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
+from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision
 from palmette.pruning.holding import Holder
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.methods import Scope, Zeros, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.sharding import added, check_whole, is_sharded, local, placed_like
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, why_stop
@@ -50,15 +51,17 @@ class Pruner:
         scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared.
         saliency: how much each weight matters, by default its magnitude.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`. Frozen weights are
-            left out, which a warning says; `left_out` has all other parameters with a reason, `print` sums them up.
-        masks: initial masks, such as `Masks.load(path)`; by default all weights are kept.
+            left out, which a warning says; `left_out` has all other parameters with a reason, `print` their sums.
+        masks: initial masks, such as `Masks.load(path)`; by default all weights are kept, but for `zeros`.
+        zeros: "pruned" (default): without `masks`, where more than 1 % of a weight is exactly zero, and not all of
+            it, the zeros were pruned before and stay, which a warning says. "count": they are weights like others.
         stop: rules that end the loop, see `palmette.pruning.stopping`; by default when the score given to `step`
             is more than 0.01 below that of the first step. A step that cuts nothing always ends the loop.
         hold: an optimizer to `hold` from the start; others may follow.
 
     >>> model = nn.Linear(4, 1, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[3.0, -4.0, 0.0, 0.0]]))
-    >>> pruner = Pruner(model, budget=Sap(p=1, q=2))
+    >>> pruner = Pruner(model, budget=Sap(p=1, q=2), zeros="count")
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     >>> pruner.hold(optimizer)
     >>> print(pruner.step())
@@ -79,6 +82,7 @@ class Pruner:
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),
         masks: Mapping[str, Tensor] | None = None,
+        zeros: Zeros = "pruned",
         stop: StopRule | Sequence[StopRule] = DEFAULT_RULES,
         hold: torch.optim.Optimizer | None = None,
     ) -> None:
@@ -95,6 +99,7 @@ class Pruner:
             raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
         self.rules: tuple[StopRule, ...] = tuple(rules)
         self.decisions: list[Decision] = []
+        as_zeros(zeros)
         # May raise, so call it before any change.
         chosen, self.left_out = sorted_out(model, include=include, exclude=exclude, also=masks or ())
         for sentence in surprises(sum(w.tensor.numel() for w in chosen.values()), self.left_out):
@@ -114,6 +119,13 @@ class Pruner:
                 )
         if masks is not None:
             self._set(self._masks & self._fitted(Masks(masks), "the masks"))
+        elif zeros == "pruned" and (zero := masks_of_zeros({n: w for n, w in chosen.items() if n not in found})):
+            self._set(Masks({**self._masks, **zero}))
+            warnings.warn(
+                f"{self._masks.total - self._masks.kept:,} zeros ({shown(list(zero))}) count as pruned before and "
+                "stay; zeros='count' lets them train",
+                stacklevel=2,
+            )
         if hold is not None:
             self.hold(hold)
 

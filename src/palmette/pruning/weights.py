@@ -247,7 +247,7 @@ def _layouts(
         if not parameter.is_floating_point() or not parameter.numel():
             why[parameter] = "empty" if parameter.is_floating_point() else NO_FLOATS
         elif parameter.dim() < 2:
-            why[parameter] = VECTOR
+            why[parameter] = GAIN if why.get(parameter) == GAIN else VECTOR
         elif parameter in found:
             why[parameter] = "embedding" if why.get(parameter) == "embedding" else ""
         elif parameter not in why:

@@ -93,17 +93,19 @@ class StoredWeight:
         """
         for first, last in self._slices(self.entries if self.groups > 1 else chunk):
             raw = self.read(first, last)
-            # Few torch functions support 8-bit floats; bfloat16 holds all their values.
-            values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
-            if self.gain is not None:
-                values = self._normed(values, self.gain.whole(), first, last)
+            values = self.values(raw, first, last)
             _check_finite(self, values)
             yield FilePart(self, raw, values, None if self.kept is None else self.kept(first, last))
 
-    def _normed(self, direction: Tensor, gain: Tensor, first: int, last: int) -> Tensor:
-        """Rows of the weight that weight norm computes from these rows of the direction."""
+    def values(self, raw: Tensor, first: int, last: int) -> Tensor:
+        """Values to measure and rank of ``raw = read(first, last)``; under weight norm, g · v/‖v‖."""
+        # Few torch functions support 8-bit floats; bfloat16 holds all their values.
+        values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
+        if self.gain is None:
+            return values
+        gain = self.gain.whole()
         if gain.dim() and gain.shape[0] == self.shape[0]:  # each row has a norm of its own
-            return normed(direction, gain[first:last])
+            return normed(values, gain[first:last])
         return normed(self.read(0, self.shape[0]), gain)[first:last]
 
     def whole(self) -> Tensor:
