@@ -69,7 +69,8 @@ def measure_part(
     budget, zeros = as_sap(budget), as_zeros(zeros)
     checkpoint = open_checkpoint(path, include=include, exclude=exclude)
     with within(memory) as chunk, readable(checkpoint.path):
-        found = look(_share(checkpoint.weights, part, of), budget=budget, zeros="count" if checkpoint.vectors else zeros, chunk=chunk)
+        zeros = "count" if checkpoint.vectors else zeros
+        found = look(_share(checkpoint.weights, part, of), budget=budget, zeros=zeros, chunk=chunk)
         fingerprint = _fingerprint(checkpoint.weights)
     return {
         "format": FORMAT,

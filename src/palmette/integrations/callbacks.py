@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import MaskMismatch
+from palmette.errors import MaskMismatch, NotHeld
 from palmette.integrations.judging import Judge
 from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget
@@ -250,8 +250,16 @@ class Cutting:
             "judge": self._judge.state(),
         }
 
+    def _check(self) -> None:
+        """Warn if pruned weights are no longer zero, without ending the training."""
+        try:
+            self.pruner.check()
+        except NotHeld as error:
+            warnings.warn(str(error), stacklevel=3)
+
     def _end(self) -> None:
-        """Warn about cuts that were not made, unless a rule ended them."""
+        """Warn about pruned weights that came back, and about cuts not made, unless a rule ended them."""
+        self._check()
         wanted = [f"epoch {n}" for n in sorted(self._epochs)] + [f"step {n}" for n in sorted(self._steps)]
         missed = [name for name in wanted if name not in self._done]
         if missed and not self.pruner.stopped and not self._ended:

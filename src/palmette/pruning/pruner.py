@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import MaskMismatch, ParameterGone
+from palmette.errors import MaskMismatch, NotHeld, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
 from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision
-from palmette.pruning.holding import Holder
+from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, Zeros, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
@@ -193,7 +193,8 @@ class Pruner:
         if value is not None and self._ends_with(value):
             budget = FixedRatio(0.0)  # keep the model as it was trained
         masks, decision = self.plan(budget)
-        self._say_what_came_back()
+        if said := self._what_came_back():  # the cut ignores them and sets them to zero again
+            warnings.warn(said, stacklevel=2)
         self._set(masks)
         self.decisions.append(decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
@@ -203,6 +204,12 @@ class Pruner:
         self._check_still_there()
         budget = self.budget if budget is None else budget
         return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=self.saliency)
+
+    def check(self) -> None:
+        """Raise `NotHeld` unless every pruned weight is zero; to call before saving."""
+        self._check_still_there()
+        if said := self._what_came_back():
+            raise NotHeld(said)
 
     def rewind(self, state: Mapping[str, Tensor]) -> None:
         """Load `state`, an earlier `model.state_dict()`, buffers included, and set pruned weights to zero.
@@ -268,19 +275,11 @@ class Pruner:
     def _tensors(self) -> dict[str, Tensor]:
         return tensors_of(self._weights)
 
-    def _say_what_came_back(self) -> None:
-        """Warn if pruned weights are not zero; the cut ignores them and sets them to zero again."""
-        weights, masks = self._masks.of_parameters(self._weights)
-        parts = {n: (local(w), local(masks[n])) for n, w in weights.items()}
-        back = added({n: ((w != 0) & ~mask.to(w.device)).sum() for n, (w, mask) in parts.items()}, weights)
-        if names := [n for n, count in back.items() if count]:
-            shown = f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
-            warnings.warn(
-                f"{sum(back.values()):,} pruned weights ({shown}) were no longer zero: something that is not held "
-                "has changed them. Call pruner.hold(optimizer) for each optimizer, again for each new one, and "
-                "pruner.masks.apply_(pruner.weights) after weights are loaded or averaged",
-                stacklevel=3,
-            )
+    def _what_came_back(self) -> str:
+        """How many pruned weights are not zero on all processes, in words; empty if none is."""
+        parameters, masks = self._masks.of_parameters(self._weights)
+        here = self._holder.back()
+        return in_words(added({n: here.get(n, torch.zeros(())) for n in masks}, parameters))
 
     def _check_still_there(self) -> None:
         there = parameters_by_name(self.model)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from palmette.errors import NothingToPrune
-from palmette.pruning.choosing.coverage import FROZEN, GAIN, NO_FLOATS, VECTOR, LeftOut, shown
+from palmette.pruning.choosing.coverage import FROZEN, GAIN, NO_FLOATS, UNKNOWN, VECTOR, LeftOut, shown
 from palmette.pruning.choosing.names import inputs_first, is_stack, why_not
 from palmette.pruning.choosing.patterns import as_patterns, check_patterns, matches
 
@@ -160,10 +160,10 @@ def sorted_out(
     for parameter, aliases in names.items():
         if patterns is not None and parameter in able:
             why[parameter] = "" if matches(aliases, patterns) else "not included"
-        if not why[parameter] and matches(aliases, unwanted):
-            why[parameter] = "excluded"
-        elif not why[parameter] and patterns is None and trains and not parameter.requires_grad:
+        if not why[parameter] and patterns is None and trains and not parameter.requires_grad:
             why[parameter] = "" if aliases[0] in also else FROZEN
+        if why[parameter] in ("", FROZEN, UNKNOWN) and matches(aliases, unwanted):
+            why[parameter] = "excluded"
     chosen = {names[p][0]: layouts.get(p, Weight(p)) for p in names if not why[p]}
     left_out = [
         LeftOut(aliases[0], tuple(p.shape), why[p], p.numel() * p.element_size())

@@ -44,10 +44,10 @@ def why_not(name: str, shape: Sequence[int], *, attributes: bool = True) -> str:
         return ""
     *modules, last = _DIRECTION.sub(r"\1", name).split(".")
     owner = modules[-1] if modules else ""
+    if re.search(r"(^|_)bias$", last):
+        return "a bias"
     if not attributes:
         owner = last
-        if re.search(r"(^|_)bias$", last):
-            return "a bias"
     elif not is_layer_weight(name):
         return UNKNOWN
     if len(shape) > 3 and all(size == 1 for size in shape[:-1]):  # a scale in the shape of an image
