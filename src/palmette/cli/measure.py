@@ -7,7 +7,6 @@ import io
 import json
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
 from palmette.cli.options import FILE, parameter_options
 from palmette.pruning.budgets import Sap
 from palmette.pruning.methods import SCOPES
-from palmette.reports.words import counted, measured, size
+from palmette.reports.words import measured, size
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -256,9 +255,7 @@ def _sizes(report: Compressibility) -> list[str]:
         return [f"Left out: {', '.join(columns[:4])}{', …' if len(columns) > 4 else ''}."] if columns else []
     sentences = []
     if report.left_out:
-        kinds = Counter(tensor.why for tensor in report.left_out)
-        parts = ", ".join(f"{n} × {why}" for why, n in kinds.most_common(4))
-        sentences.append(f"Left out: {counted(len(report.left_out), 'tensor')} ({parts}).")
+        sentences.append(report.coverage)
     whole, after = report.whole, sorted(report.whole.bytes_after.values())
     smaller = " to ".join(dict.fromkeys((size(after[0]), size(after[-1]))))
     if after[-1] < whole.bytes:

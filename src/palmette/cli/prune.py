@@ -144,6 +144,9 @@ def _show(title: str, cut: CheckpointCut) -> None:
     were = f", {whole.zeros:,} of which were zero already" if whole.zeros else ""
     remain = f"{whole.density_after:.1%} of all {whole.entries:,} remain"
     sentences = [f"Cut {whole.before - whole.after:,} of {whole.before:,} weights{were}; {remain}."]
+    if whole.before < whole.entries:
+        gone = whole.entries - whole.before
+        sentences.append(f"{gone:,} were pruned before, as a mask or their zeros say, and stay so.")
     if not math.isnan(cut.index_before):
         after = "none" if math.isnan(cut.index_after) else f"{cut.index_after:.4f}"
         sentences.append(f"PQ Index of the kept weights: {cut.index_before:.4f} before, {after} now.")

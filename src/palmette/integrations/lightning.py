@@ -106,7 +106,7 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
         """Set up the masks of a finished training, which Lightning resumes without a step."""
         if self._saved is not None:
             self._begin(pl_module, self._saved, trainer.global_step)
-            self._saved = None
+            self._kept, self._saved = self._saved.get("kept"), None
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Look whether the masks hold."""
