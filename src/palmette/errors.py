@@ -29,6 +29,10 @@ class ParameterGone(PalmetteError, RuntimeError):
     """A parameter whose mask is held is no longer part of the model or of the optimizer."""
 
 
+class NotHeld(PalmetteError, RuntimeError):
+    """Pruned weights are no longer zero: something that is not held has changed them."""
+
+
 class RunBusy(PalmetteError, RuntimeError):
     """Another process owns the run folder."""
 

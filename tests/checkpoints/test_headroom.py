@@ -50,7 +50,8 @@ def test_smaller_scores_are_better_without_maximize():
 def test_the_suggested_cut_is_the_one_that_sap_makes():
     model = nn.Linear(10, 1, bias=False)
     model.weight.data = torch.tensor([[9.0, 1.0, 1.0, 1.0, 4.0, 4.0, 0.0, 0.0, 1.0, 4.0]])  # |w|^.5: 3, 2 and 1
-    found = pm.how_compressible(model, evaluate=total, tolerance=3, scopes=["global"]).headroom[0]
+    settings = {"tolerance": 3, "scopes": ["global"], "zeros": "count"}
+    found = pm.how_compressible(model, evaluate=total, **settings).headroom[0]
     assert found.suggested.share == pytest.approx(0.3)  # 1 - 13² / (10 · 25) = .324
     assert found.suggested.score.value == 24
     assert found.suggested.allowed

@@ -130,7 +130,7 @@ def test_less_important_columns_make_room_for_long_names(saved, length, left_out
 
 def test_name_longer_than_the_screen_wraps(saved):
     name = "model.layers.31.mlp." + "experts." * 8 + "down_proj.weight"
-    lines = run(saved({name: torch.eye(100)})).stdout.splitlines()
+    lines = run(saved({name: torch.eye(100)}), "--zeros", "count").stdout.splitlines()
     assert all(len(line) <= 80 for line in lines)
     # 100 ones among 10,000 entries: index and Gini are 1 - 1/100, but no more than 90% go at once.
     assert lines[2].split()[1:] == ["10,000", "0.9900", *["90.0%"] * 3, "0"]
@@ -157,7 +157,7 @@ def test_names_are_printed_verbatim_or_escaped(saved, name, shown):
 def test_ascii_pipe_gets_escapes_and_no_colour(saved):
     file = saved({"ß": torch.eye(2)}, "größe.pt")
     environment = {k: v for k, v in os.environ.items() if k != "COLUMNS"} | {"PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "palmette", "measure"]
+    command = [sys.executable, "-m", "palmette", "measure", "--zeros", "count"]
     ran = subprocess.run([*command, str(file)], env=environment, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
     assert ran.stdout.splitlines()[0] == r"gr\xf6\xdfe.pt, PQ Index at p=0.5, q=1; SAP's next cut in three scopes"
@@ -249,7 +249,7 @@ def test_array_of_any_real_dtype_is_one_vector(saved, dtype):
 
 def test_zeros_have_no_index(saved):
     file = saved({"zeros": torch.zeros(2, 2), "eye": torch.eye(2)})
-    zeros, eye, together = measured(file)
+    zeros, eye, together = measured(file, "--zeros", "count")
     unknown = ("pq_index", "gini_index", "hoyer", "retained_lower_bound", "removable", "tail_mass")
     assert [zeros[name] for name in unknown] == [None] * 6
     assert zeros["sap_cut"] == {"neuron": 0, "layer": 0, "global": 4}  # the network's smallest are here

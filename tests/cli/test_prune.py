@@ -61,7 +61,8 @@ def test_file_is_cut_as_pruner_cuts_the_model(tmp_path, flags, scope, monkeypatc
     assert result.exit_code == 0, result.stderr
     monkeypatch.setattr("palmette.checkpoints.prune.CHUNK", 64)
     prune_checkpoint(file, tmp_path / "parts.safetensors", scope=scope, budget=BUDGETS[flags])
-    pruner = pm.Pruner(model, scope=scope, budget=BUDGETS[flags])
+    with pytest.warns(UserWarning, match=r"24 zeros \(conv\.weight\) count as pruned"):
+        pruner = pm.Pruner(model, scope=scope, budget=BUDGETS[flags])
     pruner.step()
     for name in ("out", "parts"):
         cut = load_file(tmp_path / f"{name}.safetensors")
@@ -131,8 +132,9 @@ def test_tied_weight_is_cut_under_both_names(tmp_path):
 
 def test_transposed_layouts_are_cut_in_layer_scope(tmp_path):
     model = mixed()
-    prune_checkpoint(saved(model, tmp_path / "in.safetensors"), tmp_path / "out.safetensors", scope="layer")
-    pm.Pruner(model, scope="layer").step()
+    file = saved(model, tmp_path / "in.safetensors")
+    prune_checkpoint(file, tmp_path / "out.safetensors", scope="layer", zeros="count")
+    pm.Pruner(model, scope="layer", zeros="count").step()
     assert all(torch.equal(w, load_file(tmp_path / "out.safetensors")[n]) for n, w in model.state_dict().items())
 
 
@@ -197,7 +199,8 @@ def test_packed_file_is_small_and_loads(tmp_path):
 def test_existing_zeros_without_a_mask_are_reported(tmp_path):
     model = nn.Linear(8, 1, bias=False)
     model.weight.data.copy_(torch.tensor([0.0, 0, 0, 1, 2, 3, 4, 5]))
-    result = run(saved(model, tmp_path / "a.pt"), "-o", tmp_path / "b.safetensors", "--density", "0.5")
+    settings = "--density", "0.5", "--zeros", "count"
+    result = run(saved(model, tmp_path / "a.pt"), "-o", tmp_path / "b.safetensors", *settings)
     assert "\nCut 4 of 8 weights, 3 of which were zero already; 50.0% of all 8 remain.\n" in result.output
     again = run(tmp_path / "b.safetensors", "-o", tmp_path / "c.safetensors", "--density", "0.5")
     assert "\nCut 2 of 4 weights; 25.0% of all 8 remain.\n" in again.output

@@ -270,3 +270,18 @@ def test_the_example_of_repeated_fits_on_the_page_runs(tmp_path, monkeypatch, li
     limit = names["limit"]
     assert limit.retrainings == 2
     assert limit.dense_score.value > 0
+
+
+@LIBRARY
+def test_pruned_weights_that_something_else_changes_are_said_when_a_checkpoint_is_saved(library):
+    made = pruning(library)
+    made._begin(model := torch.nn.Linear(8, 8), None, 0)
+    made.pruner.step()
+    made._check()
+    torch.nn.init.ones_(model.weight)
+    call, given = getattr(made, "on_save_checkpoint", made._check), (None, model, {})
+    if library == "transformers":
+        arguments = of_transformers.TrainingArguments("none", report_to=[], use_cpu=True)
+        call, given = made.on_save, (arguments, of_transformers.TrainerState())
+    with pytest.warns(UserWarning, match=r"32 pruned weights \(weight\) are no longer zero"):
+        call(*given)

@@ -269,9 +269,12 @@ def test_a_checkpoint_without_masks_is_gone_on_from_and_said(tmp_path, saved):
     saved.write_text(json.dumps(state))
     late = PalmetteCallback(steps=[3], tolerance=math.inf, budget=HALF, say=None)
     made, watch = trainer(tmp_path, late, max_steps=4)
-    with pytest.warns(UserWarning, match="step 2 was saved without PalmetteCallback: pruning begins now"):
+    with (
+        pytest.warns(UserWarning, match="step 2 was saved without PalmetteCallback: pruning begins now"),
+        pytest.warns(UserWarning, match="zeros .* count as pruned before and stay"),
+    ):
         made.train(resume_from_checkpoint=True)
-    assert watch.densities == [1.0, 0.5]
+    assert watch.densities == [0.5, 0.25]
 
 
 def test_cuts_that_were_not_reached_are_said(tmp_path):
@@ -291,7 +294,10 @@ def test_an_optimizer_of_another_model_is_said(tmp_path):
 def test_weights_in_pieces_are_refused(tmp_path):
     made, _ = trainer(tmp_path, callback())
     made.args.fsdp = ["full_shard"]
-    with pytest.raises(ValueError, match=r"cuts them in pieces \(fsdp=\['full_shard'\]\); train with one process"):
+    with pytest.raises(
+        ValueError,
+        match=r"in pieces \(fsdp=\['full_shard'\]\); train with one process or DDP, or .*FSDP2",
+    ):
         made.train()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn, optim
 
 import palmette as pm
-from palmette.errors import ParameterGone
+from palmette.errors import NotHeld, ParameterGone
 from palmette.pruning.weights import parameters_by_name
 
 X, Y = torch.linspace(-1, 1, 60).reshape(10, 6).sin(), torch.arange(10) % 3
@@ -361,7 +361,8 @@ def test_weights_that_join_an_optimizer_later_are_held():
     optimizer.add_param_group({"params": list(model[2].parameters())})
     with torch.no_grad():
         model[2].weight.add_(1)
-    train(model, pruner, optimizer)
+    with pytest.warns(UserWarning, match=r"12 pruned weights \(2.weight\) are no longer zero"):
+        train(model, pruner, optimizer)
 
 
 def test_weights_stay_held_when_the_optimizer_switches_to_copies():
@@ -459,7 +460,7 @@ def test_a_model_does_not_keep_its_pruner_or_its_optimizer_alive():
 def test_a_weight_that_is_thawed_later_is_held_from_its_first_gradient():
     model = network()
     model[0].weight.requires_grad_(False)
-    pruner, optimizer = halved(model), OPTIMIZERS["SGD momentum decay"](model)
+    pruner, optimizer = halved(model, include=["*.weight"]), OPTIMIZERS["SGD momentum decay"](model)
     pruner.hold(optimizer)
     assert not model[0].weight.requires_grad
     train(model, pruner, optimizer)
@@ -603,3 +604,91 @@ def test_masks_follow_the_model_to_another_device(optimizer):
     assert_pruned_are_zero(pruner)
     pruner.step()
     assert pruner.density == 0.125
+
+
+class Sam(optim.Optimizer):
+    """Two steps in place of `step`, as the published code of SAM has them; `own` updates without an optimizer."""
+
+    def __init__(self, parameters, own=False, by_data=False):
+        super().__init__(parameters, {})
+        self.own, self.by_data = own, by_data
+        if not own:
+            self.base_optimizer = optim.SGD(self.param_groups, lr=0.1, momentum=0.9)
+
+    def _parameters(self):
+        return [p for group in self.param_groups for p in group["params"] if p.grad is not None]
+
+    @torch.no_grad()
+    def first_step(self):
+        for p in self._parameters():
+            self.state[p]["before"] = p.detach().clone()
+            p.add_(p.grad, alpha=0.05)
+
+    @torch.no_grad()
+    def second_step(self):
+        for p in self._parameters():
+            p.data = self.state[p]["before"]
+            if self.own:
+                moved = self.state[p].get("speed", torch.zeros_like(p)).mul(0.9).add(p.grad)
+                self.state[p]["speed"] = moved
+                (p.data if self.by_data else p).add_(moved, alpha=-0.1)
+        if not self.own:
+            self.base_optimizer.step()
+
+
+def sam_steps(model, optimizer, steps=2):
+    for _ in range(steps):
+        for step in (optimizer.first_step, optimizer.second_step):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(X), Y).backward()
+            step()
+
+
+def test_the_base_optimizer_of_sam_is_held_with_it():
+    model = network()
+    optimizer = Sam(model.parameters())
+    sam_steps(model, optimizer)
+    pruner = halved(model)
+    pruner.hold(optimizer)
+    pruner.step()
+    sam_steps(model, optimizer)
+    assert_pruned_are_zero(pruner)
+    pruner.check()
+
+
+@pytest.mark.parametrize("by_data", [False, True])
+def test_an_optimizer_whose_step_is_never_called_is_noticed(by_data, tmp_path):
+    model = network()
+    optimizer = Sam(model.parameters(), own=True, by_data=by_data)
+    sam_steps(model, optimizer)
+    pruner = halved(model)
+    pruner.hold(optimizer)
+    pruner.step()
+    pruner.check()
+    old = {n: s["speed"].clone() for n, s in zip("abcd", optimizer.state.values(), strict=True)}
+    for state, before in zip(optimizer.state.values(), old.values(), strict=True):
+        state["speed"] = before + 1  # momentum that no mask has seen
+    with pytest.warns(UserWarning, match=r"are no longer zero: something that is not held") as said:
+        sam_steps(model, optimizer)
+    assert len(said) == 1
+    with pytest.raises(NotHeld, match=r"36 pruned weights \(0.weight, 2.weight\).*apply_\(pruner.weights\)"):
+        pruner.check()
+    with pytest.warns(UserWarning, match="36 pruned weights"):
+        pm.save(tmp_path / "a.safetensors", model)
+    pruner.masks.apply_(pruner.weights)
+    pruner.check()
+    pm.save(tmp_path / "a.safetensors", model)
+
+
+def test_held_steps_are_not_looked_at():
+    model = network()
+    pruner, optimizer = halved(model), OPTIMIZERS["SGD momentum decay"](model)
+    pruner.hold(optimizer)
+    pruner.step()
+    train(model, pruner, optimizer)
+    looked = []
+    pruner._holder.back = lambda: looked.append(1)
+    versions = dict(pruner._holder._seen)
+    assert versions == {n: p._version for n, p in model.named_parameters() if p.dim() > 1}
+    train(model, pruner, optimizer, steps=3)
+    assert looked == []

@@ -9,7 +9,8 @@ from transformers.pytorch_utils import Conv1D
 
 import palmette as pm
 from palmette.errors import NotFinite, NothingToPrune
-from palmette.pruning.weights import Weight, check_values
+from palmette.pruning.choosing.values import check_values
+from palmette.pruning.weights import Weight
 
 # Each layer has 6 neurons, and an input whose channels are where the layer wants them.
 LAYERS = {
@@ -154,10 +155,15 @@ class Zoo(nn.Module):
         self.empty = nn.Linear(0, 2)
 
 
-def test_biases_norms_embeddings_and_unknown_layers_are_left_alone():
+def test_biases_norms_embeddings_and_unknown_parameters_are_left_alone():
     with pytest.warns(UserWarning, match="zero-element"):
         zoo = Zoo()
-    assert list(pm.prunable(zoo)) == ["linear.weight"]
+    assert list(pm.prunable(zoo)) == [
+        "recurrent.weight_ih_l0",
+        "recurrent.weight_hh_l0",
+        "bilinear.weight",
+        "linear.weight",
+    ]
     assert list(pm.prunable(zoo, include=["*"])) == [
         "free",
         "embedding.weight",

@@ -361,3 +361,11 @@ def test_a_saliency_that_needs_inputs_or_is_unknown_is_refused():
         pm.prune_and_retrain(network(), train, saliency="input-weighted", say=None)
     with pytest.raises(ValueError, match="saliency must be one of magnitude, dense-magnitude"):
         pm.prune_and_retrain(network(), train, saliency="size", say=None)
+
+
+def test_a_pruned_model_keeps_its_zeros_and_says_so():
+    model = network()
+    pm.Pruner(model, budget=pm.FixedRatio(0.5)).step()
+    with pytest.warns(UserWarning, match="count as pruned before and stay"):
+        limit = pm.prune_and_retrain(model, quick, **(UNSCORED | {"rounds": 0}))
+    assert limit.density == 0.5

@@ -212,7 +212,7 @@ def test_optimizer_that_is_not_held_causes_a_warning():
         nn.functional.cross_entropy(model(X), Y).backward()
         forgotten.step()
         with (
-            pytest.warns(UserWarning, match=r"pruned weights \(0.weight, 4.weight\) were no")
+            pytest.warns(UserWarning, match=r"pruned weights \(0.weight, 4.weight\) are no")
             if pruner.decisions
             else (nullcontext())
         ):

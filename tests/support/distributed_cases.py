@@ -208,7 +208,9 @@ def places(ranks):
 
 def spread_over(weights, mesh, placements):
     return {
-        n: Weight(distribute_tensor(w.tensor, mesh, placements, src_data_rank=None), w.transposed, w.groups)
+        n: Weight(
+            distribute_tensor(w.tensor, mesh, placements, src_data_rank=None), w.transposed, w.groups, w.stacked
+        )
         for n, w in weights.items()
     }
 
@@ -234,6 +236,8 @@ def some_weights(dtype=torch.float32):
         "gpt": Weight(torch.randn(6, 7).to(dtype), transposed=True),
         "grouped": Weight(torch.randn(6, 2, 3).to(dtype), transposed=True, groups=2),
         "few": Weight(torch.randn(2, 2).to(dtype)),
+        "experts": Weight(torch.randn(3, 4, 5).to(dtype), stacked=True),
+        "inputs first": Weight(torch.randn(3, 5, 4).to(dtype), transposed=True, stacked=True),
     }
 
 
@@ -288,7 +292,7 @@ def weights_that_tensor_parallelism_and_fully_shard_have_both_cut():
     one = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 4), nn.Linear(4, 4))
     many = both(copy.deepcopy(one))
     for scope in SCOPES:
-        pruners = [Pruner(model, scope=scope) for model in (one, many)]
+        pruners = [Pruner(model, scope=scope, zeros="count") for model in (one, many)]
         expected, found = (pruner.step() for pruner in pruners)
         check_decision(found, expected)
         check_parts(pruners[1].masks, pruners[0].masks)
@@ -314,7 +318,7 @@ def pruned_before_or_after_it_is_cut_into_parts_the_result_is_the_same():
         early.step()
         before = sharded(before)
         refusal(ParameterGone, early.step)
-        pruners = [Pruner(before, scope=scope), Pruner(after, scope=scope)]
+        pruners = [Pruner(before, scope=scope, zeros="count"), Pruner(after, scope=scope)]
         pruners[0].load_state_dict(early.state_dict())
         pruners[1].step()
         assert pruners[0].masks == pruners[1].masks
@@ -355,7 +359,7 @@ def no_collective_gathers_a_weight():
         model(torch.ones(1, 300))
     assert max(size for _, size in noted.seen) >= smallest  # that is how a pass looks
     for scope, budget in itertools.product(SCOPES, [Sap(), FixedRatio(0.3), TailMass()]):
-        pruner = Pruner(model, scope=scope, budget=budget)
+        pruner = Pruner(model, scope=scope, budget=budget, zeros="count")
         with Collectives() as noted:
             pruner.step()
             state = pruner.state_dict()
@@ -525,7 +529,7 @@ def a_checkpoint_of_many_processes_becomes_a_file_for_one():
         model, expected = net(), net()
         Pruner(expected).step()
         model.load_state_dict(state["model"])
-        alone = Pruner(model)
+        alone = Pruner(model, zeros="count")
         alone.load_state_dict(state["pruner"])
         assert str(alone.decisions[0]) == str(pruner.decisions[0])
         assert alone.density == pruner.density

@@ -21,11 +21,13 @@ from palmette.errors import first_line
 from palmette.measures.pq import index_of_rows
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap
+from palmette.pruning.choosing.patterns import as_patterns
+from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.masks import Masks
-from palmette.pruning.methods import Scope
+from palmette.pruning.methods import Scope, Zeros
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import input_norms, weighted_by_inputs
-from palmette.pruning.weights import as_patterns, prunable
+from palmette.pruning.weights import prunable
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
 
@@ -39,6 +41,7 @@ def prune_calibrated(
     budget: Budget | None = None,
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
+    zeros: Zeros = "pruned",
     pack: bool = False,
 ) -> CheckpointCut:
     """Cut a folder of Transformers once, ranking weights by Wanda's score on the sentences of `text`.
@@ -77,8 +80,10 @@ def prune_calibrated(
                 f"the model in {str(source)!r} does not read sentences alone, as --calibrate needs it "
                 f"({first_line(error)}); prune it without --calibrate"
             ) from error
+        if as_zeros(zeros) == "pruned":
+            earlier = masks_of_zeros(weights) | earlier
         before = Masks({n: earlier.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
-        zero = {n: w.tensor.detach() == 0 for n, w in weights.items()}
+        zero = {n: w.values.detach() == 0 for n, w in weights.items()}
         pruner = Pruner(
             model,
             budget=budget,
@@ -96,7 +101,7 @@ def prune_calibrated(
             model.save_pretrained(file.parent, max_shard_size=2**62)  # in one file, as its masks are
             pruner.masks.save(masks_file(file))
     kept = Rows(
-        tuple(w.tensor.detach().reshape(1, -1) for w in weights.values()),
+        tuple(w.values.detach().reshape(1, -1) for w in weights.values()),
         tuple(pruner.masks[n].reshape(1, -1) for n in weights),
     )
     layers = tuple(

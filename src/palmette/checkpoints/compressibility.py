@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from palmette.pruning.budgets import OF_SAP, Sap
+from palmette.pruning.choosing.coverage import LeftOut, coverage
 from palmette.pruning.methods import SCOPES
 from palmette.pruning.text_table import aligned
 
@@ -66,20 +67,6 @@ class Measurement:
         return (self.d - self.zeros) / self.entries
 
 
-NO_FLOATS = "no dense floating-point numbers"
-"""Reason to leave out integers, such as quantised weights."""
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """A tensor that is not pruned, and the reason."""
-
-    name: str
-    shape: tuple[int, ...]
-    why: str
-    bytes: int = 0
-
-
 @dataclass(frozen=True)
 class Compressibility:
     """Report of `how_compressible`: layers, the whole, tensors left out, a verdict and warnings.
@@ -96,6 +83,11 @@ class Compressibility:
     verdict: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     headroom: tuple[Headroom, ...] = ()
+
+    @property
+    def coverage(self) -> str:
+        """How many of all parameters the report is about, and why others are left out."""
+        return coverage(self.whole.entries, self.left_out)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -123,7 +115,7 @@ class Compressibility:
             )
             for m in (*self.layers, *([self.whole] if len(self.layers) > 1 else []))
         ]
-        said = [*self.verdict, *(f"Warning: {text}" for text in self.warnings)]
+        said = [self.coverage, *self.verdict, *(f"Warning: {text}" for text in self.warnings)]
         return "\n".join([*aligned([head, *rows]), "", *self._headroom(), *said])
 
     def _headroom(self) -> list[str]:

@@ -9,13 +9,15 @@ from functools import reduce
 from operator import add
 from typing import Any
 
-from palmette.checkpoints.compressibility import Compressibility, LeftOut, Measurement
+from palmette.checkpoints.compressibility import Compressibility, Measurement
 from palmette.checkpoints.verdict import verdict, warnings
 from palmette.errors import NothingToPrune
 from palmette.measures.pq import PowerSums
 from palmette.measures.spectrum import Counts, Spectrum, joined, points_of
 from palmette.pruning.budgets import Sap
-from palmette.pruning.methods import SCOPES
+from palmette.pruning.choosing.coverage import LeftOut
+from palmette.pruning.choosing.zeros import are_pruned, without_zeros
+from palmette.pruning.methods import SCOPES, Zeros
 from palmette.pruning.sources.file import FileSource
 from palmette.pruning.sources.stored import CHUNK, StoredWeight
 from palmette.pruning.sources.survey import Survey, survey
@@ -27,13 +29,15 @@ def measure(
     budget: Sap,
     left_out: Sequence[LeftOut] = (),
     title: str = "",
+    zeros: Zeros = "count",
     chunk: int = CHUNK,
 ) -> Compressibility:
     """Report on the weights; several weights of more than 16 bits are read twice, others once.
 
-    Memory is bounded by `chunk` entries and the largest row, whatever the size of the weights.
+    A weight whose zeros count as pruned is read once more. Memory is bounded by `chunk` entries and the largest
+    row, whatever the size of the weights.
     """
-    found = look(weights, budget=budget, chunk=chunk)
+    found = look(weights, budget=budget, zeros=zeros, chunk=chunk)
     return conclude([found], weights, budget=budget, left_out=left_out, title=title, chunk=chunk)
 
 
@@ -105,14 +109,26 @@ class Findings:
     wide: Spectrum
 
 
-def look(weights: Sequence[StoredWeight], *, budget: Sap, chunk: int = CHUNK) -> Findings:
-    """Read each weight once."""
-    layers, wide = [], Spectrum()
-    for one in survey(weights, budget=budget, chunk=chunk):
-        layers.append(Layer.of(one, budget))
+def look(weights: Sequence[StoredWeight], *, budget: Sap, zeros: Zeros = "count", chunk: int = CHUNK) -> Findings:
+    """Read each weight once, or twice where its zeros count as pruned."""
+    layers: dict[int, Layer] = {}
+    sparse: dict[int, StoredWeight] = {}
+    wide = Spectrum()
+
+    def note(number: int, one: Survey) -> None:
+        layers[number] = Layer.of(one, budget)
         if not one.spectrum.narrow:
             wide.merge(one.spectrum)
-    return Findings(tuple(layers), wide)
+
+    for i, one in enumerate(survey(weights, budget=budget, chunk=chunk)):
+        may = zeros == "pruned" and one.stored.kept is None and len(one.stored.shape) > 1
+        if may and are_pruned(one.spectrum.zeros, one.stored.entries):
+            sparse[i] = without_zeros(one.stored)
+        else:
+            note(i, one)
+    for i, one in zip(sparse, survey([*sparse.values()], budget=budget, chunk=chunk), strict=True):
+        note(i, one)
+    return Findings(tuple(layers[i] for i in range(len(weights))), wide)
 
 
 def conclude(
@@ -131,6 +147,10 @@ def conclude(
     found = [layer for part in parts for layer in part.layers]
     if not found:
         raise NothingToPrune("there is no weight to measure")
+    weights = [
+        without_zeros(w) if w.kept is None and layer.measures["d"] < math.prod(layer.shape) else w
+        for layer, w in zip(found, weights, strict=True)
+    ]
     sums, spectrum = reduce(add, (layer.sums for layer in found)), Spectrum()
     for layer in found:
         spectrum.add_counts(layer.counts or {})

@@ -1,28 +1,21 @@
 """Tell the weights to prune by their names and shapes alone, since the model's code is not available.
 
-The rule follows `palmette.prunable`: weights of Linear and convolution layers and the projections of attention;
-never biases, norms or embeddings, nor an output layer that is tied to an embedding.
+The rule is that of `palmette.prunable`; an output layer that is tied to an embedding is left out.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from palmette.checkpoints.compressibility import NO_FLOATS, LeftOut
 from palmette.checkpoints.formats.contents import Contents
 from palmette.errors import NothingToPrune
+from palmette.pruning.choosing.coverage import GAIN, NO_FLOATS, UNKNOWN, VECTOR, LeftOut
+from palmette.pruning.choosing.names import inputs_first, is_layer_weight, is_stack, why_not
+from palmette.pruning.choosing.patterns import as_patterns, check_patterns, matches
 from palmette.pruning.sources.stored import StoredWeight
-from palmette.pruning.weights import as_patterns, check_patterns, matches
 
-# Attributes of PyTorch's layers that hold prunable weights.
-_WEIGHTS = ("weight", "in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
-# embed_tokens, word_embeddings, tok_embeddings, token_embd, wte, wpe, T5's shared; but embed_out is a Linear.
-_EMBEDDING = re.compile(
-    r"(embed(ding)?s?|embd|emb|wte|wpe|lookup|relative_attention_bias)$|^(embed_(?!out)|shared$)", re.I
-)
-_NORM = re.compile(r"norm|(^|_)(ln|bn|gn)(_|\d|$)", re.I)
 _CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)\.weight$")
 
 
@@ -37,11 +30,15 @@ def sort_out(
     """
     patterns, unwanted = as_patterns(include, exclude)
     known = dict.fromkeys(contents.layers, "") | dict.fromkeys(contents.embedded, "embedding")
-    from_torch = any(t.name.rsplit(".", 1)[-1] in _WEIGHTS for t in contents.tensors)
-    cannot = {t.name: _cannot(t, contents.vectors) for t in contents.tensors}
+    attributes = any(is_layer_weight(t.name) for t in contents.tensors)
+    gains = {t.gain.name for t in contents.tensors if t.gain is not None}
+    cannot = {t.name: GAIN if t.name in gains else _cannot(t, contents.vectors) for t in contents.tensors}
     why = dict(cannot)
     if not contents.vectors:
-        why = {t.name: cannot[t.name] or _why_not(t, from_torch, known) for t in contents.tensors}
+        for t in contents.tensors:
+            rule = known.get(t.name, why_not(t.name, t.shape, attributes=attributes))
+            why[t.name] = cannot[t.name] or rule
+    shapes = {t.name: t.shape for t in contents.tensors}
     names = {t.name: [t.name] for t in contents.tensors}
     for alias, name in contents.aliases.items():
         names[name].append(alias)
@@ -69,6 +66,8 @@ def sort_out(
             reason = "excluded"
         if reason:
             left_out.append(LeftOut(tensor.name, tensor.shape, reason, tensor.nbytes))
+        elif is_stack(tensor.name, tensor.shape):
+            weights.append(replace(tensor, transposed=inputs_first(tensor.name, shapes), stacked=True))
         else:
             weights.append(replace(tensor, transposed=True) if is_gpt2 and tensor.name in conv1d else tensor)
     if not weights:
@@ -82,30 +81,14 @@ def _cannot(tensor: StoredWeight, vectors: bool) -> str:
         return NO_FLOATS
     if not tensor.entries:
         return "empty"
-    return "" if vectors or len(tensor.shape) > 1 else "a vector: bias, norm or statistics"
-
-
-def _why_not(tensor: StoredWeight, from_torch: bool, known: Mapping[str, str]) -> str:
-    if tensor.name in known:
-        return known[tensor.name]
-    *modules, last = tensor.name.split(".")
-    owner = modules[-1] if modules else ""
-    if not from_torch:  # other formats name the tensor itself, not an attribute of a layer
-        owner = last
-        if re.search(r"(^|_)bias$", last):
-            return "a bias"
-    elif last not in _WEIGHTS:
-        return "not the weight of a layer"
-    if len(tensor.shape) == 2 and _EMBEDDING.search(owner):
-        return "embedding"
-    return "norm" if _NORM.search(owner) else ""
+    return "" if vectors or len(tensor.shape) > 1 else VECTOR
 
 
 def _nothing(what: str, left_out: Sequence[LeftOut], include: list[str] | None, exclude: list[str]) -> str:
     if include is not None or exclude:
         shown = ", ".join(t.name for t in left_out[:8]) + (", …" if len(left_out) > 8 else "")
         return f"nothing is left of {what} with include={include}, exclude={exclude}; the names are {shown}"
-    able = [t for t in left_out if t.why in ("embedding", "norm", "a bias", "not the weight of a layer")]
+    able = [t for t in left_out if t.why in ("embedding", "norm", "a bias", UNKNOWN)]
     if not able:
         others = [t.name for t in left_out if len(t.shape) > 1 and t.why == NO_FLOATS]
         shown = f"; {others[0]} is quantised, sparse or of integers: take the model before that" if others else ""

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from torch import Tensor
 
-from palmette.checkpoints.compressibility import LeftOut
 from palmette.checkpoints.formats import arrays, gguf, onnx, pickles, safetensors, sharded
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.naming import sort_out
 from palmette.checkpoints.read_errors import check_downloaded, readable
+from palmette.pruning.choosing.coverage import LeftOut
+from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.sources.stored import StoredWeight
 
 WEIGHT_READERS: dict[str, Callable[[Path], Contents]] = {
@@ -85,7 +86,7 @@ def open_checkpoint(
     if contents.vectors and not any(t.entries for t in contents.tensors):
         raise ValueError(f"{str(path)!r} holds no numbers")
     if not contents.vectors:
-        contents = _joined_with_masks(_with_plain_names(contents))
+        contents = _joined_with_gains(_joined_with_masks(_with_plain_names(contents)))
     weights, left_out = sort_out(contents, include=include, exclude=exclude, what=repr(str(path)))
     chosen = {w.name for w in weights}
     others = tuple(t for t in contents.tensors if t.name not in chosen)
@@ -147,6 +148,19 @@ def _joined_with_masks(contents: Contents) -> Contents:
     names = {t.name for t in joined}
     aliases = {a: n for a, n in contents.aliases.items() if a in names and n in names}
     return replace(contents, tensors=joined, aliases=aliases)
+
+
+def _joined_with_gains(contents: Contents) -> Contents:
+    """Each direction of weight norm with its gain, which has a number for each norm, or one for all."""
+    by_name = {t.name: t for t in contents.tensors}
+
+    def gain(of: StoredWeight) -> StoredWeight | None:
+        found = by_name.get(gain_of(of.name))
+        sizes = () if found is None else found.shape
+        fits = not sizes or (len(sizes) == len(of.shape) and all(map(lambda n, m: n in (1, m), sizes, of.shape)))
+        return found if fits else None
+
+    return replace(contents, tensors=[replace(t, gain=gain(t)) for t in contents.tensors])
 
 
 def _nonzero(read: Callable[[int, int], Tensor]) -> Callable[[int, int], Tensor]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from palmette.checkpoints.compressibility import Compressibility, LeftOut
+from palmette.checkpoints.compressibility import Compressibility
 from palmette.checkpoints.measuring import Findings, Layer, conclude, look
 from palmette.checkpoints.open import open_checkpoint
 from palmette.checkpoints.read_errors import readable
@@ -26,6 +26,9 @@ from palmette.measures.parameters import is_number
 from palmette.measures.pq import PowerSums
 from palmette.measures.spectrum import Counts, Spectrum
 from palmette.pruning.budgets import OF_SAP, Sap
+from palmette.pruning.choosing.coverage import LeftOut
+from palmette.pruning.choosing.zeros import as_zeros
+from palmette.pruning.methods import Zeros
 from palmette.pruning.sources.stored import MEMORY, StoredWeight, unreadable, within
 
 FORMAT = "palmette-part-1"
@@ -42,6 +45,7 @@ def measure_part(
     budget: Sap | None = None,
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
+    zeros: Zeros = "pruned",
     memory: int = MEMORY,
 ) -> dict[str, Any]:
     """Measure one of `of` parts of a checkpoint; returns plain values for `merge_parts`, on any machine.
@@ -50,7 +54,7 @@ def measure_part(
         path: the file or folder; only names and shapes are read of other parts.
         part: number of the part, from 1.
         of: number of parts: consecutive tensors with about the same number of weights each.
-        budget, include, exclude, memory: as for `palmette.how_compressible`, the same for all parts.
+        budget, include, exclude, zeros, memory: as for `palmette.how_compressible`, the same for all parts.
 
     >>> import palmette
     >>> path = Path(palmette.__file__).parent / "examples" / "digits-mlp.safetensors"
@@ -62,10 +66,11 @@ def measure_part(
     """
     if not (is_number(part, whole=True) and is_number(of, whole=True) and 1 <= part <= of):
         raise ValueError(f"a part is one of 1 to as many as there are, such as 2/4, got {part}/{of}")
-    budget = as_sap(budget)
+    budget, zeros = as_sap(budget), as_zeros(zeros)
     checkpoint = open_checkpoint(path, include=include, exclude=exclude)
     with within(memory) as chunk, readable(checkpoint.path):
-        found = look(_share(checkpoint.weights, part, of), budget=budget, chunk=chunk)
+        zeros = "count" if checkpoint.vectors else zeros
+        found = look(_share(checkpoint.weights, part, of), budget=budget, zeros=zeros, chunk=chunk)
         fingerprint = _fingerprint(checkpoint.weights)
     return {
         "format": FORMAT,

@@ -22,11 +22,13 @@ from palmette.compression.packing import save
 from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap, check_budget
+from palmette.pruning.choosing.zeros import as_zeros, zeros_as_pruned
 from palmette.pruning.masks import SEALED_FORMAT, WEIGHTS_DIGEST, seal_of
-from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.methods import Scope, Zeros, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.file import FileCut, decide
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
+from palmette.pruning.weights import alive
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ def prune_checkpoint(
     saliency: Saliency = magnitude,
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
+    zeros: Zeros = "pruned",
     pack: bool = False,
 ) -> CheckpointCut:
     """Cut the checkpoint `source` once and write `out`: what `Pruner(model).step()` does, but for a file.
@@ -108,6 +111,7 @@ def prune_checkpoint(
         scope, budget: as for `Pruner`.
         saliency: as for `Pruner`; scores are computed from the weights in the file, one weight at a time.
         include, exclude: patterns of names.
+        zeros: as for `Pruner`, where a weight has no mask.
         pack: write one file in the small form that `palmette.load` reads, in place of dense tensors and masks.
 
     >>> import tempfile, palmette
@@ -131,6 +135,9 @@ def prune_checkpoint(
             f"{str(source)!r} has a graph, and a file of tensors cannot hold one; prune in PyTorch, then export"
         )
     _check_writable(checkpoint)
+    if as_zeros(zeros) == "pruned":
+        with readable(source):
+            checkpoint = replace(checkpoint, weights=zeros_as_pruned(checkpoint.weights))
     tally = _Tally(budget)
     folder = source.is_dir() and not pack
     with output_file(source, out, folder=folder) as file, readable(source):
@@ -188,13 +195,22 @@ def _written(
 ) -> Iterator[tuple[str, Iterator[Tensor]]]:
     """Every tensor of the new checkpoint by name; `note` receives each part of a weight and its mask."""
     weights = {w.name: w for w in checkpoint.weights}
+    directions = {w.gain.name: w for w in checkpoint.weights if w.gain is not None}
     for stored in checkpoint.tensors:
         if stored.name in weights:
             yield stored.name, _pruned(cut, stored, note)
         elif (same := checkpoint.aliases.get(stored.name)) in weights:
             yield stored.name, _pruned(cut, weights[same], lambda part, mask: None)
+        elif stored.name in directions:
+            yield stored.name, iter([stored.whole() * _alive(cut, directions[stored.name], stored)])
         else:
             yield stored.name, stored.raw_parts(CHUNK)
+
+
+def _alive(cut: FileCut, direction: StoredWeight, gain: StoredWeight) -> Tensor:
+    """Which gains of weight norm have a kept weight; the others become zero in place of their direction."""
+    mask = torch.cat([mask for _, mask in cut.masks(direction, CHUNK)])
+    return alive(mask, gain.whole())
 
 
 def _whole(parts: Iterator[Tensor]) -> Tensor:
@@ -203,8 +219,12 @@ def _whole(parts: Iterator[Tensor]) -> Tensor:
 
 
 def _pruned(cut: FileCut, stored: StoredWeight, note: Callable[[FilePart, Tensor], None]) -> Iterator[Tensor]:
+    some = None if stored.gain is None else _alive(cut, stored, stored.gain).expand(stored.shape)
+    first = 0
     for part, mask in cut.masks(stored, CHUNK):
         note(part, mask)
+        if some is not None:
+            first, mask = first + len(mask), mask | ~some[first : first + len(mask)]
         raw = part.raw.detach().cpu().clone(memory_format=torch.contiguous_format)
         if raw.element_size() == 1:
             raw.view(torch.uint8).masked_fill_(~mask, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from palmette.checkpoints.compressibility import Compressibility, LeftOut
+from palmette.checkpoints.compressibility import Compressibility
 from palmette.checkpoints.headroom import Evaluate, check_scopes, headroom
 from palmette.checkpoints.measuring import measure
 from palmette.checkpoints.open import open_checkpoint
@@ -16,12 +16,14 @@ from palmette.checkpoints.read_errors import readable
 from palmette.checkpoints.verdict import verdict, warnings
 from palmette.errors import NotFinite
 from palmette.pruning.budgets import Sap
+from palmette.pruning.choosing.coverage import LeftOut
+from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import SCOPES, Scope
+from palmette.pruning.methods import SCOPES, Scope, Zeros
 from palmette.pruning.sources.sharding import check_whole
 from palmette.pruning.sources.stored import MEMORY, stored_weights, within
 from palmette.pruning.tolerance import Tolerance
-from palmette.pruning.weights import Weight, prunable, tensors_of, uncompiled
+from palmette.pruning.weights import Weight, sorted_out, tensors_of, uncompiled
 
 
 def how_compressible(
@@ -35,6 +37,7 @@ def how_compressible(
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
     masks: Mapping[str, Tensor] | None = None,
+    zeros: Zeros = "pruned",
     memory: int = MEMORY,
 ) -> Compressibility:
     """Measure how compressible a model is, layer by layer and as a whole; changes nothing.
@@ -56,7 +59,10 @@ def how_compressible(
         scopes: the scopes for which `evaluate` is called.
         budget: the budget whose next cut is predicted; `Sap()` by default.
         include, exclude: patterns of parameter names, see `palmette.prunable`.
-        masks: for a model: weights that are not pruned yet, such as ``pruner.masks``; all by default.
+        masks: for a model: weights that are not pruned yet, such as ``pruner.masks``; all by default, but for
+            `zeros`.
+        zeros: "pruned" (default): where more than 1 % of a weight without a mask is exactly zero, the zeros were
+            pruned before and do not count. "count": they count, and go first.
         memory: for a file: bytes that the process may use, unless a single row of a weight needs more. Files that
             cannot be read in parts (a packed file of `palmette.save`, an old .pt) are loaded in addition.
 
@@ -66,20 +72,21 @@ def how_compressible(
     >>> import torch
     >>> model = nn.Linear(4, 1, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[0.0, 0.0, -7.0, 0.0]]))
-    >>> report = how_compressible(model)
+    >>> report = how_compressible(model, zeros="count")
     >>> report.whole.pq_index, report.whole.sap_cut
     (0.75, {'neuron': 3, 'layer': 3, 'global': 3})
-    >>> measured = how_compressible(model, evaluate=lambda m: m.weight.count_nonzero(), scopes=["global"])
-    >>> measured.headroom[0].share
+    >>> def score(model):
+    ...     return model.weight.count_nonzero()
+    >>> how_compressible(model, evaluate=score, scopes=["global"], zeros="count").headroom[0].share
     0.75
 
     Diao et al. 2023, Definition 1, Theorem 2 and Algorithm 1.
     """
-    budget = as_sap(budget)
+    budget, zeros = as_sap(budget), as_zeros(zeros)
     _check_evaluation(model, evaluate, tolerance, maximize, scopes)
     if isinstance(model, nn.Module):
-        weights, masks = _chosen(model, include, exclude, masks)
-        report = _of_model(model, weights, masks, budget)
+        weights, left_out, masks = _chosen(model, include, exclude, masks, zeros)
+        report = _of_model(model, weights, left_out, masks, budget)
         if evaluate is None:
             return report
         room = headroom(
@@ -109,6 +116,7 @@ def how_compressible(
             budget=budget,
             left_out=found.left_out,
             title=found.path.absolute().name,  # "." has a name too
+            zeros="count" if found.vectors else zeros,
             chunk=chunk,
         )
 
@@ -147,28 +155,31 @@ def _chosen(
     include: Iterable[str] | None,
     exclude: Iterable[str],
     masks: Mapping[str, Tensor] | None,
-) -> tuple[dict[str, Weight], Mapping[str, Tensor] | None]:
-    """Prunable weights that have values, and the masks, also those of `torch.nn.utils.prune`."""
-    weights = prunable(model, include=include, exclude=exclude)
+    zeros: Zeros,
+) -> tuple[dict[str, Weight], list[LeftOut], Mapping[str, Tensor] | None]:
+    """Prunable weights that have values, other parameters, and masks, also those of `torch.nn.utils.prune`."""
+    weights, left_out = sorted_out(model, include=include, exclude=exclude, also=masks or ())
     check_whole(tensors_of(weights), "how_compressible")
     if masks is not None:
         check_match(Masks(masks), {n: w.shape for n, w in weights.items()}, "the masks")
     if empty := [n for n, w in weights.items() if w.tensor.is_meta]:
         raise ValueError(f"{empty[0]!r} is on the meta device, without values; load its weights, then measure it")
-    return weights, _with_torch_masks(model, weights, masks)
+    masks = _with_torch_masks(model, weights, masks)
+    if masks is None and zeros == "pruned" and (found := masks_of_zeros(weights)):
+        masks = Masks({**Masks.ones_like(weights), **found})
+    return weights, left_out, masks
 
 
 def _of_model(
-    model: nn.Module, weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | None, budget: Sap
+    model: nn.Module,
+    weights: Mapping[str, Weight],
+    left_out: Sequence[LeftOut],
+    masks: Mapping[str, Tensor] | None,
+    budget: Sap,
 ) -> Compressibility:
-    chosen = {id(w.tensor) for w in weights.values()}
-    rest = [
-        LeftOut(n, tuple(p.shape), "no weight of a Linear, convolution or attention", p.numel() * p.element_size())
-        for n, p in uncompiled(model).named_parameters()
-        if id(p) not in chosen
-    ]
+    stored, title = stored_weights(weights, masks), type(model).__name__
     try:
-        return measure(stored_weights(weights, masks), budget=budget, left_out=rest, title=type(model).__name__)
+        return measure(stored, budget=budget, left_out=left_out, title=title)
     except NotFinite as error:
         raise NotFinite(f"the model has {error}") from error
 

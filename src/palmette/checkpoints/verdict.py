@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from palmette.checkpoints.compressibility import NO_FLOATS, LeftOut, Measurement
+from palmette.checkpoints.compressibility import Measurement
+from palmette.pruning.choosing.coverage import NO_FLOATS, LeftOut
 from palmette.pruning.methods import SCOPES, Scope
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ def warnings(
             "first, so that a cut takes less than it says."
         )
     if whole.d < whole.entries:
-        said.append(f"{1 - whole.d / whole.entries:.0%} were pruned before, as a mask says, and do not count.")
+        share = f"{1 - whole.d / whole.entries:.0%}"
+        said.append(f"{share} were pruned before, as a mask or their zeros say, and do not count.")
     if whole.dead_neurons and whole.zeros < whole.d and not numbers:
         said.append(f"{whole.dead_neurons:,} of {whole.neurons:,} neurons have no weight but zeros.")
     if not (numbers or headroom or whole.pq_index is None or is_calibrated(budget)):

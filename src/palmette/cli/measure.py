@@ -7,7 +7,6 @@ import io
 import json
 import re
 import textwrap
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,25 +17,32 @@ from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
 from palmette.cli.options import FILE, parameter_options
 from palmette.pruning.budgets import Sap
 from palmette.pruning.methods import SCOPES
-from palmette.reports.words import counted, measured, size
+from palmette.reports.words import measured, size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from palmette.checkpoints.compressibility import Compressibility, Measurement
+    from palmette.pruning.methods import Zeros
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
 _FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, to make room for long names
 
 
 def pattern_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options for which tensors of a file are weights."""
+    """Options for which tensors of a file are weights, and what their zeros are."""
     for name, text in (
         ("--exclude", "Leave out tensors with these names."),
         ("--include", "Take only tensors with these names, such as 'encoder.*.weight', whatever their shape."),
     ):
         command = click.option(name, multiple=True, metavar="PATTERN", help=text)(command)
-    return command
+    return click.option(
+        "--zeros",
+        type=click.Choice(["pruned", "count"]),
+        default="pruned",
+        show_default=True,
+        help="Whether zeros were pruned before, where they are more than 1% of a weight.",
+    )(command)
 
 
 @click.command()
@@ -65,6 +71,7 @@ def measure(
     paths: tuple[str, ...],
     include: tuple[str, ...],
     exclude: tuple[str, ...],
+    zeros: Zeros,
     as_json: bool,
     as_csv: bool,
     html: Path | None,
@@ -99,7 +106,8 @@ def measure(
         raise ValueError("--json and --csv both print: give one of them")
     budget = Sap(**{name: value for name, value in parameters.items() if value is not None})
     file, *others = (EXAMPLE if path == "example" else Path(path) for path in paths)
-    settings: Any = {"budget": budget, "include": include or None, "exclude": exclude, "memory": _bytes(memory)}
+    settings: Any = {"budget": budget, "include": include or None, "exclude": exclude, "zeros": zeros}
+    settings["memory"] = _bytes(memory)
     if (part is None) != (out is None):
         raise ValueError("--part K/N and -o FILE.json go together: the part to measure and the file to write")
     if out is not None and (out.suffix != ".json" or out.name.endswith(".index.json")):
@@ -247,9 +255,7 @@ def _sizes(report: Compressibility) -> list[str]:
         return [f"Left out: {', '.join(columns[:4])}{', …' if len(columns) > 4 else ''}."] if columns else []
     sentences = []
     if report.left_out:
-        kinds = Counter(tensor.why for tensor in report.left_out)
-        parts = ", ".join(f"{n} × {why}" for why, n in kinds.most_common(4))
-        sentences.append(f"Left out: {counted(len(report.left_out), 'tensor')} ({parts}).")
+        sentences.append(report.coverage)
     whole, after = report.whole, sorted(report.whole.bytes_after.values())
     smaller = " to ".join(dict.fromkeys((size(after[0]), size(after[-1]))))
     if after[-1] < whole.bytes:

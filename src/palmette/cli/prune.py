@@ -19,7 +19,7 @@ from palmette.studies.spec import RunSpec
 
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
-    from palmette.pruning.methods import Scope
+    from palmette.pruning.methods import Scope, Zeros
     from palmette.pruning.saliency import Saliency
 
 
@@ -71,6 +71,7 @@ def prune(
     saliency: str,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
+    zeros: Zeros,
     pack: bool,
     calibrate: Path | None,
     **parameters: float | None,
@@ -99,6 +100,7 @@ def prune(
     chosen = named.budget if density is None else down_to(density)
     source = EXAMPLE if path == "example" else Path(path)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
+    settings["zeros"] = zeros
     if calibrate is None:
         cut = prune_checkpoint(source, out, pack=pack, saliency=_saliency(named), **settings)
     else:
@@ -142,6 +144,9 @@ def _show(title: str, cut: CheckpointCut) -> None:
     were = f", {whole.zeros:,} of which were zero already" if whole.zeros else ""
     remain = f"{whole.density_after:.1%} of all {whole.entries:,} remain"
     sentences = [f"Cut {whole.before - whole.after:,} of {whole.before:,} weights{were}; {remain}."]
+    if whole.before < whole.entries:
+        gone = whole.entries - whole.before
+        sentences.append(f"{gone:,} were pruned before, as a mask or their zeros say, and stay so.")
     if not math.isnan(cut.index_before):
         after = "none" if math.isnan(cut.index_after) else f"{cut.index_after:.4f}"
         sentences.append(f"PQ Index of the kept weights: {cut.index_before:.4f} before, {after} now.")

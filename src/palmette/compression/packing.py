@@ -22,6 +22,7 @@ from palmette.compression.elias_fano import index_bytes, low_bits, mask_bytes, p
 from palmette.errors import PackedDamaged, reason_of
 from palmette.files import write_safetensors
 from palmette.measures.rows import INTEGER
+from palmette.pruning.holding import came_back
 from palmette.pruning.masks import check_match
 from palmette.pruning.sources.sharding import check_whole
 from palmette.pruning.weights import is_torch_pruned, uncompiled
@@ -46,7 +47,8 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
 
     Args:
         path: the file, usually ``.safetensors``; only `load` and ``palmette unpack`` can read it.
-        model: a module or a `state_dict`, of any dtypes. Only values whose bits are all zero are left out: -0.0
+        model: a module or a `state_dict`, of any dtypes. A warning says if a `Pruner` of the module has pruned
+            weights that are no longer zero. Only values whose bits are all zero are left out: -0.0
             is kept.
 
     >>> import tempfile
@@ -59,6 +61,8 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
     True
     True
     """
+    if isinstance(model, nn.Module) and (said := came_back(model)):
+        warnings.warn(said, stacklevel=2)
     state = _state_of(model)
     stored: dict[str, Tensor] = {}
     table: dict[str, dict[str, Any]] = {}

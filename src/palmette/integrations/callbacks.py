@@ -10,17 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import MaskMismatch
+from palmette.errors import MaskMismatch, NotHeld
 from palmette.integrations.judging import Judge
 from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget
+from palmette.pruning.choosing.patterns import as_patterns
 from palmette.pruning.masks import Masks
-from palmette.pruning.methods import Scope
+from palmette.pruning.methods import Scope, Zeros
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.stopping import AccuracyDrops, ScoreDrops, StopRule
 from palmette.pruning.tolerance import Tolerance
-from palmette.pruning.weights import as_patterns, uncompiled
+from palmette.pruning.weights import uncompiled
 
 
 class Cutting:
@@ -108,7 +109,8 @@ class Cutting:
         self._due = []
         self._judge.restart()
         if self._made is None or self._made.model is not model:
-            self._made = Pruner(model, masks=self._masks, **self._settings)
+            earlier: Zeros = "pruned" if state is None else "count"  # the state has the masks
+            self._made = Pruner(model, masks=self._masks, zeros=earlier, **self._settings)
             self._judge.load(None)
             self._done, self._ended, self._kept = [], "", None
         if state is None:
@@ -248,8 +250,16 @@ class Cutting:
             "judge": self._judge.state(),
         }
 
+    def _check(self) -> None:
+        """Warn if pruned weights are no longer zero, without ending the training."""
+        try:
+            self.pruner.check()
+        except NotHeld as error:
+            warnings.warn(str(error), stacklevel=3)
+
     def _end(self) -> None:
-        """Warn about cuts that were not made, unless a rule ended them."""
+        """Warn about pruned weights that came back, and about cuts not made, unless a rule ended them."""
+        self._check()
         wanted = [f"epoch {n}" for n in sorted(self._epochs)] + [f"step {n}" for n in sorted(self._steps)]
         missed = [name for name in wanted if name not in self._done]
         if missed and not self.pruner.stopped and not self._ended:

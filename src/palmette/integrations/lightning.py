@@ -52,7 +52,8 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
         if (strategy := type(trainer.strategy).__name__) in _SHARDED:
             raise ValueError(
                 f"PalmetteCallback holds masks of whole parameters, and {strategy} cuts them in pieces; train "
-                "with one process or DDP"
+                "with one process or DDP, or in a loop of your own after fully_shard (FSDP2), where "
+                "pm.Pruner(model, hold=optimizer) holds them"
             )
         self._judge.watch("val_loss", larger=False)
         self._begin(pl_module, self._saved, trainer.global_step)
@@ -100,6 +101,17 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
         if self._judge_at_end(tell=trainer.is_global_zero, agree=_mean_over_processes(trainer)):
             self._change_averages(trainer, restart=True)
         self._end()
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Set up the masks of a finished training, which Lightning resumes without a step."""
+        if self._saved is not None:
+            self._begin(pl_module, self._saved, trainer.global_step)
+            self._kept, self._saved = self._saved.get("kept"), None
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        """Look whether the masks hold."""
+        if self._made is not None:
+            self._check()
 
     def state_dict(self) -> dict[str, Any]:
         """State for a checkpoint."""

@@ -52,7 +52,8 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
             if getattr(args, name, None):
                 raise ValueError(
                     f"PalmetteCallback holds masks of whole parameters, and this Trainer cuts them in pieces "
-                    f"({name}={getattr(args, name)!r}); train with one process or DDP"
+                    f"({name}={getattr(args, name)!r}); train with one process or DDP, or in a loop of your own "
+                    "after fully_shard (FSDP2), where pm.Pruner(model, hold=optimizer) holds them"
                 )
         saved = state.stateful_callbacks.get(_KEY)
         if state.global_step == 0 and saved is not None:
@@ -119,7 +120,8 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
             self._save_in(state)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
-        """Add the network before the last cut to the checkpoint."""
+        """Add the network before the last cut to the checkpoint, and look whether the masks hold."""
+        self._check()
         folder = _folder(args, state)
         if self._kept is not None and args.should_save and folder.is_dir():
             with replaced(folder / _KEPT) as partial:

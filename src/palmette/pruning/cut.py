@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -52,10 +53,12 @@ def prune(
     """
     check_scope(scope)
     check_budget(budget)
-    tensors = tensors_of(weights)
+    tensors_of(weights)  # raises if they are none
+    given = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
+    whole = {n: w if w.gain is None else replace(w, tensor=w.values, gain=None) for n, w in given.items()}
+    tensors = tensors_of(whole)
     if not tensors:
         raise NothingToPrune("weights must hold at least one tensor, got none")
-    whole = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
     sharded = any(map(is_sharded, tensors.values()))
     check_finite(tensors, {}, "weight")
     kept: dict[str, Tensor] = {}

@@ -2,12 +2,14 @@
 
 Two hooks do this, none in the forward pass. After a gradient is accumulated, its pruned entries are zeroed,
 so that they count neither in clipping nor in an optimizer's statistics. After an optimizer steps, the pruned
-weights are set to zero, whatever momentum or decay did to them. Bit patterns are multiplied by the mask as
+weights are set to zero, whatever momentum or decay did to them. A backward pass that follows another change of the
+weights looks whether pruned ones came back, and warns. Bit patterns are multiplied by the mask as
 integers: this also removes a NaN or an infinity, and on a CPU takes a twentieth of the time of `masked_fill_`.
 """
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeGuard
@@ -17,7 +19,30 @@ from torch import Tensor, nn
 
 from palmette.errors import ParameterGone
 from palmette.measures.rows import INTEGER
+from palmette.pruning.choosing.coverage import shown
 from palmette.pruning.sources.sharding import local
+
+_HOLDERS: weakref.WeakSet[Holder] = weakref.WeakSet()
+_ADVICE = (
+    "something that is not held has changed them. Call pruner.hold(optimizer) for each optimizer whose step() is "
+    "called, again for each new one, and pruner.masks.apply_(pruner.weights) after other updates, such as weights "
+    "that are loaded, averaged, or changed by an optimizer without step()"
+)
+
+
+def in_words(back: Mapping[str, int]) -> str:
+    """How many pruned weights came back, by name, and what to do; empty if none did."""
+    names = [name for name, count in back.items() if count]
+    if not names:
+        return ""
+    return f"{sum(back.values()):,} pruned weights ({shown(names, 4)}) are no longer zero: {_ADVICE}"
+
+
+def came_back(model: nn.Module) -> str:
+    """What masks are not held in `model`, in words; empty if there is none."""
+    there = {id(p) for p in model.parameters()}
+    ours = [holder for holder in _HOLDERS if any(id(p) in there for p in holder._parameters.values())]
+    return " ".join(filter(None, (in_words({n: int(c) for n, c in h.back().items()}) for h in ours)))
 
 
 class Holder:
@@ -27,6 +52,9 @@ class Holder:
         self._parameters = dict(parameters)
         self._kept: dict[str, Tensor] = {}
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
+        self._seen: dict[str, int] = {}  # versions of the weights after the last step that was held
+        self._told = False
+        _HOLDERS.add(self)
         for name, parameter in self._parameters.items():
             _after_accumulation(parameter, weakref.WeakMethod(self._zero_gradient), name)
 
@@ -39,7 +67,7 @@ class Holder:
         kept = {n: local(m) for n, m in masks.items() if not bool(local(m).all())}
         pairs = [pair for name, mask in kept.items() for pair in self._places_of(name, mask)]
         forgetful = [o for o in self._optimizers if isinstance(o, torch.optim.LBFGS)]
-        self._kept = kept
+        self._kept, self._seen, self._told = kept, {}, False
         for values, mask in pairs:
             values.mul_(mask)
         for optimizer in forgetful:
@@ -78,6 +106,9 @@ class Holder:
             # The hook keeps this object alive, so masks hold after the Pruner is gone. The optimizer may get more
             # parameters later, or copies of higher precision.
             optimizer.register_step_post_hook(lambda o, *_: self._zero_weights(names | self._updated_by(o)))
+            for inner in list(vars(optimizer).values()):  # such as the base optimizer of SAM
+                if isinstance(inner, torch.optim.Optimizer) and self._updated_by(inner):
+                    self.hold(inner)
 
     def _updated_by(self, optimizer: torch.optim.Optimizer) -> set[str]:
         updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -89,11 +120,30 @@ class Holder:
         if kept := [name for name in names if name in self._kept]:
             weights = [_integers(local(self._parameters[name])) for name in kept]
             torch._foreach_mul_(weights, [self._mask_near(n, w) for n, w in zip(kept, weights, strict=True)])
+            self._seen |= {name: weight._version for name, weight in zip(kept, weights, strict=True)}
+
+    @torch.no_grad()
+    def back(self) -> dict[str, Tensor]:
+        """Number of pruned weights of this process that are not zero, by name."""
+        weights = {name: local(self._parameters[name]) for name in self._kept}
+        return {n: ((w != 0) & ~self._mask_near(n, w)).sum() for n, w in weights.items()}
+
+    def _notice(self, name: str) -> None:
+        """Warn, once after each cut, if weights that something else has changed are no longer zero."""
+        weight = local(self._parameters[name])
+        if self._told or self._seen.get(name) == weight._version or torch.compiler.is_compiling():
+            return
+        if weight.is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        if bool(((weight != 0) & ~self._mask_near(name, weight)).any()):
+            self._told = True
+            warnings.warn(in_words({n: int(c) for n, c in self.back().items()}), stacklevel=2)
 
     @torch.no_grad()
     def _zero_gradient(self, name: str) -> None:
         gradient = self._parameters[name].grad
         if name in self._kept and gradient is not None:
+            self._notice(name)
             part = local(gradient)
             if _is_plain(part) and part.shape == self._kept[name].shape:
                 _integers(part).mul_(self._mask_near(name, part))

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from palmette.errors import MaskMismatch
 from palmette.files import write_beside
+from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.sources.sharding import added, is_sharded, local, placed_like
-from palmette.pruning.weights import Weight, tensors_of
+from palmette.pruning.weights import Weight, alive, tensors_of
 
 MASKS_FORMAT = "palmette-masks-1"
 """Format of a state of masks, and of files without a seal, which earlier versions wrote."""
@@ -112,13 +113,28 @@ class Masks(Mapping[str, Tensor]):
         For copies that no Pruner holds, such as averaged weights:
         ``masks.apply_(dict(averaged.module.named_parameters()))``.
         """
-        tensors = {n: w for n, w in tensors_of(weights).items() if n in self}
-        check_match(tensors, {n: m.shape for n, m in self.items()}, "the weights")
-        for name, mask in self.items():
-            weight = tensors[name]
+        there = {n: w for n, w in weights.items() if n in self} if isinstance(weights, Mapping) else weights
+        check_match(tensors_of(there), {n: m.shape for n, m in self.items()}, "the weights")
+        parameters, masks = self.of_parameters(weights)
+        for name, mask in masks.items():
+            weight = parameters[name]
             spread = is_sharded(weight) or is_sharded(mask)
             kept = local(placed_like(mask, weight, name)) if spread else mask.to(weight.device)
             local(weight).masked_fill_(~kept, 0)
+
+    def of_parameters(self, weights: Mapping[str, Tensor | Weight]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Parameters of `weights` and their masks; under weight norm, those of the gains g of w = g · v/‖v‖ too.
+
+        Where nothing of a v is kept, its g becomes zero in its place: a v of zeros would make w NaN.
+        """
+        parameters, masks = {n: w for n, w in tensors_of(weights).items() if n in self}, dict(self._masks)
+        for name, weight in ((n, weights[n]) for n in self):
+            gain = weight.gain if isinstance(weight, Weight) else tensors_of(weights).get(gain_of(name))
+            if gain is not None:
+                mask = masks[name].to(gain.device)
+                some = alive(mask, gain)
+                parameters[gain_of(name)], masks[gain_of(name)], masks[name] = gain, some, mask | ~some
+        return parameters, masks
 
     def state_dict(self) -> dict[str, Any]:
         """One bit per weight, in tensors and plain values for `torch.save` and `torch.load`.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from palmette.pruning.saliency import Saliency, Subject
 
 Scope = Literal["neuron", "layer", "global"]
+Zeros = Literal["pruned", "count"]
+"""Zeros of a weight that has been pruned before: pruned, or weights like others."""
 SCOPES: tuple[Scope, ...] = get_args(Scope)
 
 

@@ -13,22 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import MaskMismatch, ParameterGone
+from palmette.errors import MaskMismatch, NotHeld, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
+from palmette.pruning.choosing.coverage import coverage, shown, surprises
+from palmette.pruning.choosing.names import gain_of
+from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision
-from palmette.pruning.holding import Holder
+from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.methods import Scope, Zeros, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
-from palmette.pruning.sources.sharding import added, is_sharded, local, placed_like
+from palmette.pruning.sources.sharding import added, check_whole, is_sharded, local, placed_like
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, why_stop
 from palmette.pruning.tolerance import Estimate
 from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
     Weight,
     parameters_by_name,
-    prunable,
+    sorted_out,
     tensors_of,
     uncompiled,
     wrappers,
@@ -47,15 +50,18 @@ class Pruner:
         budget: how many weights to prune in a step; `Sap()` by default.
         scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared.
         saliency: how much each weight matters, by default its magnitude.
-        include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`.
-        masks: initial masks, such as `Masks.load(path)`; by default all weights are kept.
+        include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`. Frozen weights are
+            left out, which a warning says; `left_out` has all other parameters with a reason, `print` their sums.
+        masks: initial masks, such as `Masks.load(path)`; by default all weights are kept, but for `zeros`.
+        zeros: "pruned" (default): without `masks`, where more than 1 % of a weight is exactly zero, and not all of
+            it, the zeros were pruned before and stay, which a warning says. "count": they are weights like others.
         stop: rules that end the loop, see `palmette.pruning.stopping`; by default when the score given to `step`
             is more than 0.01 below that of the first step. A step that cuts nothing always ends the loop.
         hold: an optimizer to `hold` from the start; others may follow.
 
     >>> model = nn.Linear(4, 1, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[3.0, -4.0, 0.0, 0.0]]))
-    >>> pruner = Pruner(model, budget=Sap(p=1, q=2))
+    >>> pruner = Pruner(model, budget=Sap(p=1, q=2), zeros="count")
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     >>> pruner.hold(optimizer)
     >>> print(pruner.step())
@@ -76,6 +82,7 @@ class Pruner:
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),
         masks: Mapping[str, Tensor] | None = None,
+        zeros: Zeros = "pruned",
         stop: StopRule | Sequence[StopRule] = DEFAULT_RULES,
         hold: torch.optim.Optimizer | None = None,
     ) -> None:
@@ -92,9 +99,15 @@ class Pruner:
             raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
         self.rules: tuple[StopRule, ...] = tuple(rules)
         self.decisions: list[Decision] = []
-        chosen = prunable(model, include=include, exclude=exclude)  # may raise, so call it before any change
+        as_zeros(zeros)
+        # May raise, so call it before any change.
+        chosen, self.left_out = sorted_out(model, include=include, exclude=exclude, also=masks or ())
+        for sentence in surprises(sum(w.tensor.numel() for w in chosen.values()), self.left_out):
+            warnings.warn(f"Pruner: {sentence}", stacklevel=2)
+        check_whole({n: w.tensor for n, w in chosen.items() if w.gain is not None}, "Pruner, under weight norm,")
         found = from_torch_prune(model)
-        self._layouts = {n: (w.transposed, w.groups) for n, w in chosen.items()}
+        self._layouts = {n: (w.transposed, w.groups, w.stacked) for n, w in chosen.items()}
+        self._gains = {n: gain_of(n) for n, w in chosen.items() if w.gain is not None}
         self._masks = Masks.ones_like(self._tensors())
         if found:
             self._set(self._fitted(Masks({n: found.get(n, m) for n, m in self._masks.items()}), "the masks"))
@@ -106,8 +119,20 @@ class Pruner:
                 )
         if masks is not None:
             self._set(self._masks & self._fitted(Masks(masks), "the masks"))
+        elif zeros == "pruned" and (zero := masks_of_zeros({n: w for n, w in chosen.items() if n not in found})):
+            self._set(Masks({**self._masks, **zero}))
+            warnings.warn(
+                f"{self._masks.total - self._masks.kept:,} zeros ({shown(list(zero))}) count as pruned before and "
+                "stay; zeros='count' lets them train",
+                stacklevel=2,
+            )
         if hold is not None:
             self.hold(hold)
+
+    def __repr__(self) -> str:
+        """Scope and density, how many parameters are covered, and why others are left out."""
+        head = f"Pruner of {type(uncompiled(self.model)).__name__}, scope {self.scope}, density {self.density:.4f}"
+        return f"{head}\n{coverage(self._masks.total, self.left_out)}"
 
     @property
     def masks(self) -> Masks:
@@ -146,6 +171,11 @@ class Pruner:
         Call it for each optimizer that updates the model, and again when one is replaced or copied.
         """
         self._check_still_there()
+        if not any(p.requires_grad for p in parameters_by_name(self.model).values()):
+            raise ValueError(
+                "hold needs a model that is trained, but all of its parameters are frozen (requires_grad=False); "
+                "unfreeze those to train, then make a new Pruner, which leaves frozen ones out"
+            )
         self._holder.hold(optimizer)
 
     def step(self, score: float | Tensor | None = None, *, budget: Budget | None = None) -> Decision:
@@ -163,7 +193,8 @@ class Pruner:
         if value is not None and self._ends_with(value):
             budget = FixedRatio(0.0)  # keep the model as it was trained
         masks, decision = self.plan(budget)
-        self._say_what_came_back()
+        if said := self._what_came_back():  # the cut ignores them and sets them to zero again
+            warnings.warn(said, stacklevel=2)
         self._set(masks)
         self.decisions.append(decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
@@ -173,6 +204,12 @@ class Pruner:
         self._check_still_there()
         budget = self.budget if budget is None else budget
         return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=self.saliency)
+
+    def check(self) -> None:
+        """Raise `NotHeld` unless every pruned weight is zero; to call before saving."""
+        self._check_still_there()
+        if said := self._what_came_back():
+            raise NotHeld(said)
 
     def rewind(self, state: Mapping[str, Tensor]) -> None:
         """Load `state`, an earlier `model.state_dict()`, buffers included, and set pruned weights to zero.
@@ -199,7 +236,7 @@ class Pruner:
                 "take copy.deepcopy(model.state_dict()) before training"
             )
         model.load_state_dict(state)
-        self._masks.apply_(self._tensors())
+        self._masks.apply_(self._weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Masks (one bit per weight) and the decisions so far, without the constructor's settings.
@@ -232,25 +269,17 @@ class Pruner:
     def _set(self, masks: Masks) -> None:
         if any(map(is_sharded, masks.values())):
             _ = masks.kept  # a collective: count now, so that a single process can read it later
-        self._holder.set_masks_(masks)
+        self._holder.set_masks_(masks.of_parameters(self._weights)[1])
         self._masks = masks
 
     def _tensors(self) -> dict[str, Tensor]:
         return tensors_of(self._weights)
 
-    def _say_what_came_back(self) -> None:
-        """Warn if pruned weights are not zero; the cut ignores them and sets them to zero again."""
-        weights = self._tensors()
-        parts = {n: (local(w), local(self._masks[n])) for n, w in weights.items()}
-        back = added({n: ((w != 0) & ~mask.to(w.device)).sum() for n, (w, mask) in parts.items()}, weights)
-        if names := [n for n, count in back.items() if count]:
-            shown = f"{', '.join(names[:4])}{', …' if len(names) > 4 else ''}"
-            warnings.warn(
-                f"{sum(back.values()):,} pruned weights ({shown}) were no longer zero: something that is not held "
-                "has changed them. Call pruner.hold(optimizer) for each optimizer, again for each new one, and "
-                "pruner.masks.apply_(pruner.weights) after weights are loaded or averaged",
-                stacklevel=3,
-            )
+    def _what_came_back(self) -> str:
+        """How many pruned weights are not zero on all processes, in words; empty if none is."""
+        parameters, masks = self._masks.of_parameters(self._weights)
+        here = self._holder.back()
+        return in_words(added({n: here.get(n, torch.zeros(())) for n in masks}, parameters))
 
     def _check_still_there(self) -> None:
         there = parameters_by_name(self.model)
@@ -273,10 +302,12 @@ class Pruner:
         parameters = parameters_by_name(self.model)
         if gone := [n for n in self._layouts if n not in parameters]:
             raise ParameterGone(f"the pruned parameter {gone[0]!r} is no longer part of the model")
-        return {n: Weight(parameters[n], *layout) for n, layout in self._layouts.items()}
+        gains = {n: parameters.get(gain) for n, gain in self._gains.items()}
+        return {n: Weight(parameters[n], *layout, gains.get(n)) for n, layout in self._layouts.items()}
 
     @cached_property
     def _holder(self) -> Holder:
-        holder = Holder(self._tensors())
-        holder.set_masks_(self._masks)
+        parameters, masks = self._masks.of_parameters(self._weights)
+        holder = Holder(parameters)
+        holder.set_masks_(masks)
         return holder

@@ -44,7 +44,11 @@ def magnitude_of(weights: Mapping[str, Tensor | Weight]) -> Saliency:
     >>> one_shot("w", torch.tensor([0.0, 9.0]))
     tensor([ 3., -1.])
     """
-    return partial(_look_up, {n: w.detach().clone() for n, w in tensors_of(weights).items()})
+    return partial(_look_up, {n: _values(weights[n]).detach().clone() for n in tensors_of(weights)})
+
+
+def _values(weight: Tensor | Weight) -> Tensor:
+    return weight.values if isinstance(weight, Weight) else weight
 
 
 def _look_up(frozen: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import math
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
-from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
-from palmette.errors import NotFinite, NothingToPrune
+from palmette.errors import NothingToPrune
+from palmette.pruning.choosing.coverage import FROZEN, GAIN, NO_FLOATS, UNKNOWN, VECTOR, LeftOut, shown
+from palmette.pruning.choosing.names import inputs_first, is_stack, why_not
+from palmette.pruning.choosing.patterns import as_patterns, check_patterns, matches
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Modules with outputs along the first axis of their weight, and an optional bias."""
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _PARALLEL = (nn.parallel.DistributedDataParallel, nn.DataParallel)
 _ATTENTION = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
@@ -28,35 +29,69 @@ class Weight:
     """A weight and the layout of its neurons.
 
     Args:
-        tensor: the weight itself.
+        tensor: the parameter itself.
         transposed: False when the first axis counts the neurons, as in Linear and convolutions. True when
             the second does, as in transposed convolutions and in the Conv1D of GPT-2.
         groups: groups of a transposed convolution.
+        stacked: whether the first axis counts experts, each a weight with a layout of its own.
+        gain: g under weight norm, of which the tensor is the direction v.
     """
 
     tensor: Tensor
     transposed: bool = False
     groups: int = 1
+    stacked: bool = False
+    gain: Tensor | None = None
 
     @property
     def shape(self) -> torch.Size:
         """Shape of the tensor."""
         return self.tensor.shape
 
+    @property
+    def values(self) -> Tensor:
+        """Values to measure and rank: the tensor or, under weight norm, what the layer makes of it."""
+        return self.tensor if self.gain is None else normed(self.tensor.detach(), self.gain.detach())
+
+    @property
+    def folded(self) -> tuple[tuple[int, ...], int]:
+        """Shape with the experts of a stack one below another, and groups of inputs that have the same neurons."""
+        if not self.stacked:
+            return tuple(self.shape), self.groups
+        experts, rows, *rest = self.shape
+        return (experts * rows, *rest), experts if self.transposed else 1
+
     def rows(self, values: Tensor) -> Tensor:
         """Reshape `values`, in the shape of the weight, to one row per neuron, each in index order."""
+        shape, groups = self.folded
+        values = values.reshape(shape)
         if not self.transposed:
             return values.flatten(1) if values.dim() > 1 else values[:, None]
-        block = values.reshape(self.groups, -1, *values.shape[1:]).transpose(1, 2)
-        return block.reshape(self.groups * values.shape[1], -1)
+        block = values.reshape(groups, -1, *shape[1:]).transpose(1, 2)
+        return block.reshape(groups * shape[1], -1)
 
     def from_rows(self, matrix: Tensor) -> Tensor:
         """Inverse of `rows`."""
-        shape = self.tensor.shape
+        shape, groups = self.folded
         if not self.transposed:
-            return matrix.reshape(shape)
-        block = matrix.reshape(self.groups, shape[1], shape[0] // self.groups, math.prod(shape[2:]))
-        return block.transpose(1, 2).reshape(shape)
+            return matrix.reshape(self.shape)
+        block = matrix.reshape(groups, shape[1], shape[0] // groups, math.prod(shape[2:]))
+        return block.transpose(1, 2).reshape(self.shape)
+
+
+def normed(direction: Tensor, gain: Tensor) -> Tensor:
+    """Weight that weight norm computes, :math:`g \\cdot v / \\|v\\|`; zero where all of v is zero."""
+    norm = torch.linalg.vector_norm(direction, dim=_normed_over(direction, gain), keepdim=True)
+    return direction * torch.where(norm > 0, gain / norm, 0.0)
+
+
+def alive(mask: Tensor, gain: Tensor) -> Tensor:
+    """Which gains have a kept weight, in the shape of `gain`; zero directions would make the others NaN."""
+    return mask.amax(_normed_over(mask, gain), keepdim=True).reshape(gain.shape)
+
+
+def _normed_over(direction: Tensor, gain: Tensor) -> list[int]:
+    return [d for d, size in enumerate(direction.shape) if gain.dim() == 0 or gain.shape[d] != size]
 
 
 def prunable(
@@ -64,11 +99,15 @@ def prunable(
 ) -> dict[str, Weight]:
     """Prunable weights of `model` by name in its `state_dict`; a shared weight has its first name.
 
-    By default these are the weights of Linear, convolution and transposed convolution layers, the
-    projections of `nn.MultiheadAttention` and the Conv1D of Transformers, the output layer included. The default
-    excludes biases, norms, embeddings, an output layer that shares its weight with an embedding, and weights that
-    are quantised or computed from others (`nn.utils.parametrize`, weight norm). A `weight_orig` of
-    `torch.nn.utils.prune` is listed as `weight`, its name after conversion.
+    By default these are the weights of Linear, convolution, transposed convolution and recurrent layers, the
+    projections of `nn.MultiheadAttention`, the Conv1D of Transformers, stacks of experts, and what other modules
+    name ``weight``, the output layer included. The default excludes biases, norms, embeddings, an output layer
+    that shares its weight with an embedding, and weights that are quantised or computed from others
+    (`nn.utils.parametrize`). Under weight norm, the direction v of w = g · v/‖v‖ is listed, and its weights are
+    measured as w. A `weight_orig` of `torch.nn.utils.prune` is listed as `weight`, its name after conversion.
+
+    Frozen weights (``requires_grad=False``) are left out, unless `include` names them or all parameters are
+    frozen, as for inference.
 
     Args:
         model: any module; a compiled or wrapped one is unwrapped.
@@ -80,7 +119,21 @@ def prunable(
     >>> list(prunable(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))))
     ['0.weight', '2.weight']
     """
-    patterns, left_out = as_patterns(include, exclude)
+    return sorted_out(model, include=include, exclude=exclude)[0]
+
+
+def sorted_out(
+    model: nn.Module,
+    *,
+    include: Iterable[str] | None = None,
+    exclude: Iterable[str] = (),
+    also: Container[str] = (),
+) -> tuple[dict[str, Weight], list[LeftOut]]:
+    """Prunable weights of a model, see `prunable`, and all other parameters, each with a reason.
+
+    Frozen weights are prunable if `also` has their names, such as masks.
+    """
+    patterns, unwanted = as_patterns(include, exclude)
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if any(type(module).__name__ == "FullyShardedDataParallel" for module in model.modules()):
@@ -89,29 +142,37 @@ def prunable(
         )
     parameters_by_name(model)
     model = uncompiled(model)
-    layouts = _layouts(model)
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in _named(model):
         if isinstance(parameter, nn.UninitializedParameter):
             raise ValueError(f"{name!r} has no shape yet; run a batch through the model, then prune it")
         names.setdefault(parameter, []).append(name)
-    able = {p: aliases for p, aliases in names.items() if p.is_floating_point() and p.numel()}
+    layouts, why = _layouts(model, names)
+    able = {p: None for p in names if why[p] not in (GAIN, NO_FLOATS, "empty", VECTOR)}
     check_patterns(
         patterns,
-        left_out,
-        weights=[name for p, aliases in able.items() if p.dim() >= 2 for name in aliases],
+        unwanted,
+        weights=[name for p in able for name in names[p]],
         names=[*(name for aliases in names.values() for name in aliases), *(n for n, _ in model.named_buffers())],
         what=f"the {type(model).__name__}",
     )
-    chosen = {}
-    for parameter, aliases in able.items():
-        layout = layouts.get(parameter)
-        wanted = layout is not None if patterns is None else matches(aliases, patterns) and parameter.dim() >= 2
-        if wanted and not matches(aliases, left_out):
-            chosen[aliases[0]] = Weight(parameter, *(layout or ()))
+    trains = any(p.requires_grad for p in names)
+    for parameter, aliases in names.items():
+        if patterns is not None and parameter in able:
+            why[parameter] = "" if matches(aliases, patterns) else "not included"
+        if not why[parameter] and patterns is None and trains and not parameter.requires_grad:
+            why[parameter] = "" if aliases[0] in also else FROZEN
+        if why[parameter] in ("", FROZEN, UNKNOWN) and matches(aliases, unwanted):
+            why[parameter] = "excluded"
+    chosen = {names[p][0]: layouts.get(p, Weight(p)) for p in names if not why[p]}
+    left_out = [
+        LeftOut(aliases[0], tuple(p.shape), why[p], p.numel() * p.element_size())
+        for p, aliases in names.items()
+        if why[p]
+    ]
     if not chosen:
-        raise NothingToPrune(_nothing(model, patterns, left_out))
-    return chosen
+        raise NothingToPrune(_nothing(model, left_out, patterns, unwanted))
+    return chosen, left_out
 
 
 def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
@@ -119,49 +180,6 @@ def _named(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     buffers = {name for name, _ in model.named_buffers()}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         yield name.removesuffix("_orig") if is_torch_pruned(name, buffers) else name, parameter
-
-
-def as_patterns(include: Iterable[str] | None, exclude: Iterable[str]) -> tuple[list[str] | None, list[str]]:
-    """`include` and `exclude` as lists; raise, naming the argument, unless both hold strings."""
-    return None if include is None else _as_list("include", include), _as_list("exclude", exclude)
-
-
-def _as_list(argument: str, given: Iterable[str]) -> list[str]:
-    found = [given] if isinstance(given, str) or not isinstance(given, Iterable) else list(given)
-    if isinstance(given, str) or not all(isinstance(pattern, str) for pattern in found):
-        raise TypeError(f"{argument} must be a list of patterns such as ['*.weight'], got {given!r}")
-    return found
-
-
-def matches(names: Iterable[str], patterns: Iterable[str]) -> bool:
-    """Whether one of the names of a weight matches one of the patterns."""
-    return any(fnmatchcase(name, pattern) for name in names for pattern in patterns)
-
-
-def check_patterns(
-    include: list[str] | None, exclude: list[str], *, weights: Sequence[str], names: Sequence[str], what: str
-) -> None:
-    """Raise, with the nearest names, if a pattern matches nothing, such as one with a typo.
-
-    Args:
-        include: patterns that must each match one of `weights`.
-        exclude: patterns that must each match one of `names`.
-        weights: names of prunable weights; if empty, no pattern raises.
-        names: names of all tensors, prunable or not.
-        what: the owner of the names, for the error message.
-    """
-    asked = [("include", pattern, weights) for pattern in include or ()]
-    asked += [("exclude", pattern, names) for pattern in exclude]
-    for argument, pattern, known in asked:
-        if weights and not matches(known, [pattern]):
-            near = difflib.get_close_matches(pattern, weights, n=4, cutoff=0)
-            shown = (
-                f"names are {', '.join(weights)}" if len(weights) <= 8 else f"nearest names are {', '.join(near)}"
-            )
-            raise NothingToPrune(
-                f"{argument} has the pattern {pattern!r}, which matches no weight of {what}; a pattern must match "
-                f"the whole name, with * for any part of it; the {shown}"
-            )
 
 
 def tensors_of(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:
@@ -209,31 +227,64 @@ def parameters_by_name(model: nn.Module) -> dict[str, nn.Parameter]:
     return dict(uncompiled(model).named_parameters())
 
 
-def _layouts(model: nn.Module) -> Mapping[Tensor, tuple[bool, int]]:
-    """Layout (transposed, groups) of each parameter that is prunable by default."""
-    found: dict[Tensor, tuple[bool, int]] = {}
-    embedded: set[Tensor] = set()
+def _layouts(
+    model: nn.Module, names: Mapping[nn.Parameter, Sequence[str]]
+) -> tuple[dict[Tensor, Weight], dict[Tensor, str]]:
+    """Weights by parameter, and for every parameter why it is not pruned by default; empty if it is."""
+    found: dict[Tensor, Weight] = {}
+    why: dict[Tensor, str] = {}
     for module in model.modules():
-        weight = _own(module, "weight")
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            embedded.add(weight)
-        elif isinstance(module, nn.MultiheadAttention):
-            found |= {w: (False, 1) for w in (_own(module, a) for a in _ATTENTION) if w is not None}
-        elif not isinstance(weight, nn.Parameter):
-            continue
-        elif isinstance(module, LAYERS):
-            found[weight] = (False, 1)
-        elif isinstance(module, _TRANSPOSED):
-            found[weight] = (True, module.groups)
-        elif is_transformers_conv1d(module):
-            found[weight] = (True, 1)
-    return {weight: layout for weight, layout in found.items() if weight not in embedded}
+        kinds = " ".join(kind.__name__ for kind in type(module).__mro__)
+        for attribute in _attributes_of_weights(module):
+            if (weight := _own(module, attribute)) is not None:
+                found[weight.tensor] = weight
+        for parameter in module.parameters(recurse=False):
+            if "Norm" in kinds or "Embedding" in kinds:
+                why[parameter] = "embedding" if "Embedding" in kinds else "norm"
+    why |= {w.gain: GAIN for w in found.values() if w.gain is not None}
+    shapes = {name: tuple(p.shape) for p, aliases in names.items() for name in aliases}
+    for parameter, (name, *_) in names.items():
+        if not parameter.is_floating_point() or not parameter.numel():
+            why[parameter] = "empty" if parameter.is_floating_point() else NO_FLOATS
+        elif parameter.dim() < 2:
+            why[parameter] = GAIN if why.get(parameter) == GAIN else VECTOR
+        elif parameter in found:
+            why[parameter] = "embedding" if why.get(parameter) == "embedding" else ""
+        elif parameter not in why:
+            why[parameter] = why_not(name, parameter.shape)
+            if is_stack(name, parameter.shape):
+                found[parameter] = Weight(parameter, inputs_first(name, shapes), stacked=True)
+    return found, why
 
 
-def _own(module: nn.Module, name: str) -> Any:
-    """Attribute `name` of a module, or the parameter that `torch.nn.utils.prune` computes it from."""
-    pruned = is_torch_pruned(f"{name}_orig", module._buffers)
-    return getattr(module, f"{name}_orig" if pruned else name, None)
+def _attributes_of_weights(module: nn.Module) -> Iterable[str]:
+    """Attributes that hold the weights of a module of a known type."""
+    if isinstance(module, nn.MultiheadAttention):
+        return _ATTENTION
+    if isinstance(module, nn.RNNBase | nn.RNNCellBase):
+        known = [*module._parameters, *getattr(module, "parametrizations", ())]
+        return {re.sub("_(orig|v|g)$", "", name) for name in known if name.startswith("weight_")}
+    usual = isinstance(module, (*LAYERS, *_TRANSPOSED)) or is_transformers_conv1d(module)
+    return ("weight",) if usual else ()
+
+
+def _own(module: nn.Module, name: str) -> Weight | None:
+    """Attribute `name` of a module, or the parameters that pruning or weight norm computes it from."""
+    transposed = isinstance(module, _TRANSPOSED) or is_transformers_conv1d(module)
+    groups = int(getattr(module, "groups", 1)) if transposed else 1
+    parameters = module._parameters
+    if parametrize.is_parametrized(module, name):
+        (*steps,) = module.parametrizations[name]  # type: ignore[index]
+        if [type(step).__name__ for step in steps] != ["_WeightNorm"]:
+            return None
+        parameters = module.parametrizations[name]._parameters  # type: ignore[index,union-attr]
+        pair = "original1", "original0"
+    elif is_torch_pruned(f"{name}_orig", module._buffers):
+        pair = f"{name}_orig", ""
+    else:
+        pair = (f"{name}_v", f"{name}_g") if parameters.get(f"{name}_g") is not None else (name, "")
+    weight = parameters.get(pair[0])
+    return None if weight is None else Weight(weight, transposed, groups, gain=parameters.get(pair[1]))
 
 
 def is_torch_pruned(name: str, names: Container[str]) -> bool:
@@ -254,42 +305,18 @@ def is_transformers_conv1d(module: nn.Module) -> bool:
     )
 
 
-def _nothing(model: nn.Module, include: list[str] | None, exclude: list[str]) -> str:
-    names = [n for n, p in _named(model) if p.dim() >= 2]
+def _nothing(model: nn.Module, left_out: Sequence[LeftOut], include: list[str] | None, exclude: list[str]) -> str:
+    names, kind = [t.name for t in left_out if len(t.shape) > 1], type(model).__name__
     if not names:
-        return f"the model has nothing to prune: no parameter of {type(model).__name__} has two or more dimensions"
-    shown = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+        return f"the model has nothing to prune: no parameter of {kind} has two or more dimensions"
+    if frozen := [t.name for t in left_out if t.why == FROZEN]:
+        return (
+            "the model has nothing to prune: its weights are frozen (requires_grad=False); unfreeze them, or name "
+            f"them with include, such as {shown(frozen)}"
+        )
     if include is None and not exclude:
         return (
-            f"the model has nothing to prune: {type(model).__name__} has no Linear, convolution or attention "
-            f"weight; choose other weights with include, such as {shown}"
+            f"the model has nothing to prune: {kind} has no Linear, convolution or attention "
+            f"weight; choose other weights with include, such as {shown(names, 8)}"
         )
-    return f"nothing is left to prune with include={include}, exclude={exclude}; the names are {shown}"
-
-
-def check_values(name: str, values: Tensor, what: str = "weight") -> None:
-    """Raise, naming the parameter, unless `values` are one or more finite floats."""
-    check_kind(name, values, what)
-    low, high = torch.aminmax(values.detach())  # one pass, no copy; NaN propagates
-    if not bool(torch.isfinite(low) & torch.isfinite(high)):
-        raise not_finite(name, values, what, int((~torch.isfinite(values.detach())).sum()))
-
-
-def check_kind(name: str, values: Tensor, what: str) -> None:
-    """Raise, naming the parameter, unless `values` are one or more floats."""
-    if not (isinstance(values, Tensor) and values.dtype in _DTYPES and values.dim() and values.numel()):
-        got = f"{values.dtype} of shape {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
-        raise TypeError(
-            f"every {what} must be a tensor of one or more dimensions, not empty, in float64, float32, float16 "
-            f"or bfloat16, got {got} for {name!r}"
-        )
-    if values.is_meta:
-        raise ValueError(f"every {what} must have values to be ranked, got {name!r} on the meta device")
-
-
-def not_finite(name: str, values: Tensor, what: str, count: int) -> NotFinite:
-    """Error with the number of `values` that are NaN or infinite."""
-    return NotFinite(
-        f"every {what} must be finite to be ranked, got {count} NaN or infinite in {name!r} "
-        f"of shape {tuple(values.shape)}"
-    )
+    return f"nothing is left to prune with include={include}, exclude={exclude}; the names are {shown(names, 8)}"

@@ -34,7 +34,7 @@ def measured(
     for number, name in enumerate(weights[0]):
         layer = _numbers(Rows(rows.segments[number : number + 1], rows.kept[number : number + 1]))
         alive = [
-            weight[name].rows((weight[name].tensor.detach() != 0) & mask[name]).any(1)
+            weight[name].rows((weight[name].values.detach() != 0) & mask[name]).any(1)
             for weight, mask in zip(weights, masks, strict=True)
         ]
         dead = (~torch.stack(alive)).sum(1).tolist()
@@ -57,7 +57,7 @@ def index_maps(
 def _rows(weights: Sequence[Mapping[str, Weight]], masks: Sequence[Mapping[str, Tensor]]) -> Rows:
     """All weights of each network as one row."""
     return Rows(
-        tuple(torch.stack([w[name].tensor.detach().reshape(-1) for w in weights]) for name in weights[0]),
+        tuple(torch.stack([w[name].values.detach().reshape(-1) for w in weights]) for name in weights[0]),
         tuple(torch.stack([m[name].reshape(-1) for m in masks]) for name in weights[0]),
     )
 

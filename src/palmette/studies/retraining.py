@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -122,16 +123,18 @@ def prune_and_retrain(
         raise ValueError(f"rounds must be a whole number of at least 0, got rounds={rounds!r}")
     _check_rewind(rewind, trained)
     method = _named_saliency(saliency) if isinstance(saliency, str) else None
-    pruner = Pruner(
-        model,
-        budget=budget,
-        scope=scope,
-        stop=stop,
-        saliency=magnitude if isinstance(saliency, str) else saliency,
-        include=include,
-        exclude=exclude,
-        masks=masks,
-    )
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        pruner = Pruner(
+            model,
+            budget=budget,
+            scope=scope,
+            stop=stop,
+            saliency=magnitude if isinstance(saliency, str) else saliency,
+            include=include,
+            exclude=exclude,
+            masks=masks,
+        )
     allowed = _tolerance(tolerance, maximize, evaluate is not None, pruner.rules, trained)
     if budget is None:
         pruner.budget = Sap() if allowed is None else METHODS[DEFAULT_METHOD].budget
@@ -146,6 +149,8 @@ def prune_and_retrain(
         run.method, run.default_tolerance = method, tolerance is None
         trainer = FunctionTrainer(run, train, evaluate, test)
         if not (rundir is not None and resumed(run, rundir)):
+            for warning in said:  # a model that is resumed with has its masks in the folder
+                warnings.warn(warning.message, stacklevel=2)
             trainer.try_out()
         if run.stopped is not None:
             lines.say(f"found finished in {str(folder)!r}; nothing is trained")

@@ -12,9 +12,9 @@ from zipfile import ZipFile
 import numpy as np
 from torch import Tensor
 
-from palmette.checkpoints.compressibility import LeftOut
 from palmette.checkpoints.formats.contents import Contents
 from palmette.measures.rows import as_tensor
+from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.sources.stored import StoredWeight
 
 _Array = np.ndarray[Any, Any]

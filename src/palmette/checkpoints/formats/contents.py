@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from palmette.checkpoints.compressibility import LeftOut
+from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.sources.stored import StoredWeight
 
 

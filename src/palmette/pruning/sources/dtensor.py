@@ -71,10 +71,10 @@ class ShardPart:
     @property
     def units(self) -> int:
         """Number of units of the whole weight."""
-        shape = self.weight.shape
+        shape, groups = self.weight.folded
         if not self.per_neuron:
             return 1
-        return self.weight.groups * shape[1] if self.weight.transposed else shape[0]
+        return groups * shape[1] if self.weight.transposed else shape[0]
 
     @property
     def is_whole(self) -> bool:
@@ -84,23 +84,26 @@ class ShardPart:
         }
         if not self.per_neuron:
             return not cut
-        if self.weight.groups > 1:  # one piece for each group
+        if self.weight.folded[1] > 1:  # one piece for each group
             return False
+        if self.weight.stacked:
+            return cut <= {0, 1}
         return cut <= {1 if self.weight.transposed else 0}
 
     def pieces(self, values: Tensor, kept: Tensor) -> list[ShardRows]:
         """Pieces of `values` and their mask, which are sharded like the weight."""
-        part, mask, spread = local(values.detach()), local(kept), Spread.of(self.weight.tensor)
+        part, mask = (self._folded(local(x)) for x in (values.detach(), kept))
+        spread = Spread.of(self.weight.tensor)
         return [
             ShardRows(self._rows(part[chosen]), self._rows(mask[chosen]), units, positions, spread)
-            for chosen, units, positions in self._cuts(indices_of(self.weight.tensor))
+            for chosen, units, positions in self._cuts()
         ]
 
     def from_pieces(self, matrices: Iterator[Tensor]) -> Tensor:
         """Mask sharded like the weight, from the next `matrices`, one in the shape of each piece."""
         whole = mask_of(self.weight.tensor)
-        mask = local(whole)
-        for chosen, _, _ in self._cuts(indices_of(self.weight.tensor)):
+        mask = self._folded(local(whole))
+        for chosen, _, _ in self._cuts():
             matrix = next(matrices)
             if self.per_neuron and self.weight.transposed:
                 block = mask[chosen].transpose(0, 1)
@@ -116,15 +119,24 @@ class ShardPart:
             values = values.transpose(0, 1)
         return values.reshape(len(values), math.prod(values.shape[1:]))
 
-    def _cuts(self, indices: list[Tensor]) -> Iterator[tuple[slice | Tensor, Tensor, Callable[[slice], Tensor]]]:
+    def _folded(self, values: Tensor) -> Tensor:
+        """View of local entries with the experts of a stack one below another."""
+        return values.view(-1, *values.shape[2:]) if self.weight.stacked and self.per_neuron else values
+
+    def _cuts(self) -> Iterator[tuple[slice | Tensor, Tensor, Callable[[slice], Tensor]]]:
         """(indices along the first dimension, their units, positions within the units)."""
-        shape = self.weight.shape
+        indices = indices_of(self.weight.tensor)
+        shape, groups = self.weight.folded
+        if self.weight.stacked and self.per_neuron:
+            first, second, *rest = indices
+            indices = [(first[:, None] * self.weight.shape[1] + second).flatten(), *rest]
         if not self.per_neuron:
-            yield slice(None), torch.zeros(1, dtype=torch.int64), _positions(indices, shape, self.offset)
+            positions = _positions(indices, self.weight.shape, self.offset)
+            yield slice(None), torch.zeros(1, dtype=torch.int64), positions
         elif not self.weight.transposed:
             yield slice(None), indices[0], _positions(indices[1:], shape[1:])
         else:
-            each = shape[0] // self.weight.groups
+            each = shape[0] // groups
             for group in (indices[0] // each).unique().tolist():
                 chosen = (indices[0] // each == group).nonzero()[:, 0]
                 inner = [indices[0][chosen] % each, *indices[2:]]

@@ -180,7 +180,7 @@ class FileCut:
         chunk = chunk if by_magnitude else stored.entries
         if name not in self.thresholds:
             # A neuron of a transposed weight extends over all parts.
-            for part in stored.parts(stored.entries if stored.transposed else chunk):
+            for part in stored.parts(stored.entries if stored.transposed and not stored.stacked else chunk):
                 kept = None if part.kept is None else {name: part.kept.reshape(part.weight.shape)}
                 masks, _ = prune(
                     {name: part.weight}, kept, scope="neuron", budget=self.budget, saliency=self.saliency

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from palmette.errors import MaskMismatch
 from palmette.measures.exact import carried, padded
-from palmette.pruning.weights import check_kind, check_values, not_finite
+from palmette.pruning.choosing.values import check_kind, check_values, not_finite
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -13,7 +13,7 @@ from torch import Tensor
 from palmette.errors import NotFinite
 from palmette.measures.parameters import is_number
 from palmette.measures.rows import Rows
-from palmette.pruning.weights import Weight
+from palmette.pruning.weights import Weight, normed
 
 CHUNK = 1 << 23  # entries per read: 32 MB of float32
 MEMORY = 10**9
@@ -54,9 +54,10 @@ class StoredWeight:
         dtype: dtype of the values of `read`.
         read: (first, last) -> ``values[first:last]``, along the first axis.
         nbytes: stored size.
-        transposed, groups: layout of its neurons, see `Weight`.
+        transposed, groups, stacked: layout of its neurons, see `Weight`.
         kept: like `read`, True where an entry is not pruned yet; None if all entries count.
         coding: the integer format that the values were unpacked from, such as "Q4_1"; empty for floats.
+        gain: g under weight norm, of which this is the direction v.
     """
 
     name: str
@@ -68,6 +69,8 @@ class StoredWeight:
     groups: int = 1
     kept: Callable[[int, int], Tensor] | None = None
     coding: str = ""
+    stacked: bool = False
+    gain: StoredWeight | None = None
 
     @property
     def entries(self) -> int:
@@ -79,6 +82,8 @@ class StoredWeight:
         """Number of neurons; 1 for a vector, which is one unit."""
         if len(self.shape) < 2:
             return 1
+        if self.stacked:
+            return self.shape[0] * self.shape[2 if self.transposed else 1]
         return self.shape[1] * self.groups if self.transposed else self.shape[0]
 
     def parts(self, chunk: int = CHUNK) -> Iterator[FilePart]:
@@ -88,10 +93,25 @@ class StoredWeight:
         """
         for first, last in self._slices(self.entries if self.groups > 1 else chunk):
             raw = self.read(first, last)
-            # Few torch functions support 8-bit floats; bfloat16 holds all their values.
-            values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
+            values = self.values(raw, first, last)
             _check_finite(self, values)
             yield FilePart(self, raw, values, None if self.kept is None else self.kept(first, last))
+
+    def values(self, raw: Tensor, first: int, last: int) -> Tensor:
+        """Values to measure and rank of ``raw = read(first, last)``; under weight norm, g · v/‖v‖."""
+        # Few torch functions support 8-bit floats; bfloat16 holds all their values.
+        values = raw.to(torch.bfloat16) if raw.is_floating_point() and raw.element_size() == 1 else raw
+        if self.gain is None:
+            return values
+        gain = self.gain.whole()
+        if gain.dim() and gain.shape[0] == self.shape[0]:  # each row has a norm of its own
+            return normed(values, gain[first:last])
+        return normed(self.read(0, self.shape[0]), gain)[first:last]
+
+    def whole(self) -> Tensor:
+        """The tensor as stored."""
+        found = list(self.raw_parts())
+        return found[0] if len(found) == 1 else torch.cat(found)
 
     def raw_parts(self, chunk: int = CHUNK) -> Iterator[Tensor]:
         """All parts of the tensor as stored, unchecked."""
@@ -121,7 +141,7 @@ class FilePart:
         """Values with the layout of their neurons; a vector is one neuron."""
         if len(self.of.shape) < 2:
             return Weight(self.values.reshape(1, -1))
-        return Weight(self.values, self.of.transposed, self.of.groups)
+        return Weight(self.values, self.of.transposed, self.of.groups, self.of.stacked)
 
     @property
     def row(self) -> Rows:
@@ -138,9 +158,10 @@ def stored_weights(weights: Mapping[str, Weight], masks: Mapping[str, Tensor] | 
     """Weights of a model, as `prunable` returns them, to be read like weights of a file."""
     return [
         replace(
-            in_memory(name, weight.tensor.detach()),
+            in_memory(name, weight.values.detach()),
             transposed=weight.transposed,
             groups=weight.groups,
+            stacked=weight.stacked,
             kept=None if masks is None else in_memory(name, masks[name]).read,
         )
         for name, weight in weights.items()

@@ -104,7 +104,7 @@ def _look(budget: Budget, neurons: bool, part: FilePart) -> _Seen:
 
 def _in_parts(stored: StoredWeight) -> bool:
     """Whether further parts hold further inputs of the same neurons, not further neurons."""
-    return stored.transposed or len(stored.shape) < 2
+    return (stored.transposed and not stored.stacked) or len(stored.shape) < 2
 
 
 def _cut_and_dead(values: Tensor, budget: Budget) -> tuple[int, int]:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
-from palmette.checkpoints.compressibility import Compressibility, LeftOut, Measurement
+from palmette.checkpoints.compressibility import Compressibility, Measurement
 from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
+from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.methods import SCOPES, Scope
 from palmette.reports.html.document import document
 from palmette.reports.html.theme import LAYER_COLOURS

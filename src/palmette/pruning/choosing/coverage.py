@@ -1,0 +1,69 @@
+"""How many weights are covered, and which are left out for what reason. Needs no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+VECTOR = "a vector: bias, norm or statistics"
+FROZEN = "frozen"
+UNKNOWN = "not the weight of a layer"
+GAIN = "the gain of weight norm"
+NO_FLOATS = "no dense floating-point numbers"
+"""Reason to leave out integers, such as quantised weights."""
+_SAME = "the same as "
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A tensor that is not pruned, and the reason."""
+
+    name: str
+    shape: tuple[int, ...]
+    why: str
+    bytes: int = 0
+
+    @property
+    def entries(self) -> int:
+        """Number of values; 0 for a second name of another tensor."""
+        return 0 if self.why.startswith(_SAME) else math.prod(self.shape)
+
+
+def coverage(covered: int, left_out: Sequence[LeftOut]) -> str:
+    """How many of all numbers are covered, and how many are left out for which reason, in a sentence or two.
+
+    >>> coverage(90, [LeftOut("a", (4,), VECTOR), LeftOut("b", (2, 3), "embedding")])
+    'Covers 90 of 100 parameters (90.0%). Left out: 6 (embedding), 4 (a vector: bias, norm or statistics).'
+    """
+    reasons: dict[str, int] = {}
+    for one in left_out:
+        reasons[one.why] = reasons.get(one.why, 0) + one.entries
+    counted = sorted(((n, why) for why, n in reasons.items() if n), reverse=True)
+    total = covered + sum(reasons.values())
+    rest = ", ".join(f"{n:,} ({why})" for n, why in counted)
+    return f"Covers {covered:,} of {total:,} parameters ({covered / total:.1%})." + (
+        f" Left out: {rest}." if rest else ""
+    )
+
+
+def surprises(covered: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
+    """What is left out that a user may expect to be pruned, in a sentence each."""
+    total = covered + sum(one.entries for one in left_out)
+    for why, least in ((FROZEN, 0.0), (UNKNOWN, 0.01)):
+        names = [one.name for one in left_out if one.why == why]
+        count = sum(one.entries for one in left_out if one.why == why)
+        if count > least * total:
+            yield (
+                f"{count:,} of {total:,} parameters are {why} and left out ({shown(names)}); name them in include "
+                "to prune them, or in exclude to silence this"
+            )
+
+
+def shown(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and an ellipsis for more.
+
+    >>> shown(["a", "b", "c", "d"])
+    'a, b, c, …'
+    """
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")

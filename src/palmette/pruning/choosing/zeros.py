@@ -1,0 +1,57 @@
+"""Zeros of earlier cuts: where more than 1 % of a weight is exactly zero, its zeros count as pruned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from palmette.pruning.methods import Zeros
+from palmette.pruning.sources.sharding import added, local
+from palmette.pruning.sources.stored import CHUNK, StoredWeight
+from palmette.pruning.weights import Weight
+
+SHARE = 0.01
+
+
+def as_zeros(zeros: Zeros) -> Zeros:
+    """The argument `zeros`; anything else is refused."""
+    if zeros not in ("pruned", "count"):
+        raise ValueError(f"zeros must be 'pruned' or 'count', got {zeros!r}")
+    return zeros
+
+
+def are_pruned(zeros: int, entries: int) -> bool:
+    """Whether so many zeros come from pruning; a weight of zeros alone has not been trained yet.
+
+    >>> are_pruned(2, 100), are_pruned(1, 100), are_pruned(100, 100)
+    (True, False, False)
+    """
+    return SHARE * entries < zeros < entries
+
+
+@torch.no_grad()
+def masks_of_zeros(weights: Mapping[str, Weight]) -> dict[str, Tensor]:
+    """Masks of the weights that have been pruned before, by their zeros."""
+    values = {n: w.values for n, w in weights.items() if not local(w.tensor).is_meta}
+    counts = added({n: (local(v) == 0).sum() for n, v in values.items()}, values)
+    return {n: v != 0 for n, v in values.items() if are_pruned(counts[n], v.numel())}
+
+
+def without_zeros(stored: StoredWeight) -> StoredWeight:
+    """The weight with its zeros as pruned."""
+    return replace(stored, kept=lambda first, last: stored.values(stored.read(first, last), first, last) != 0)
+
+
+def zeros_as_pruned(weights: Sequence[StoredWeight], chunk: int = CHUNK) -> tuple[StoredWeight, ...]:
+    """Stored weights, those without masks that have been pruned before with their zeros as pruned."""
+
+    def zeros(stored: StoredWeight) -> int:
+        return sum(int((part.values == 0).sum()) for part in stored.parts(chunk))
+
+    return tuple(
+        without_zeros(w) if w.kept is None and len(w.shape) > 1 and are_pruned(zeros(w), w.entries) else w
+        for w in weights
+    )
