@@ -61,6 +61,12 @@ def made(*args, file=None):
 # What is asked for
 
 
+def test_method_of_the_current_folder_is_found():
+    Path("methods_here.py").write_text("import palmette as pm\nhalf = pm.Method(budget=pm.FixedRatio(0.5))\n")
+    done = run(*SMALL, "--method", "methods_here:half", "--dry-run")
+    assert done.exit_code == 0, done.stderr
+
+
 def test_every_setting_is_a_flag_with_its_default():
     table = {f.name: f.default for f in setting_fields()}
     fields = {

@@ -118,7 +118,6 @@ class Command:
 
     def check(self) -> Images:
         """Raise if any run could not start; return the data set."""
-        sys.path.insert(0, os.getcwd())  # as `python -m` has it, for a model of the user
         self.images = checked(self.planned, self.out, self.data_dir, tensorboard=self.tensorboard)
         return self.images
 
