@@ -13,7 +13,7 @@ import pickle
 import tarfile
 import tempfile
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,8 @@ class RunDir:
         self.settings = self.path / "settings.json"  # of `prune_and_retrain` in version 1
         self.good = self.path / "good.pt"  # the network that a search or `prune_and_retrain` returns
         self.lock_file = self.path / "lock"  # names the owner; empty without one
-        self.checkpoints = self.path / "checkpoints"  # the last two; removed when the run is finished
-        self.networks = self.path / "networks"  # trained ones of a search; removed when the run is finished
+        self.checkpoints = self.path / "checkpoints"  # the last two; of a finished run, see `finish`
+        self.networks = self.path / "networks"  # trained ones of a search; of a finished one, see `finish`
         self.tensorboard = self.path / "tensorboard"  # optional; written from the records
         self._say = say
         self._checked: tuple[int, int] | None = (
@@ -139,6 +139,10 @@ class RunDir:
         self._checked = (size + len(line), record["round"])
         return True
 
+    def rewrite_records(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write all records anew, where a run continues that had ended."""
+        self.write_bytes(self.records_file.name, b"".join(map(_line, records)))
+
     def append_timing(self, timing: Mapping[str, Any]) -> None:
         """Append a line to the timings; a round may repeat."""
         self._append(self.timings_file, _line(timing))
@@ -201,11 +205,15 @@ class RunDir:
             )
         return None
 
-    def finish(self) -> None:
-        """Remove the checkpoints, and the networks of a search."""
-        for number in self.checkpoint_numbers():  # newest last, so that an interruption loses nothing
+    def finish(self, keep: Collection[int] | None = None) -> None:
+        """Remove the checkpoints, and the networks of a search.
+
+        If more rounds would extend the run, the last checkpoint stays, and the networks of the rounds `keep`.
+        """
+        # Newest last, so that an interruption loses nothing.
+        for number in self.checkpoint_numbers()[: None if keep is None else -1]:
             self.checkpoint(number).unlink()
-        for network in self.networks.glob("round-*.pt"):
+        for network in set(self.networks.glob("round-*.pt")) - {self.network(round) for round in keep or ()}:
             network.unlink()
         for folder in (self.checkpoints, self.networks):
             with suppress(OSError):  # absent, or the user put a file there

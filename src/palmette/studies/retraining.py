@@ -89,7 +89,8 @@ def prune_and_retrain(
             report` need it.
         folder: receives the records of all rounds and `good.pt`, the returned model. Calling again resumes with
             the same random state: on a CPU the result equals that of an uninterrupted run bit for bit. State that
-            `train` keeps between calls is not saved.
+            `train` keeps between calls is not saved. More `rounds` extend a run that had used all; a finished run
+            answers only for the weights that it started from.
         say: receives a line per round; None for silence.
 
     Returns:
@@ -137,7 +138,8 @@ def prune_and_retrain(
         pruner.budget = Sap() if allowed is None else METHODS[DEFAULT_METHOD].budget
     most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
     more: dict[str, Any] = {"trained": bool(trained), "evaluate": evaluate is not None, "test": test is not None}
-    more |= {"tolerance": "" if allowed is None else str(allowed), "maximize": allowed is None or allowed.maximize}
+    maximize = maximize if allowed is None else allowed.maximize
+    more |= {"tolerance": "" if allowed is None else str(allowed), "maximize": maximize}
     spec = _spec(pruner, method, rewind=rewind, rounds=most, **more)
     outcomes: list[str | Exception] = []
     lines = _Lines(say)
@@ -145,7 +147,7 @@ def prune_and_retrain(
         run = FunctionRun(spec, pruner, rules=pruner.rules, rundir=rundir, storage=torch.device("cpu"))
         run.method, run.default_tolerance = method, tolerance is None
         trainer = FunctionTrainer(run, train, evaluate, test)
-        if not (rundir is not None and resumed(run, rundir)):
+        if not (rundir is not None and resumed(run, rundir, lines.say)):
             trainer.try_out()
         if run.stopped is not None:
             lines.say(f"found finished in {str(folder)!r}; nothing is trained")

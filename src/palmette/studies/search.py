@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from palmette.pruning.budgets import Budget, FixedRatio, Partly
 from palmette.pruning.targets import Probe, Target
 from palmette.pruning.tolerance import Estimate, Tolerance
 
@@ -182,6 +183,29 @@ def _probes(attempts: Sequence[Attempt], tolerance: Tolerance) -> list[Probe]:
             lost /= max(tolerance.allowed(dense, a.score), 1e-9 * max(1.0, abs(dense.value)))
         found.append(Probe(a.kept / a.total, lost))
     return found
+
+
+def budget_to(density: float, kept: int, total: int, usual: Budget, after: int) -> Budget:
+    """Budget that cuts to `density`: a part of the `usual` cut, if that leaves fewer, `after`."""
+    # Whole numbers: 1 - density / now would lose a weight to rounding.
+    cut = kept - min(math.ceil(density * total - 1e-6), kept - 1)
+    if not isinstance(usual, Target) and kept - after > cut:
+        return Partly(usual, cut / (kept - after))
+    return FixedRatio(cut / kept)
+
+
+def numbers_of(attempts: Sequence[Attempt], tolerance: Tolerance) -> dict[str, Any]:
+    """Where the last network came from, and the bracket after it, for the record."""
+    found, last = bracket(attempts, tolerance), attempts[-1]
+    return {
+        "score": last.score.value,
+        "error": last.score.error,
+        "start": last.start,
+        "repeats": last.repeats,
+        "answer": found.best,
+        "good_density": found.good.density,
+        "bad_density": found.bad and found.bad.density,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

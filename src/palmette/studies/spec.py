@@ -26,7 +26,7 @@ from palmette.training.rewinding import Rewind
 
 ADDED: dict[int, dict[str, Any]] = {
     3: {"tolerance": "", "maximize": True, "label_noise": 0.0},
-    4: {"clip_over": "kept", "densities": "0.5,0.2,0.1,0.05,0.02,0.01"},
+    4: {"clip_over": "kept", "densities": "0.5,0.2,0.1,0.05,0.02,0.01", "initial": ""},
 }
 """Version -> settings that it added, with the values that runs of earlier versions had."""
 VERSION = max(ADDED)

@@ -37,7 +37,8 @@ NUMBERS = {
 """Columns of `curves` and `rounds`."""
 IN_LABEL = ("method", "p", "q")
 """Settings that are part of a method's name."""
-_OF_FUNCTIONS = ("run", "trained", "evaluate", "test", "tolerance", "own_rules")  # of an `OwnExperiment`
+# Of an `OwnExperiment`.
+_OF_FUNCTIONS = ("run", "trained", "evaluate", "test", "tolerance", "own_rules", "initial")
 
 
 @dataclass(frozen=True)
