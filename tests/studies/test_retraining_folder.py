@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import re
 import shutil
 from dataclasses import replace
 from fractions import Fraction
@@ -207,7 +208,43 @@ def test_score_outside_0_1_is_recorded_as_a_score(tmp_path):
     assert last["score"] < 0
     done = CliRunner().invoke(main, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "page.html")])
     assert done.exit_code == 0, done.output
-    assert "point is judged on the test set:" in (tmp_path / "page.html").read_text()
+    assert "another score decides a search" in (tmp_path / "page.html").read_text()
+
+
+def test_loss_and_perplexity_are_shown_as_scores_everywhere(tmp_path):
+    def loss(model):
+        with torch.no_grad():
+            return nn.functional.cross_entropy(model(X), Y)
+
+    options = {"tolerance": "50%", "maximize": False, "rounds": 1, "folder": tmp_path / "run"}
+    pm.prune_and_retrain(network(), train, loss, test=lambda model: 100 * loss(model).exp(), **options)
+    records = RunDir(tmp_path / "run").records()
+    held_out, test_score = (f"{records[0][part]['score']:.4f}" for part in ("validation", "test"))
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run")], env={"COLUMNS": "120"}).output
+    assert re.search(r"round +test density .* held-out verdict", shown)
+    assert re.search(rf"0 +{test_score} 100.00% .* {held_out} +good", shown)
+    assert "accuracy" not in shown
+    many = CliRunner().invoke(main, ["show", str(tmp_path)]).output
+    assert re.search(r"run +round +score", many)
+    table = CliRunner().invoke(main, ["table", str(tmp_path)])
+    assert f"| dense | 100 | Interpolate | 1 | {test_score} |" in table.output
+    done = CliRunner().invoke(main, ["report", str(tmp_path), "-o", str(tmp_path / "page.html")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "page.html").read_text()
+    assert f"dense {test_score}." in page
+    assert "dense score" in page
+    assert "Test accuracy" not in page
+
+
+def test_training_score_that_decided_is_shown(tmp_path):
+    def trained(model):
+        train(model)
+        return 0.00001234
+
+    pm.prune_and_retrain(network(), trained, maximize=False, tolerance=0.1, rounds=1, folder=tmp_path)
+    shown = CliRunner().invoke(main, ["show", str(tmp_path)]).output
+    assert re.search(r"round +train density", shown)
+    assert "score 1.23e-05, dense 1.23e-05" in shown
 
 
 def test_run_with_a_custom_budget_is_recorded_and_read(tmp_path):
@@ -384,8 +421,8 @@ def test_other_commands_say_what_a_run_lacks(tmp_path):
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "new")])
     assert f"call prune_and_retrain again, as before, with folder='{tmp_path / 'new'}'" in shown.output
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "done")])
-    score = RunDir(tmp_path / "done").records()[-1]["validation"]["accuracy"]
-    assert f"    1    {score:.1%}  none  50.00%" in shown.output
+    score = RunDir(tmp_path / "done").records()[-1]["validation"]["score"]
+    assert re.search(rf"    1  50.00% .* {score:.4f} ", shown.output)
     refused = CliRunner().invoke(main, ["report", str(tmp_path / "done"), "-o", str(tmp_path / "page.html")])
     assert refused.exit_code != 0
     assert (

@@ -26,7 +26,7 @@ from palmette.studies.engine import Observer, RoundEngine
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
 from palmette.studies.record import records_of, value_of
-from palmette.studies.search import DEFAULT_METHOD, Limit, attempts_of, shown_densities
+from palmette.studies.search import DEFAULT_METHOD, Limit, attempts_of, shown_densities, shown_score
 from palmette.studies.trainers.function_trainer import FunctionRun, FunctionTrainer
 from palmette.studies.trainers.resuming import resumed
 
@@ -222,9 +222,9 @@ class _Lines(Observer):
         numbers, search = record["retrained"], record.get("search")
         line = f"round {record['round']}: {shown_densities(numbers['density'])[0]} of the weights"
         if search is not None:
-            line += f", score {search['score']:.4f}"
+            line += f", score {shown_score(search['score'])}"
             if before is not None:
-                line += f" ({value_of(before):.4f} before retraining)"
+                line += f" ({shown_score(value_of(before))} before retraining)"
             if record["round"]:
                 again = "" if search["repeats"] is None else f" (round {search['repeats']} once more)"
                 line += f"{again}: {'good' if record['good'] else 'too few'}"
@@ -239,8 +239,9 @@ class _Lines(Observer):
         left, now = (Estimate(float(value_of(s) or 0), s.get("error")) for s in (before, after))
         if math.isfinite(left.value) and not tolerance.allows(now, dense=left):
             self._say(
-                f"  retraining made it worse than the cut had left it ({left.value:.4f} to {now.value:.4f}): is "
-                "the learning rate too high to start from trained weights, or the training too short?"
+                f"  retraining made it worse than the cut had left it ({shown_score(left.value)} to "
+                f"{shown_score(now.value)}): is the learning rate too high to start from trained weights, or the "
+                "training too short?"
             )
 
     def end(self, limit: Limit) -> None:

@@ -285,10 +285,10 @@ class Limit:
     @property
     def precision(self) -> str:
         """Scores, and how precise they are."""
-        text = f"score {self.score.value:.4f}, dense {self.dense_score.value:.4f}"
+        text = f"score {shown_score(self.score.value)}, dense {shown_score(self.dense_score.value)}"
         if self.error is None:
             return text
-        return f"{text}; standard error of the difference at most {self.error:.4f}{self.caution}"
+        return f"{text}; standard error of the difference at most {shown_score(self.error)}{self.caution}"
 
     def __str__(self) -> str:
         count = "1 retraining" if self.retrainings == 1 else f"{self.retrainings} retrainings"
@@ -313,6 +313,17 @@ def shown_densities(*densities: float | None) -> list[str]:
     while digits < 12 and len({f"{d:.{digits}%}" for d in known}) < len(known):
         digits += 1
     return ["none" if d is None else f"{d:.{digits}%}".replace(".0%", "%") for d in densities]
+
+
+def shown_score(value: float | None) -> str:
+    """A score of any size, such as a loss or a perplexity.
+
+    >>> shown_score(0.25), shown_score(27.1234), shown_score(0.0000123), shown_score(None)
+    ('0.2500', '27.1234', '1.23e-05', 'none')
+    """
+    if value is None:
+        return "none"
+    return f"{value:.3g}" if 0 < abs(value) < 0.01 or abs(value) >= 1e6 else f"{value:.4f}"
 
 
 def attempts_of(records: Iterable[Mapping[str, Any]]) -> list[Attempt]:

@@ -68,13 +68,14 @@ def _claim(rundir: RunDir, run: FunctionRun, say: Callable[[str], None]) -> None
     # The class of a model may be renamed; its weights are checked instead.
     differ = [name for name in now if name not in ("run", "model", "initial") and was[name] != now[name]]
     elsewhere = there.initial not in ("", run.spec.initial)
-    if elsewhere and (records or not (differ or there.trained)):
+    if elsewhere and differ in ([], ["rounds"]) and (records or not there.trained):
         _check_same(there, run, rundir, records, say)
     if differ == ["rounds"] and was["rounds"] < now["rounds"] and records:
         ends = not goes_on(records, now["rounds"])  # by another reason: more rounds would change nothing
         if ends or rundir.checkpoint_numbers():
             run.spec = replace(run.spec, run=there.run, initial=there.initial)
-            rundir.write_text(rundir.experiment.name, (there if ends else run.spec).to_toml())
+            if not ends:
+                rundir.write_text(rundir.experiment.name, run.spec.to_toml())
             return
     if differ or (elsewhere and not records and there.trained):
         if not records:  # nothing is lost: a call with a wrong setting can be corrected
