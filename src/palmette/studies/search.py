@@ -272,15 +272,18 @@ class Limit:
     @property
     def error(self) -> float | None:
         """Standard error of the loss of score, at most: scores of the same examples vary together."""
-        if self.score.error is None or self.dense_score.error is None:
+        pruned = self.score if self.round or self.bad_score is None else self.bad_score  # not dense against dense
+        if pruned.error is None or self.dense_score.error is None:
             return None
-        return math.hypot(self.score.error, self.dense_score.error)
+        return math.hypot(pruned.error, self.dense_score.error)
 
     @property
     def caution(self) -> str:
         """A clause if the held-out data are too few for the tolerance; empty otherwise."""
+        if self.error is None or self.tolerance.kind == "not-worse":  # which allows for noise
+            return ""
         allowed = self.tolerance.allowed(self.dense_score, self.score)
-        return "" if self.error is None or self.error <= allowed / 2 else "; too few held-out data for such losses"
+        return "" if self.error <= allowed / 2 else "; too few held-out data for such losses"
 
     @property
     def precision(self) -> str:
@@ -288,7 +291,10 @@ class Limit:
         text = f"score {shown_score(self.score.value)}, dense {shown_score(self.dense_score.value)}"
         if self.error is None:
             return text
-        return f"{text}; standard error of the difference at most {shown_score(self.error)}{self.caution}"
+        text = f"{text}; standard error of the difference at most {shown_score(self.error)}{self.caution}"
+        if self.tolerance.kind != "not-worse":
+            return text
+        return f"{text}; losses up to {shown_score(self.tolerance.allowed(self.dense_score, self.score))} pass as noise"
 
     def __str__(self) -> str:
         count = "1 retraining" if self.retrainings == 1 else f"{self.retrainings} retrainings"
