@@ -294,7 +294,8 @@ class Limit:
         text = f"{text}; standard error of the difference at most {shown_score(self.error)}{self.caution}"
         if self.tolerance.kind != "not-worse":
             return text
-        return f"{text}; losses up to {shown_score(self.tolerance.allowed(self.dense_score, self.score))} pass as noise"
+        noise = self.tolerance.allowed(self.dense_score, self.score)
+        return f"{text}; losses up to {shown_score(noise)} pass as noise"
 
     def __str__(self) -> str:
         count = "1 retraining" if self.retrainings == 1 else f"{self.retrainings} retrainings"
