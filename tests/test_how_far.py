@@ -61,12 +61,12 @@ def test_numbers_of_the_claim_are_those_of_the_archive():
 
 def test_numbers_in_the_text_are_those_of_the_first_archive():
     found = searches(FOLDER / "schedules.tar.xz")
-    sap, lt, interpolate = (found[n] for n in ("SAP (p=1, q=2), gamma=2", "Lottery Ticket", "Interpolate"))
+    sap, lt, interpolate = (found[n] for n in ("SAP (p=1, q=2), gamma=2", "Fixed Ratio", "Interpolate"))
     fit = {name: rows for name, rows in found.items() if rows[:, 3].mean() <= 1.25}
     assert min(fit, key=lambda name: fit[name][:, 1].mean()) == "SAP (p=1, q=2), gamma=2"
     assert f"It needs {sap[:, 1].mean():g} retrainings, confirmation included" in PAGE
-    assert f"cuts of 20 % (Lottery Ticket) {lt[:, 1].mean():g}." in PAGE
-    far = [f"{found[name][:, 3].mean():.2f}" for name in ("Bisect", "Lottery Ticket, ratio=0.7")]
+    assert f"cuts of 20 % (Fixed Ratio) {lt[:, 1].mean():g}." in PAGE
+    far = [f"{found[name][:, 3].mean():.2f}" for name in ("Bisect", "Fixed Ratio, ratio=0.7")]
     assert f"end with {far[0]} and\n  {far[1]} times" in PAGE
     assert f"after {interpolate[:, 0].mean():g} retrainings" in PAGE
     assert f"took {interpolate[:, 1].mean():g} in all" in PAGE

@@ -1,4 +1,5 @@
 import json
+import sys
 
 import pytest
 from click.testing import CliRunner
@@ -45,6 +46,16 @@ def test_bench_loads_weights_from_a_file(tmp_path):
     done = CliRunner().invoke(main, [*arguments, "--classes", "9"])
     assert (done.exit_code, done.output.count("\n")) == (2, 1)
     assert "head.weight ((10, 256) instead of (9, 256))" in done.output
+
+
+def test_bench_finds_a_model_in_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    code = "from torch import nn\ndef net(**_):\n    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))\n"
+    (tmp_path / "bench_here.py").write_text(code)
+    arguments = ["bench", "bench_here:net", "--shape", "1,2,2", "--classes", "2", "--device", "cpu"]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -234,7 +235,7 @@ def test_checkpoint_is_written_atomically(tmp_path):
     file = saved(model, tmp_path / "in.safetensors")
     (tmp_path / "out.safetensors").write_bytes(b"mine")
     for scope in ("neuron", "global"):
-        said = refused(file, "-o", tmp_path / "out.safetensors", "--scope", scope)
+        said = refused(file, "-o", tmp_path / "out.safetensors", "--force", "--scope", scope)
         assert said == f"palmette: {str(file)!r} has NaN or infinite numbers in 'b.weight'\n"
     assert (tmp_path / "out.safetensors").read_bytes() == b"mine"
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
@@ -249,13 +250,46 @@ def test_full_disk_leaves_the_old_file(tmp_path, options):
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (500_000, limits[1]))  # half of what is to be written
-        said = refused(file, "-o", out, *options)
+        said = refused(file, "-o", out, "--force", *options)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
     assert f"{str(out)!r} could not be written: File too large; what was there before is untouched" in said
     assert out.read_bytes() == b"mine"
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
+
+
+@pytest.mark.parametrize("options", [(), ("--pack",)])
+@pytest.mark.parametrize("name", ["out.safetensors", "out.masks.safetensors"])
+def test_existing_weights_and_masks_are_only_overwritten_with_force(tmp_path, name, options):
+    file, out = saved(net(), tmp_path / "in.safetensors"), tmp_path / "out.safetensors"
+    (tmp_path / name).write_bytes(b"mine")
+    said = refused(file, "-o", out, *options)
+    there = repr(str(tmp_path / name))
+    assert said == f"palmette: {there} is there already; name another file, or overwrite it with --force\n"
+    assert (tmp_path / name).read_bytes() == b"mine"
+    assert run(file, "-o", out, "--force", *options).exit_code == 0
+    assert out.stat().st_size > 4
+
+
+def test_layer_without_a_weight_is_named(tmp_path):
+    save_file({"a": torch.eye(2) + 1, "b": torch.eye(2) / 9}, tmp_path / "in.safetensors")
+    result = run(
+        tmp_path / "in.safetensors", "-o", tmp_path / "o.safetensors", "--density", "0.5", "--scope", "global"
+    )
+    assert "No weight is left in b: nothing passes; exclude it, or cut less.\n" in result.stdout
+
+
+def test_saliency_of_the_current_folder_is_found(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    (tmp_path / "rank_here.py").write_text("def smallest_kept(name, weight):\n    return 1 / (1 + weight.abs())\n")
+    save_file({"w": torch.arange(4.0).reshape(1, 4)}, tmp_path / "in.safetensors")
+    done = run(
+        "in.safetensors", "-o", "out.safetensors", "--density", "0.5", "--saliency", "rank_here:smallest_kept"
+    )
+    assert done.exit_code == 0, done.output
+    assert load_file("out.safetensors")["w"].tolist() == [[0, 1, 0, 0]]
 
 
 def test_bad_input_or_output_is_refused_with_the_way_out(tmp_path):
@@ -272,7 +306,9 @@ def test_bad_input_or_output_is_refused_with_the_way_out(tmp_path):
         ((tmp_path / "full", "-o", tmp_path / "full"), "needs a place of its own"),
         ((tmp_path / "full", "-o", tmp_path / "full" / "model.safetensors", "--pack"), "needs a place of its own"),
         ((tmp_path / "numbers.npy", "-o", out), "holds plain numbers"),
-        ((file, "-o", out, "--density", "1.5"), "--density must be between 0 and 1, got 1.5"),
+        ((file, "-o", out, "--density", "1.5"), "--density must be a fraction above 0, at most 1, got 1.5"),
+        ((file, "-o", out, "--density", "0"), "--density must be a fraction above 0, at most 1, got 0"),
+        ((file, "-o", out, "--method", "lottery-ticket", "--ratio", "1"), "would leave no weight at all"),
         ((file, "-o", out, "--density", "0.5", "--p", "0.5"), "leave out --p"),
         ((file, "-o", out, "--density", "0.5", "--method", "sap"), "leave out --method"),
         (

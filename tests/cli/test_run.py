@@ -61,6 +61,12 @@ def made(*args, file=None):
 # What is asked for
 
 
+def test_method_of_the_current_folder_is_found():
+    Path("methods_here.py").write_text("import palmette as pm\nhalf = pm.Method(budget=pm.FixedRatio(0.5))\n")
+    done = run(*SMALL, "--method", "methods_here:half", "--dry-run")
+    assert done.exit_code == 0, done.stderr
+
+
 def test_every_setting_is_a_flag_with_its_default():
     table = {f.name: f.default for f in setting_fields()}
     fields = {
@@ -370,7 +376,7 @@ def test_ctrl_c_after_training_keeps_table_and_figure(tmp_path, monkeypatch, pla
     assert last["finished"] == 1
     assert (tmp_path / last["table"]).exists()
     assert (tmp_path / last["figure"]).exists()
-    assert not RunDir(tmp_path / "runs" / next(iter(last["runs"]))).checkpoints.exists()
+    assert len(RunDir(tmp_path / "runs" / next(iter(last["runs"]))).checkpoint_numbers()) == 1
 
 
 def ended_import(*args, **kwargs):

@@ -39,6 +39,18 @@ def test_unpack_writes_an_ordinary_safetensors_file(path, tmp_path):
     Tied().load_state_dict(plain)
 
 
+def test_unpack_overwrites_a_file_only_with_force(path, tmp_path):
+    pm.save(path, Tied())
+    for out in (path, tmp_path / "plain.safetensors"):
+        out.touch()
+        before = out.read_bytes()
+        done = CliRunner().invoke(main, ["unpack", str(path), "-o", str(out)])
+        assert done.output.endswith("is there already; name another file, or overwrite it with --force\n")
+        assert out.read_bytes() == before
+        assert CliRunner().invoke(main, ["unpack", str(path), "-o", str(out), "--force"]).exit_code == 0
+        pm.save(path, Tied())
+
+
 def test_unpack_refuses_with_one_sentence(path, tmp_path):
     save_file({"w": torch.ones(3)}, path)
     done = CliRunner().invoke(main, ["unpack", str(path), "-o", str(tmp_path / "out")])

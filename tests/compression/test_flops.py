@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from palmette.compression.flops import flops_per_image
+from palmette.compression.flops import flops_of, flops_per_image
 from palmette.training.models import build
 
 
@@ -12,6 +13,18 @@ def test_attention_of_torch_is_counted():
     model = nn.Sequential(nn.Flatten(2), nn.Linear(16, 8), layer)
     products = 3 * 16 * 8 + 3 * (4 * 8 * 8 + 2 * 8 * 16) + 2 * 3 * 3 * 8
     assert flops_per_image(model, shape=(3, 4, 4)) == 2 * products
+
+
+@pytest.mark.parametrize(("cell", "gates"), [(nn.LSTM, 4), (nn.GRU, 3), (nn.RNN, 1)])
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"num_layers": 2}, {"batch_first": True}])
+def test_recurrent_layers_are_counted(cell, gates, options):
+    layer, inputs = cell(5, 7, **options), torch.zeros(4, 6, 5)
+    second = 7 + 7 if "num_layers" in options else 0
+    products = 4 * 6 * gates * 7 * ((1 + ("bidirectional" in options)) * (5 + 7) + second)
+    assert flops_of(lambda: layer(inputs)) == 2 * products
+    packed = nn.utils.rnn.pack_padded_sequence(inputs, [4, 3, 3, 2, 2, 1])  # 15 of 24 steps
+    if "batch_first" not in options:
+        assert flops_of(lambda: layer(packed)) == 2 * products * 15 // 24
 
 
 def test_torch_cond_counts_its_larger_branch_and_still_works():

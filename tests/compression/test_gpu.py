@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import palmette as pm
+from palmette.compression.flops import flops_of
 from palmette.training.models import build
 
 pytestmark = [
@@ -38,6 +39,15 @@ def test_compact_model_stays_on_the_device_with_the_same_outputs(name):
     with torch.no_grad():
         wanted, found = model.double()(images.double()), small.double()(images.double())
     assert torch.allclose(found, wanted, rtol=0, atol=1e-5 * max(1, float(wanted.abs().max())))
+
+
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_layers_are_counted_as_on_the_cpu(cell):
+    layer, inputs = cell(5, 7, num_layers=2, bidirectional=True), torch.zeros(4, 6, 5)
+    wanted = flops_of(lambda: layer(inputs))
+    assert wanted > 0
+    layer, inputs = layer.cuda(), inputs.cuda()
+    assert flops_of(lambda: layer(inputs)) == wanted
 
 
 def test_two_of_four_is_measured_if_the_weights_have_it():

@@ -31,6 +31,14 @@ def sparse(*shape, zeros, seed=0):
     return values.masked_fill_(torch.rand(shape, generator=generator) < zeros, 0)
 
 
+@pytest.mark.parametrize("name", ["x.pt", "x.PTH", "x.onnx"])
+def test_names_of_other_formats_are_refused(tmp_path, name):
+    with pytest.raises(ValueError, match=r"save writes a safetensors file, got the name .*; name it"):
+        pm.save(tmp_path / name, nn.Linear(2, 2))
+    assert not list(tmp_path.iterdir())
+    pm.save(tmp_path / "x", nn.Linear(2, 2))
+
+
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "model.safetensors"

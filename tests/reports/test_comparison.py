@@ -242,7 +242,7 @@ def test_own_runs_of_one_network_are_seeds_and_a_copy_is_refused(tmp_path):
         own_run(tmp_path / name, size, test=lambda model: 0.5)
     found = comparison.read([tmp_path / "a", tmp_path / "b"])
     assert compare(found)["n"].tolist() == [2, 2]
-    assert compare(found, at=[0.95])["accuracy"].tolist() == [0.5]
+    assert compare(found, at=[0.95])["score"].tolist() == [0.5]
     models = comparison.read([tmp_path])[["model", "seed", "round"]].values.tolist()
     runs = [("own:Linear as in a", 0), ("own:Linear as in a", 1), ("own:Linear as in c", 0)]
     assert models == [[*run, t] for run in runs for t in (0, 1)]
@@ -287,10 +287,29 @@ def test_runs_without_a_test_accuracy_are_refused(tmp_path):
         comparison.read([tmp_path])
 
 
-def test_a_test_accuracy_in_percent_is_refused(tmp_path):
-    own_run(tmp_path, test=lambda model: 91.5)
-    with pytest.raises(FileNotFoundError, match=r"`test` of .* must give a fraction in \[0, 1\], got 91.5"):
-        comparison.read([tmp_path])
+@pytest.mark.parametrize("score", [91.5, -0.75, 0.0123])
+def test_scores_of_own_functions_are_shown_as_they_are(tmp_path, score):
+    own_run(tmp_path, test=lambda model: score)
+    found = compare(comparison.read([tmp_path]))
+    assert (found["score"].tolist(), "accuracy" in found) == ([score, score], False)
+    lines = as_markdown(found).splitlines()
+    assert lines[0] == "| round | density % | method | n | score |"
+    assert lines[2].endswith(f"| {score:.4f} |")
+    assert "Test score, mean" in lines[-1]
+
+
+def test_search_is_shown_by_its_dense_and_its_found_network():
+    spec = Experiment(method="interpolate", tolerance=0.01)
+    rows = [
+        {"id": spec.id, **asdict(spec), "round": t, "density": d, "test_accuracy": a, "answer": answer}
+        for t, (d, a, answer) in enumerate([(1.0, 0.9, 0), (0.1, 0.2, 0), (0.5, 0.75, 2), (0.2, 0.5, 2)])
+    ]
+    found = compare(pd.DataFrame(rows))
+    assert found[["round", "density", "accuracy"]].values.tolist() == [["dense", 1.0, 0.9], ["found", 0.5, 0.75]]
+    plain = table((TICKET, HALVING, [0.9, 0.8, 0.7]))
+    both = compare(pd.concat([pd.DataFrame(rows), plain]))
+    assert both["round"].tolist() == ["0", "1", "2", "dense", "found"]
+    assert "Found: the sparsest network" in as_markdown(both)
 
 
 def test_a_run_that_is_left_out_gives_a_warning(tmp_path):

@@ -33,6 +33,15 @@ def test_a_missing_index_leaves_a_gap():
     assert draw(runs).axes[1].get_lines() == []
 
 
+def test_scores_of_any_kind_are_drawn_as_they_are():
+    perplexities = records([None, None])
+    for record, score in zip(perplexities, (30.0, 31.0), strict=True):
+        record["test"]["score"] = score
+    axis = draw([(Experiment(), perplexities)]).axes[0]
+    assert axis.get_lines()[0].get_ydata().tolist() == [30.0, 31.0]
+    assert axis.get_title(loc="left") == "Test score by round"
+
+
 def test_each_method_has_its_own_colour_line_and_marker():
     figure = draw([(e, records([0.9, 0.8, 0.7])) for e in METHODS])
     assert len(figure.axes) == len(PANELS)

@@ -101,7 +101,8 @@ def test_files_of_version_1_have_the_defaults_of_their_time(tmp_path, monkeypatc
 def test_the_defaults_of_version_1_are_those_that_were_never_written():
     assert {**Experiment().settings(), **version1.DEFAULTS} == Experiment().settings()
     assert set(Experiment().settings()) - set(version1.DEFAULTS) == {"saliency", "own", *ADDED[3], *ADDED[4]} - {
-        "maximize"
+        "maximize",
+        "initial",
     }
 
 

@@ -3,6 +3,7 @@
 import copy
 import io
 import json
+import re
 import shutil
 from dataclasses import replace
 from fractions import Fraction
@@ -22,6 +23,7 @@ from palmette.errors import MaskMismatch, RunBusy, RunDamaged
 from palmette.pruning.budgets import Budget
 from palmette.studies.experiment import read_spec
 from palmette.studies.folder import RunDir, find_runs
+from palmette.studies.trainers.resuming import digest
 
 test.__test__ = False
 
@@ -34,13 +36,14 @@ def whole(tmp_path_factory):
 
 
 def same(one, other):
-    """All but the timings; the good model is compared elsewhere."""
+    """All but the timings; networks are compared elsewhere."""
     names = sorted(str(p.relative_to(one)) for p in one.rglob("*") if p.is_file())
     assert names == sorted(str(p.relative_to(other)) for p in other.rglob("*") if p.is_file())
     masks = [name for name in names if name.endswith(".safetensors")]
     assert len(masks) == len(RunDir(one).records())
     assert all(pm.Masks.load(one / name) == pm.Masks.load(other / name) for name in masks)
-    plain = {*names} - {*masks, "timings.jsonl", "finished.json", "good.pt", "experiment.toml"}
+    plain = {name for name in names if not name.endswith(".pt")}
+    plain -= {*masks, "timings.jsonl", "finished.json", "experiment.toml"}
     specs = [replace(read_spec(folder / "experiment.toml"), run="") for folder in (one, other)]
     assert specs[0] == specs[1]
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in plain)
@@ -103,7 +106,8 @@ def test_run_killed_while_writing_is_the_same(whole, tmp_path, monkeypatch, name
     with pytest.raises(KeyboardInterrupt):
         pm.prune_and_retrain(network(), train, evaluate, test=test, folder=tmp_path, **OPTIONS)
     monkeypatch.undo()
-    model = pm.prune_and_retrain(network(1), train, evaluate, test=test, folder=tmp_path, **OPTIONS).model
+    model = network(0 if name == "finish" else 1)  # a finished run answers for its own weights only
+    model = pm.prune_and_retrain(model, train, evaluate, test=test, folder=tmp_path, **OPTIONS).model
     assert states_are_equal(model, whole[0])
     assert same(whole[1], tmp_path)
 
@@ -143,9 +147,9 @@ def test_finished_run_returns_its_model_at_once(whole):
     def never(model):
         raise AssertionError
 
-    model = pm.prune_and_retrain(network(1), never, evaluate, test=test, folder=whole[1], **OPTIONS).model
+    model = pm.prune_and_retrain(network(), never, evaluate, test=test, folder=whole[1], **OPTIONS).model
     assert states_are_equal(model, whole[0])
-    assert not (whole[1] / "checkpoints").exists()
+    assert len([*(whole[1] / "checkpoints").iterdir()]) == 1
     plain = network(1)
     plain.load_state_dict(torch.load(whole[1] / "good.pt")["state_dict"])
     assert states_are_equal(plain, whole[0])
@@ -206,7 +210,43 @@ def test_score_outside_0_1_is_recorded_as_a_score(tmp_path):
     assert last["score"] < 0
     done = CliRunner().invoke(main, ["report", str(tmp_path / "run"), "-o", str(tmp_path / "page.html")])
     assert done.exit_code == 0, done.output
-    assert "point is judged on the test set:" in (tmp_path / "page.html").read_text()
+    assert "another score decides a search" in (tmp_path / "page.html").read_text()
+
+
+def test_loss_and_perplexity_are_shown_as_scores_everywhere(tmp_path):
+    def loss(model):
+        with torch.no_grad():
+            return nn.functional.cross_entropy(model(X), Y)
+
+    options = {"tolerance": "50%", "maximize": False, "rounds": 1, "folder": tmp_path / "run"}
+    pm.prune_and_retrain(network(), train, loss, test=lambda model: 100 * loss(model).exp(), **options)
+    records = RunDir(tmp_path / "run").records()
+    held_out, test_score = (f"{records[0][part]['score']:.4f}" for part in ("validation", "test"))
+    shown = CliRunner().invoke(main, ["show", str(tmp_path / "run")], env={"COLUMNS": "120"}).output
+    assert re.search(r"round +test density .* held-out verdict", shown)
+    assert re.search(rf"0 +{test_score} 100.00% .* {held_out} +good", shown)
+    assert "accuracy" not in shown
+    many = CliRunner().invoke(main, ["show", str(tmp_path)]).output
+    assert re.search(r"run +round +score", many)
+    table = CliRunner().invoke(main, ["table", str(tmp_path)])
+    assert f"| dense | 100 | Interpolate | 1 | {test_score} |" in table.output
+    done = CliRunner().invoke(main, ["report", str(tmp_path), "-o", str(tmp_path / "page.html")])
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "page.html").read_text()
+    assert f"dense {test_score}." in page
+    assert "dense score" in page
+    assert "Test accuracy" not in page
+
+
+def test_training_score_that_decided_is_shown(tmp_path):
+    def trained(model):
+        train(model)
+        return 0.00001234
+
+    pm.prune_and_retrain(network(), trained, maximize=False, tolerance=0.1, rounds=1, folder=tmp_path)
+    shown = CliRunner().invoke(main, ["show", str(tmp_path)]).output
+    assert re.search(r"round +train density", shown)
+    assert "score 1.23e-05, dense 1.23e-05" in shown
 
 
 def test_run_with_a_custom_budget_is_recorded_and_read(tmp_path):
@@ -252,14 +292,84 @@ def test_folder_belongs_to_one_model_and_its_settings(whole, tmp_path):
         pm.prune_and_retrain(other_width(), train, evaluate, **options)
     with pytest.raises(MaskMismatch, match=r"missing: inner.weight.*not in this model: 0.weight"):
         pm.prune_and_retrain(Copied(), train, evaluate, **options)
-    with pytest.raises(RunDamaged, match=r"with rounds=3, not rounds=5; resume with the old settings, or give"):
-        pm.prune_and_retrain(network(), train, evaluate, **options | {"rounds": 5})
+    with pytest.raises(RunDamaged, match=r"with rounds=3, not rounds=2; resume with the old settings, or give"):
+        pm.prune_and_retrain(network(), train, evaluate, **options | {"rounds": 2})
     with pytest.raises(RunDamaged, match=r"method='lottery-ticket', ratio=0.5, not method='sap'"):
         pm.prune_and_retrain(network(), train, evaluate, **options | {"budget": pm.Sap()})
     with pytest.raises(
         RunDamaged, match=r"prunes 0.weight, 4.weight, not 0.weight; give the same include and exclude"
     ):
         pm.prune_and_retrain(network(), train, evaluate, **options | {"exclude": ["4.*"]})
+
+
+def test_finished_run_answers_for_its_own_model_only(whole):
+    options = OPTIONS | {"test": test, "folder": whole[1], "say": None}
+    one, other = (digest(network(seed).state_dict()) for seed in (0, 1))
+    words = f"a run of Sequential from the weights {one}, not of Sequential from {other}; pass the model as it was"
+    for more in ({}, {"rounds": 4}):
+        with pytest.raises(RunDamaged, match=words):
+            pm.prune_and_retrain(network(1), train, evaluate, **options | more)
+    assert read_spec(whole[1] / "experiment.toml").rounds == 3
+    returned = pm.prune_and_retrain(network(), train, evaluate, **options).model
+    assert states_are_equal(pm.prune_and_retrain(returned, train, evaluate, **options).model, whole[0])
+
+
+def test_resuming_says_that_the_run_keeps_its_own_weights(tmp_path):
+    calls, said = iter(range(9)), []
+
+    def interrupted(model):
+        train(model)
+        if next(calls) == 1:
+            raise KeyboardInterrupt
+
+    options = OPTIONS | {"rounds": 1, "say": said.append, "folder": tmp_path}
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), interrupted, evaluate, **options)
+    said.clear()
+    pm.prune_and_retrain(network(1), train, evaluate, **options)
+    assert said[0].endswith("; it resumes with its own")
+    calls, options = iter([0, 1]), options | {"folder": tmp_path / "2", "trained": True, "rounds": 2}
+    with pytest.raises(KeyboardInterrupt):
+        pm.prune_and_retrain(network(), interrupted, evaluate, **options)
+    with pytest.raises(RunDamaged, match=r"from the weights .*; pass the model as it was then"):
+        pm.prune_and_retrain(network(1), train, evaluate, **options)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"rewind": "init"},
+        {"rewind": "fine-tune", "saliency": "dense-magnitude"},
+        {"evaluate": None, "tolerance": None, "stop": pm.AtDensity(0.001), "budget": pm.FixedRatio(0.5)},
+    ],
+)
+def test_more_rounds_continue_as_one_long_run_would(tmp_path, more):
+    options = {"evaluate": evaluate, "tolerance": 0.02, "say": None} | more
+    long = pm.prune_and_retrain(network(), train, rounds=5, folder=tmp_path / "long", **options)
+    short = pm.prune_and_retrain(network(), train, rounds=2, folder=tmp_path / "run", **options)
+    assert short.retrainings == 2
+    extended = pm.prune_and_retrain(network(), train, rounds=5, folder=tmp_path / "run", **options)
+    assert states_are_equal(extended.model, long.model)
+    assert str(extended) == str(long)
+    one, two = (RunDir(tmp_path / name).records() for name in ("long", "run"))
+    for a, b in zip(one, two, strict=True):
+        after = 3 if "saliency" in more else 2  # dense weights: a record reads the one before it
+        # The short search did not cut again after its last round.
+        last = {"pruned", "cut"} if 2 <= a["round"] <= after and a.get("search") else {}
+        assert {k: v for k, v in a.items() if k not in last} == {k: v for k, v in b.items() if k not in last}
+    found = pm.prune_and_retrain(network(), train, rounds=5, folder=tmp_path / "run", **options)
+    assert str(found) == str(long)
+
+
+def test_more_rounds_change_nothing_where_a_rule_ended_the_run(tmp_path):
+    options = {"stop": pm.AtDensity(0.6), "budget": pm.FixedRatio(0.5), "folder": tmp_path}
+    first = pm.prune_and_retrain(network(), train, rounds=3, **options)
+    said = []
+    again = pm.prune_and_retrain(network(), train, rounds=9, say=said.append, **options)
+    assert said[0].startswith("found finished")
+    assert str(again) == str(first)
+    assert not (tmp_path / "checkpoints").exists()
 
 
 def test_damage_in_a_folder_is_named(tmp_path):
@@ -274,6 +384,7 @@ def test_damage_in_a_folder_is_named(tmp_path):
     (run / "good.pt").unlink()
     with pytest.raises(RunDamaged, match=r"good\.pt', is missing"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    shutil.rmtree(run / "checkpoints")
     back_to(RunDir(run), 1)
     with pytest.raises(RunDamaged, match="records but no state to resume from"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
@@ -312,8 +423,8 @@ def test_other_commands_say_what_a_run_lacks(tmp_path):
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "new")])
     assert f"call prune_and_retrain again, as before, with folder='{tmp_path / 'new'}'" in shown.output
     shown = CliRunner().invoke(main, ["show", str(tmp_path / "done")])
-    score = RunDir(tmp_path / "done").records()[-1]["validation"]["accuracy"]
-    assert f"    1    {score:.1%}  none  50.00%" in shown.output
+    score = RunDir(tmp_path / "done").records()[-1]["validation"]["score"]
+    assert re.search(rf"    1  50.00% .* {score:.4f} ", shown.output)
     refused = CliRunner().invoke(main, ["report", str(tmp_path / "done"), "-o", str(tmp_path / "page.html")])
     assert refused.exit_code != 0
     assert (

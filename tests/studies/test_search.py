@@ -211,6 +211,20 @@ def test_precision_asks_for_more_data_if_the_noise_hides_the_loss():
     assert plain.precision == "score 0.9000, dense 0.9000"
 
 
+def test_precision_of_not_worse_says_how_much_passes_as_noise():
+    rows = [(100, Estimate(0.9, 0.03)), (50, Estimate(0.85, 0.04))]
+    found = Limit.of(attempts(*rows), Tolerance(0.95, "not-worse"), stopped="")
+    assert (found.round, found.caution) == (1, "")  # 0.05 is less than 1.645 times 0.05
+    assert found.precision.endswith("difference at most 0.0500; losses up to 0.0822 pass as noise")
+
+
+def test_precision_compares_the_first_failure_where_no_cut_was_good():
+    rows = [(100, Estimate(0.9, 0.03)), (50, Estimate(0.5, 0.04))]
+    found = Limit.of(attempts(*rows), TOLERANCE, stopped="")
+    assert found.round == 0
+    assert "standard error of the difference at most 0.0500" in found.precision
+
+
 @pytest.mark.parametrize(
     ("densities", "shown"),
     [

@@ -9,6 +9,7 @@ import palmette as pm
 from palmette.errors import RunDamaged, RunInterrupted
 from palmette.studies.cost import cost
 from palmette.studies.engine import Observer
+from palmette.studies.extending import networks_to_keep
 from palmette.studies.folder import RunDir
 from palmette.studies.running import fleets, run_together
 from palmette.studies.search import Limit, attempts_of
@@ -65,7 +66,8 @@ def test_answer_of_a_search_loads_into_the_model(together, experiment):
     kept = sum(int((w != 0).sum()) for w in weights)
     assert kept == records[found.round]["retrained"]["kept"] == round(found.density * 640) < 640
     assert (good["round"], good["score"]) == (found.round, records[found.round]["validation"]["accuracy"])
-    assert not rundir.networks.exists()
+    kept = {int(file.stem.removeprefix("round-")) for file in rundir.networks.glob("*")}
+    assert kept == (networks_to_keep(experiment, records) or set())  # what more rounds start from
     assert all(record["version"] == 2 for record in records)
 
 

@@ -147,6 +147,7 @@ def prune_checkpoint(
             save(file, state | {alias: state[name] for alias, name in checkpoint.aliases.items()})
         else:
             _write(file, checkpoint, cut, tally)
+        tally.check()
     written = out / "model.safetensors" if folder else out
     everything = sum(t.nbytes for t in checkpoint.tensors)
     coding = ", ".join(sorted({w.coding for w in checkpoint.weights} - {""}))
@@ -254,6 +255,11 @@ class _Tally:
     def _sums(self, values: Tensor, kept: Tensor | None) -> PowerSums:
         rows = Rows.of(values.reshape(1, -1), None if kept is None else kept.reshape(1, -1))
         return power_sums(rows, p=self.p, q=self.q)
+
+    def check(self) -> None:
+        """Raise if no weight is left."""
+        if not any(layer.after for layer in self.layers.values()):
+            raise ValueError("this cut would leave no weight at all; cut less, such as by a density above 0")
 
     def outcome(self, file: Path, masks: Path | None, bytes_before: int, coding: str) -> CheckpointCut:
         before, after = (float(reduce(add, sums).index()) for sums in (self.before, self.after))

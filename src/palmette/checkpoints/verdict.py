@@ -30,7 +30,7 @@ NOT_SAFE = (
     "networks; accuracies fell by up to 1.8 points, a perplexity rose from 27 to 111."
 )
 FEW_LEVELS = 256  # distinct magnitudes of 8 bits
-_MANY = 4096  # entries, which have more than FEW_LEVELS magnitudes unless they are quantised
+_MANY = 4096  # non-zero entries, which have more than FEW_LEVELS magnitudes unless they are quantised
 _SPARSE = 0.01
 _OF_WEIGHTS = ("weight", "weight_packed")  # names of quantised weights; GPTQ's is qweight
 
@@ -187,7 +187,7 @@ def _quantised(layers: Sequence[Measurement], left_out: Sequence[LeftOut]) -> It
             f"{many} layers were unpacked from {kinds}: magnitudes of so few levels say little about which weight "
             "matters. Measure, and prune, before quantising."
         )
-    few = [m.name for m in layers if not m.coding and m.d >= _MANY and m.levels <= FEW_LEVELS and m.zeros < m.d]
+    few = [m.name for m in layers if not m.coding and m.d - m.zeros >= _MANY and m.levels <= FEW_LEVELS]
     if few:
         yield (
             f"{_names(few)}: no more than {FEW_LEVELS} different magnitudes. Quantised weights say little "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.options import PATH, device_named
+from palmette.cli.options import PATH, device_named, see_own_modules
 from palmette.cli.prune import down_to
 from palmette.pruning.methods import SCOPES
 from palmette.reports.words import counted
@@ -60,6 +60,7 @@ def bench(
     where = device_named(device)
     if batch < 1:
         raise ValueError(f"--batch must be a number from 1, got {batch}")
+    see_own_modules(model)
     network = build(model, shape=_shape(shape), classes=classes)
     if weights is not None:
         _fill(network, weights)
@@ -103,7 +104,5 @@ def _fill(network: nn.Module, path: Path) -> None:
 def _prune(network: nn.Module, density: float, scope: str) -> None:
     from palmette.pruning.pruner import Pruner
 
-    if not 0 < density <= 1:
-        raise ValueError(f"--density must be a fraction above 0, at most 1, got {density}")
     if density < 1:
         Pruner(network, budget=down_to(density), scope=scope).step()  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -36,13 +38,34 @@ _DEFAULTS = {
 }
 
 
+def see_own_modules(*names: str) -> None:
+    """Let ``module:name``, if one of `names` is that, be found in the current folder, as by `python -m`."""
+    if any(":" in name for name in names) and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def refuse_existing(force: bool, *files: Path) -> None:
+    """Raise if a file of weights or masks would be overwritten without --force."""
+    for file in () if force else files:
+        if file.is_file():
+            raise ValueError(f"{str(file)!r} is there already; name another file, or overwrite it with --force")
+
+
+FORCE = click.option("--force", is_flag=True, help="Overwrite OUT if it is there already.")
+
+
 class RememberingCommand(click.Command):
-    """A command that keeps the arguments it was given, for the message that says how to resume."""
+    """A command that trains: it keeps its arguments, for the message that says how to resume."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Store a copy of `args` before click parses them."""
         ctx.meta["palmette.arguments"] = list(args)
         return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; a model or method of the user may be named by a flag or in a file."""
+        see_own_modules(":")
+        return super().invoke(ctx)
 
 
 class GroupedCommand(RememberingCommand):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -94,7 +93,6 @@ def paper(
     planned = [(figure, scaling.experiments(figure)) for figure in scaling.variants(figures)]
     where = device_named(device)
     if not names or dry_run:
-        sys.path.insert(0, os.getcwd())  # for a model given as module:function
         entries = list_figures(figures, scaling, out, Clock(where, fleet, data_dir))
         if for_program or (names and not sys.stdout.isatty()):
             click.echo(json.dumps(as_json(entries, where), indent=None if names else 1))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table, printable
-from palmette.cli.options import FILE, PATH, parameter_options
+from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
 from palmette.pruning.budgets import Budget, FixedRatio
 from palmette.pruning.methods import METHODS, SALIENCIES, SCOPES, Method, imported
 from palmette.pruning.targets import Target
@@ -55,6 +55,7 @@ _METHODS = [name for name, method in METHODS.items() if not isinstance(method.bu
     help="Which go first, by magnitude or by your own as module:function. [default: magnitude]",
 )
 @pattern_options
+@FORCE
 @click.option("--pack", is_flag=True, help="Write the packed form that `pm.load` and `palmette unpack` read.")
 @click.option(
     "--calibrate",
@@ -72,6 +73,7 @@ def prune(
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     zeros: Zeros,
+    force: bool,
     pack: bool,
     calibrate: Path | None,
     **parameters: float | None,
@@ -87,6 +89,7 @@ def prune(
       palmette prune model.pt -o half.safetensors --density 0.5
       palmette prune folder -o pruned-folder --exclude 'lm_head*'
     """
+    from palmette.checkpoints.formats.safetensors import masks_file
     from palmette.checkpoints.prune import prune_checkpoint
 
     given: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
@@ -96,9 +99,13 @@ def prune(
         raise ValueError(
             f"--method {method} needs scores after retraining; a file has none: {', '.join(_METHODS)}"
         )
+    source = EXAMPLE if path == "example" else Path(path)
+    own = source.resolve() in (out.resolve(), *out.resolve().parents)  # refused even with --force
+    if out.suffix and not own:
+        refuse_existing(force, out, masks_file(out))
+    see_own_modules(method or "", saliency)
     named = RunSpec(method=method or "sap", saliency=saliency, **given).pruning
     chosen = named.budget if density is None else down_to(density)
-    source = EXAMPLE if path == "example" else Path(path)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
     settings["zeros"] = zeros
     if calibrate is None:
@@ -124,8 +131,8 @@ def _saliency(method: Method) -> Saliency:
 
 def down_to(density: float) -> Budget:
     """Budget that keeps `density`, with a decimal difference: 1 - 0.9 is 0.1."""
-    if not 0 <= density <= 1:
-        raise ValueError(f"--density must be between 0 and 1, got {density:g}")
+    if not 0 < density <= 1:
+        raise ValueError(f"--density must be a fraction above 0, at most 1, got {density:g}")
     return FixedRatio(float(1 - Fraction(str(density))))
 
 
@@ -150,6 +157,8 @@ def _show(title: str, cut: CheckpointCut) -> None:
     if not math.isnan(cut.index_before):
         after = "none" if math.isnan(cut.index_after) else f"{cut.index_after:.4f}"
         sentences.append(f"PQ Index of the kept weights: {cut.index_before:.4f} before, {after} now.")
+    if empty := [layer.name for layer in cut.layers if not layer.after]:
+        sentences.append(f"No weight is left in {', '.join(empty)}: nothing passes; exclude it, or cut less.")
     written = size(cut.weights_file.stat().st_size)
     unpacked = f" as {cut.coding}, which is unpacked" if cut.coding else ""
     sentences.append(f"{cut.weights_file}: {written}; the tensors took {size(cut.bytes_before)}{unpacked}.")

@@ -48,7 +48,7 @@ def _same_settings(runs: Mapping[Path, Run]) -> list[str]:
     groups: dict[OwnExperiment, dict[int, Path]] = {}
     for path, (experiment, _) in runs.items():
         if isinstance(experiment, OwnExperiment):
-            settings = replace(experiment, seed=0, run="")
+            settings = replace(experiment, seed=0, run="", initial="")
             groups.setdefault(settings, {}).setdefault(experiment.seed, path)
     return [
         f"{', '.join(repr(str(path)) for path in seeds.values())} have the same settings: they count as "

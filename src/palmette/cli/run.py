@@ -82,8 +82,8 @@ def run(
 
     With EXPERIMENT.toml: the one run that the file describes; flags override it, --seeds makes several of it.
 
-    Each run has its own folder. The same command again resumes after Ctrl-C or a kill, and does not repeat
-    finished runs. A terminal shows a live table; anything else gets one line of JSON per round.
+    Each run has its own folder. The same command again resumes, and does not repeat finished runs; more --rounds
+    continue copies of them. A terminal shows a live table; anything else gets one line of JSON per round.
     """
     planned = experiments(file, {name: value for name, value in given.items() if value is not None})
     arguments = ctx.meta["palmette.arguments"]
@@ -118,7 +118,6 @@ class Command:
 
     def check(self) -> Images:
         """Raise if any run could not start; return the data set."""
-        sys.path.insert(0, os.getcwd())  # as `python -m` has it, for a model of the user
         self.images = checked(self.planned, self.out, self.data_dir, tensorboard=self.tensorboard)
         return self.images
 
@@ -148,7 +147,10 @@ class Command:
         """Run everything, fleet by fleet, and print the results; return the exit code."""
         from rich.console import Console
 
+        from palmette.studies.extending import start_from_shorter
+
         console, live = Console(highlight=False, markup=False), sys.stdout.isatty()
+        start_from_shorter(self.planned, self.out, say=lambda text: click.echo(f"palmette: {text}", err=True))
         standings, names = self.standings(), self.names()
         if live:
             self._greet(console)
@@ -156,8 +158,7 @@ class Command:
         with self._signals(display):
             self._train(display)
             finished = [s.experiment.id for s in self.standings() if s.state == "finished"]
-            for name in finished:  # by another process
-                self.problems.pop(name, None)
+            self.problems = {n: e for n, e in self.problems.items() if n not in finished}  # by another process
             ended = self.signal if len(finished) < len(self.planned) else 0
             try:
                 if ended:
@@ -259,13 +260,13 @@ class Command:
         names, runs = [name for name, _ in named], [(e, RunDir(e.folder_in(self.out)).records()) for _, e in named]
         rows, far = summary(runs, names), how_far(runs, names)
         files = self.files(rows, runs)
-        folders = [run for e in self.planned if (run := RunDir(e.folder_in(self.out))).path.is_dir()]
-        kept = sum(run.size() for run in folders)
+        there = [run for e in self.planned if (run := RunDir(e.folder_in(self.out))).path.is_dir()]
+        kept = sum(run.size() for run in there)
         if not live:
             problems = {name: why_not(name, why) for name, why in self.problems.items()}
             last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
-            last |= {name: file and str(file) for name, file in files.items()} | {"how_far": far}
-            click.echo(json.dumps(last | {"summary": rows}, allow_nan=False))
+            last |= {name: file and str(file) for name, file in files.items()}
+            click.echo(json.dumps(last | {"how_far": far, "summary": rows}, allow_nan=False))
             return
         if not runs:
             return
@@ -274,8 +275,8 @@ class Command:
         console.print("\n".join(["How far?", *(f"  {line}" for line in far), ""]), soft_wrap=True)
         for name, file in files.items():
             console.print(f"{name:7} {file or 'none'}", soft_wrap=True)
-        held = f"{size(kept)} in {counted(len(folders), 'folder')}"
-        console.print(f"runs    {self.out}{os.sep}, {held}\n", soft_wrap=True)
+        held = counted(len(there), "folder")
+        console.print(f"runs    {self.out}{os.sep}, {size(kept)} in {held}\n", soft_wrap=True)
         self._suggest(console)
 
     def _tell_what_failed(self) -> None:
@@ -335,8 +336,7 @@ class Command:
             (f"palmette report {folder}", "one page of charts, report.html"),
         ]
         if not first.tolerance:
-            search = "palmette run --tolerance 0.01"
-            ideas.append((search, "search for the smallest density within a point of dense"))
+            ideas += [("palmette run --tolerance 0.01", "search for the smallest density within a point of dense")]
         if first.data == "digits":
             ideas.append(("palmette data", "larger data sets, for `palmette run --data NAME`: which are here?"))
         return ideas

@@ -18,6 +18,7 @@ from palmette.cli.options import PATH
 from palmette.errors import RunDamaged
 from palmette.reports.words import counted, duration, measured, size
 from palmette.studies.experiment import Experiment, OwnExperiment
+from palmette.studies.search import shown_score
 from palmette.studies.settings import slug
 
 if TYPE_CHECKING:
@@ -156,15 +157,16 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
             console.print(f"{name:<9} {text}", soft_wrap=True)
     if not found["records"]:
         return
-    titles = ("round", "accuracy", "train", "density", "kept", "PQ Index", "Gini", "dead\nneurons", "cut\nnext")
-    searched = "good" in found["records"][0]
-    table = _table(*titles, *(["held-out", "verdict"] if searched else []))
-    for r in found["records"]:
-        accuracies = (_percent(_accuracy(r)), _percent(r["train_accuracy"]))
+    scores, searched = _scores(found), "good" in found["records"][0]
+    decided = {name: scores.pop(name) for name in ("held-out",) if searched and name in scores}
+    titles = ("density", "kept", "PQ Index", "Gini", "dead\nneurons", "cut\nnext")
+    table = _table("round", *scores, *titles, *decided, *(["verdict"] if searched else []))
+    for row, r in enumerate(found["records"]):
         measures = (measured(r["pq_index"]), measured(r["gini_index"]))
         counts = (f"{r['dead_neurons']:,}", f"{r['cut_weights']:,}")
         left = (_percent(r["density"], 2), f"{r['kept']:,}")
-        table.add_row(str(r["round"]), *accuracies, *left, *measures, *counts, *_verdict(r))
+        shown, score = ([column[row] for column in columns.values()] for columns in (scores, decided))
+        table.add_row(str(r["round"]), *shown, *left, *measures, *counts, *score, *_verdict(r))
     console.print()
     console.print(table)
 
@@ -196,8 +198,8 @@ def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
     accuracy = density = index = ""
     if one["records"]:
         last = one["records"][one["records"][-1].get("answer", -1)]
-        accuracy, density = _percent(_accuracy(last)), _percent(last["density"], 2)
-        index = measured(last["pq_index"])
+        accuracy = shown_score(_score(last)) if _is_own(one) else _percent(last["test_accuracy"])
+        density, index = _percent(last["density"], 2), measured(last["pq_index"])
     rounds = "" if one["settings"] is None else f"{max(0, one['rounds_done'] - 1)}/{one['rounds']}"
     return rounds, accuracy, density, index, size(one["bytes"])
 
@@ -214,7 +216,7 @@ def _state(one: Mapping[str, Any]) -> str:
 
 def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
     """Columns that distinguish the runs, instead of their ids."""
-    kinds = [OwnExperiment if "run" in (one["settings"] or ()) else Experiment for one in found]
+    kinds = [OwnExperiment if _is_own(one) else Experiment for one in found]
     them = [
         None if one["settings"] is None else kind(**one["settings"])
         for kind, one in zip(kinds, found, strict=True)
@@ -234,7 +236,8 @@ def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def _table_of_runs(names: Mapping[str, list[str]], found: list[dict[str, Any]]) -> Table:
-    table = _table("round", "accuracy", "density", "PQ Index", "disk", first=list(names))
+    score = "score" if any(map(_is_own, found)) else "accuracy"
+    table = _table("round", score, "density", "PQ Index", "disk", first=list(names))
     table.add_column("state", overflow="fold")
     for i, one in enumerate(found):
         table.add_row(*(column[i] for column in names.values()), *_numbers(one), _state(one))
@@ -252,19 +255,46 @@ def _table(*titles: str, first: Sequence[str] = ()) -> Table:
     return table
 
 
+def _is_own(one: Mapping[str, Any]) -> bool:
+    """Whether it is a run of `prune_and_retrain`, whose scores may be of any kind."""
+    return "run" in (one["settings"] or ())
+
+
+def _scores(one: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Columns of scores by title: accuracies, or what the user's functions returned; and what decided a search."""
+    records = one["records"]
+    decided = [shown_score(r["score"]) for r in records] if "good" in records[0] else []
+    if not _is_own(one):
+        columns = {"accuracy": [_percent(r["test_accuracy"]) for r in records]}
+        columns["train"] = [_percent(r["train_accuracy"]) for r in records]
+        return columns | ({"held-out": decided} if decided else {})
+    columns = {}
+    for part in ("test", "train", "validation"):
+        values = [_of(part, r) for r in records]
+        if any(value is not None for value in values):
+            columns["held-out" if part == "validation" else part] = list(map(shown_score, values))
+    judge = "held-out" if "held-out" in columns else "train"
+    return columns | ({judge: decided} if decided else {})
+
+
+def _of(part: str, record: Mapping[str, Any]) -> float | None:
+    """Score of a part of the data in a run of `prune_and_retrain`."""
+    score: float | None = record.get(f"{part}_score", record[f"{part}_accuracy"])
+    return score
+
+
+def _score(record: Mapping[str, Any]) -> float | None:
+    """Score that says most: that of the test, else the one that decided."""
+    found = (_of("test", record), record.get("score"), _of("validation", record), _of("train", record))
+    return next((score for score in found if score is not None), None)
+
+
 def _verdict(record: Mapping[str, Any]) -> list[str]:
-    """Score that decided a round of a search, and the decision; nothing for other rounds."""
+    """Decision about a round of a search; nothing for other rounds."""
     if "good" not in record:
         return []
     again = "" if record["repeats"] is None else f", as {record['repeats']}"
-    score = "none" if record["score"] is None else f"{record['score']:.4f}"
-    return [score, f"{'good' if record['good'] else 'too few'}{again}"]
-
-
-def _accuracy(record: Mapping[str, Any]) -> float | None:
-    """Accuracy on the test set; for a run without a `test` function, on the held-out data."""
-    accuracy: float | None = record["test_accuracy"]
-    return record["validation_accuracy"] if accuracy is None else accuracy
+    return [f"{'good' if record['good'] else 'too few'}{again}"]
 
 
 def _percent(value: float | None, digits: int = 1) -> str:

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import click
 
-from palmette.cli.options import FILE, PATH
+from palmette.cli.options import FILE, FORCE, PATH, refuse_existing
 from palmette.reports.words import counted, size
 
 
 @click.command()
 @click.argument("path", metavar="IN", type=PATH)
 @click.option("-o", "--out", required=True, type=FILE, help="The file to write.")
-def unpack(path: Path, out: Path) -> None:
+@FORCE
+def unpack(path: Path, out: Path, force: bool) -> None:
     """Write the packed file IN as a plain safetensors file.
 
     IN was written by pm.save. The values are the same, bit for bit. A tensor with two names is written under both.
@@ -21,6 +22,7 @@ def unpack(path: Path, out: Path) -> None:
     from palmette.compression.packing import load
     from palmette.files import write_safetensors
 
+    refuse_existing(force, out)
     state, before = load(path), path.stat().st_size
     seen: set[int] = set()
     for name, tensor in state.items():

@@ -28,6 +28,7 @@ from palmette.pruning.sources.sharding import check_whole
 from palmette.pruning.weights import is_torch_pruned, uncompiled
 
 _FORMAT = "palmette-packed-1"
+_OTHER_FORMATS = (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle", ".onnx", ".gguf", ".h5", ".npy", ".npz")
 _SECOND_TENSOR = 160
 """Approximate bytes to list a second tensor in the file: a tensor is packed if that saves more."""
 _NAMES = (
@@ -46,7 +47,8 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
     written once. See docs/format.md.
 
     Args:
-        path: the file, usually ``.safetensors``; only `load` and ``palmette unpack`` can read it.
+        path: the file, usually ``.safetensors``; only `load` and ``palmette unpack`` can read it. A suffix of
+            another format, such as ``.pt``, is refused.
         model: a module or a `state_dict`, of any dtypes. A warning says if a `Pruner` of the module has pruned
             weights that are no longer zero. Only values whose bits are all zero are left out: -0.0
             is kept.
@@ -61,6 +63,11 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
     True
     True
     """
+    if Path(path).suffix.lower() in _OTHER_FORMATS:
+        raise ValueError(
+            f"save writes a safetensors file, got the name {str(path)!r}; name it .safetensors, or use "
+            "torch.save(model.state_dict(), path)"
+        )
     if isinstance(model, nn.Module) and (said := came_back(model)):
         warnings.warn(said, stacklevel=2)
     state = _state_of(model)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import fields
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _SETTINGS = tuple(f.name for f in fields(Experiment) if f.name not in ("method", "seed", *OF_METHOD))
+_FOUND = 10**9  # round of the network that a search found, in order to sort
 _ALWAYS = ("data", "model", "scope")
 # `rounds` and `stop` end a run and change nothing before; `held_out` stands for the images that `stop` needs.
 _SHARED_BY_PAIRS = ("seed", *(n for n in _SETTINGS if n not in ("rounds", "stop", "validation")), "held_out")
@@ -139,10 +139,11 @@ def compare(
 ) -> pd.DataFrame:
     """Mean and standard deviation of each method, round by round or at equal density, as fractions.
 
-    A row for each method (`name_of`), each combination of the settings that vary, and each round or density.
-    `n` runs differ only in their seed; `sd` is over them (with n - 1), NaN for one. If no run of a method has
-    reached a density, `n` is 0 and `accuracy` NaN. A `baseline` (see `resolve_baseline`) adds `pairs`, the number
-    of runs with a partner (see `differences`); `difference`, their mean; `low` and `high`, its `interval`.
+    A row for each method (`name_of`), each combination of the settings that vary, and each round or density. A
+    search has two rounds, "dense" and "found". `n` runs differ only in their seed; `sd` is over them (with n - 1),
+    NaN for one. If no run of a method has reached a density, `n` is 0 and `accuracy` NaN; it is named `score` if
+    one of the runs is of `prune_and_retrain`. A `baseline` (see `resolve_baseline`) adds `pairs`, the number of
+    runs with a partner (see `differences`); `difference`, their mean; `low` and `high`, its `interval`.
 
     >>> from dataclasses import asdict
     >>> import pandas as pd
@@ -160,7 +161,12 @@ def compare(
     import pandas as pd
 
     known = with_names(table).assign(test_accuracy=table["test_accuracy"].astype(float))
+    noun = "score" if "run" in known and known["run"].notna().any() else "accuracy"
+    if "test_score" in known:
+        known["test_accuracy"] = known["test_score"].astype(float).fillna(known["test_accuracy"])
     point = "round" if at is None else "density"
+    searched = at is None and "answer" in known and bool(known["answer"].notna().any())
+    known = _found(known) if searched else known
     conditions = [n for n in _SETTINGS if n in _ALWAYS or known[n].nunique(dropna=False) > 1]
     known = known.sort_values([*conditions, "method", *OF_METHOD], key=canonical_order, kind="stable")
     points = known if at is None else at_densities(known, list(dict.fromkeys(at)))
@@ -176,17 +182,29 @@ def compare(
     rows = []
     for key, group in points.groupby([*conditions, point, "name"], sort=False, dropna=False):
         *values, where, name = key
-        row = dict(zip(conditions, values, strict=True)) | {"method": name, point: where}
+        if searched and group["answer"].notna().all():
+            where = "found" if where == _FOUND else "dense"
+        row = dict(zip(conditions, values, strict=True)) | {"method": name}
+        row |= {point: str(where) if searched else where}
         if point == "round":
             row |= {"density": group["density"].mean()}
-        accuracy = MeanSd.of(group["test_accuracy"])
-        row |= {"n": accuracy.n, "accuracy": accuracy.mean, "sd": accuracy.sd}
+        score = MeanSd.of(group["test_accuracy"])
+        row |= {"n": score.n, noun: score.mean, "sd": score.sd}
         if baseline is not None:
             found = Difference.of(group["difference"].dropna().tolist())
             row |= {"baseline": baseline, "pairs": found.pairs, "difference": found.mean}
             row |= {"low": found.low, "high": found.high}
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _found(table: pd.DataFrame) -> pd.DataFrame:
+    """Of searches only the dense network and the one that was found, as rounds 0 and `_FOUND`."""
+    import pandas as pd
+
+    answer = table["id"].map(table.sort_values("round").groupby("id")["answer"].last())
+    found = table[table["round"] == answer].assign(round=_FOUND)
+    return pd.concat([table[answer.isna() | (table["round"] == 0)], found])
 
 
 def as_markdown(frame: pd.DataFrame) -> str:
@@ -206,17 +224,19 @@ def _cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Titles and cells; settings that all rows share are left to the notes."""
     varied = _varied(frame)
     at_round = "round" in frame
-    titles = [*varied, *(["round"] if at_round else []), "density %", "method", "n", "accuracy %"]
+    noun, scale, digits = ("score", 1, 4) if "score" in frame else ("accuracy", 100, 2)
+    shown = noun if scale == 1 else f"{noun} %"
+    titles = [*varied, *(["round"] if at_round else []), "density %", "method", "n", shown]
     compared = "baseline" in frame
     titles += ["difference", f"{CONFIDENCE:.0%} interval", "pairs"] if compared else []
     rows = []
     for row in frame.to_dict("records"):
         cells = [setting(row[name]) for name in varied] + ([str(row["round"])] if at_round else [])
-        accuracy = mean_and_sd(row["accuracy"], row["sd"])
-        cells += [f"{100 * row['density']:.4g}", row["method"], str(row["n"]), accuracy]
+        score = mean_and_sd(row[noun], row["sd"], scale=scale, digits=digits)
+        cells += [f"{100 * row['density']:.4g}", row["method"], str(row["n"]), score]
         if compared:
-            ends = "" if math.isnan(row["low"]) else f"{signed(row['low'])} to {signed(row['high'])}"
-            cells += [signed(row["difference"]), ends, str(row["pairs"]) if row["pairs"] else ""]
+            low, high, mean = (signed(row[n], scale=scale, digits=digits) for n in ("low", "high", "difference"))
+            cells += [mean, f"{low} to {high}" if low else "", str(row["pairs"]) if row["pairs"] else ""]
         rows.append(cells)
     return titles, rows
 
@@ -228,15 +248,19 @@ def _varied(frame: pd.DataFrame) -> list[str]:
 def _notes(frame: pd.DataFrame) -> str:
     shared = [f"{n} {setting(frame[n].iloc[0])}" for n in _ALWAYS if n not in _varied(frame)]
     notes = [f"{', '.join(shared)}."] if shared else []
-    notes.append("Test accuracy, mean ± standard deviation over n runs with different seeds.")
+    noun = "score" if "score" in frame else "accuracy"
+    notes.append(f"Test {noun}, mean ± standard deviation over n runs with different seeds.")
+    if "round" in frame and "found" in [*frame["round"]]:
+        notes.append("Found: the sparsest network that a search found good; its density is a mean too.")
     if "round" not in frame:
         notes.append(
             f"It is interpolated linearly in the logarithm of the density; empty if not reached, and within a cut "
             f"that leaves less than 1/{WIDE} of the weights."
         )
     if "baseline" in frame:
+        unit = "of the score" if noun == "score" else "in points of accuracy"
         notes.append(
-            f"Differences are in points of accuracy to {frame['baseline'].iloc[0]}, mean over pairs of runs that "
+            f"Differences are {unit} to {frame['baseline'].iloc[0]}, mean over pairs of runs that "
             "share seed and training"
             + (f"; the interval is {' and '.join(kinds)}." if (kinds := _kinds(frame["pairs"])) else ".")
         )

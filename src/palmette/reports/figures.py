@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from palmette.reports.phases import by_round
+from palmette.reports.phases import by_round, is_scored
 from palmette.reports.statistics import MeanSd
 from palmette.reports.tables import Record, Run, by_method
+from palmette.studies.record import value_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,6 +86,11 @@ PANELS = (
 )
 
 
+def score_of(record: Record) -> float | None:
+    """Test score of any kind, as the user's function gave it."""
+    return value_of(record["test"])
+
+
 def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
     """Figure with all `PANELS`, two per row, a legend above and a caption below; searches have another."""
     check_matplotlib()
@@ -96,12 +102,15 @@ def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
         from palmette.reports.searches import draw_searches
 
         return draw_searches(runs, caption=caption)
-    groups = by_method(runs)
+    groups, panels = by_method(runs), list(PANELS)
+    if any(is_scored(records) for _, records in runs):
+        named = {panel: panel.title.replace("accuracy", "score").removesuffix(", %") for panel in PANELS}
+        panels = [replace(p, title=named[p], y=score_of) if p.y is accuracy_of else p for p in PANELS]
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(10, 7.5), layout="constrained")
         figure.get_layout_engine().set(h_pad=0.09)  # type: ignore[union-attr,call-arg]
         axes = figure.subplots(2, 2).flatten()
-        for axis, panel in zip(axes, PANELS, strict=True):
+        for axis, panel in zip(axes, panels, strict=True):
             for (name, many), line in zip(groups.items(), LINES * len(groups), strict=False):
                 _curve(axis, panel, many, line | {"label": name})
             style_axis(axis, panel)

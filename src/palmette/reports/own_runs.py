@@ -36,7 +36,7 @@ def with_distinct_names(runs: Mapping[Path, Run]) -> dict[Path, AnyExperiment]:
                 which = _by_size(first, {other: runs[other][1] for other in firsts})
             experiment = replace(experiment, model=experiment.model + which)
         if isinstance(experiment, OwnExperiment):
-            tokens = seeds.setdefault(replace(experiment, run=""), [])
+            tokens = seeds.setdefault(replace(experiment, run="", initial=""), [])
             if experiment.run not in tokens:  # else a copy
                 tokens.append(experiment.run)
             experiment = replace(experiment, seed=tokens.index(experiment.run))

@@ -52,15 +52,15 @@ def phases(accuracy: Sequence[float], index: Sequence[float | None]) -> list[Pha
 
 
 def phases_of(records: Sequence[Record]) -> list[Phase]:
-    """Phase of each round of a run; those of a search are no phases, and count as falling."""
-    if records[-1].get("search"):
+    """Phase of each round of a run; those of a search, or of scores of any kind, count as falling."""
+    if records[-1].get("search") or is_scored(records):
         return ["falling"] * len(records)
     return phases(judged(records), [record["retrained"]["pq_index"] for record in records])
 
 
 def phases_of_mean(many: Sequence[Sequence[Record]]) -> list[Phase]:
     """Phases of the mean curve of several runs, over the runs that reached each round."""
-    if any(records[-1].get("search") for records in many):
+    if any(records[-1].get("search") or is_scored(records) for records in many):
         return ["falling"] * max(map(len, many))
     accuracy = [MeanSd.of(at).mean for at in by_round(list(map(judged, many)))]
     return phases(accuracy, [mean([record["retrained"]["pq_index"] for record in at]) for at in by_round(many)])
@@ -82,6 +82,11 @@ def by_round(many: Sequence[Sequence[Each]]) -> list[list[Each]]:
     """Items of each round, such as records, from the runs that reached it."""
     last = max(map(len, many), default=0)
     return [[records[t] for records in many if len(records) > t] for t in range(last)]
+
+
+def is_scored(records: Sequence[Record]) -> bool:
+    """Whether the user's functions gave the scores, which may be of any kind: accuracies, losses, R²."""
+    return "score" in records[0]["test"]
 
 
 def judged(records: Sequence[Record]) -> list[float]:

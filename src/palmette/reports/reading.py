@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from palmette.errors import RunDamaged
 from palmette.reports.own_runs import with_distinct_names
 from palmette.reports.tables import Run
 from palmette.studies.folder import find_runs
-from palmette.studies.record import experiment_of, records_of
+from palmette.studies.record import experiment_of, records_of, value_of
 from palmette.studies.status import standing
 
 _NAMED = 3
@@ -21,7 +20,7 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
     """The runs in `folders`, at any depth, by folder; and sentences about runs that are left out or damaged.
 
     A run in training has the rounds that it has finished. A run that is damaged, or has no finished round or no
-    test accuracy, is left out; without any other, that is an error. A folder that is given twice, or lies in
+    test score, is left out; without any other, that is an error. A folder that is given twice, or lies in
     another one, counts once. One run in two folders is refused: it would count as two seeds. Networks of one name
     get distinct names, see `with_distinct_names`.
     """
@@ -40,8 +39,9 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
         if not records:
             why = (standing(rundir, experiment).failure or "").removeprefix(experiment.id).lstrip()
             empty.setdefault(why, []).append(rundir.path.name)
-        elif lacking := [record["test"] for record in records if record["test"]["accuracy"] is None]:
-            left_out.append(f"left out: {str(rundir.path)!r} has no test accuracy; {_to_have_one(lacking[0])}")
+        elif any(value_of(record["test"]) is None for record in records):
+            lacking = "has no test accuracy; prune_and_retrain takes a function `test`"
+            left_out.append(f"left out: {str(rundir.path)!r} {lacking}")
         else:
             runs[rundir.path] = (experiment, records)
             if damage := rundir.mask_damage(records):
@@ -57,17 +57,6 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
         if (other := known.setdefault(e.id, path)) != path:
             raise ValueError(f"one run is in {str(other)!r} and in {str(path)!r}; give one of them")
     return found, left_out
-
-
-def _to_have_one(test: Mapping[str, Any]) -> str:
-    """How to get a test accuracy.
-
-    >>> print(_to_have_one({"accuracy": None, "score": 91.5}))
-    the function `test` of prune_and_retrain must give a fraction in [0, 1], got 91.5
-    """
-    if test.get("score") is None:
-        return "prune_and_retrain takes a function `test`"
-    return f"the function `test` of prune_and_retrain must give a fraction in [0, 1], got {test['score']:g}"
 
 
 def _without_a_round(names: Sequence[str], why: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from palmette.pruning.methods import SCOPES, rank_of
-from palmette.reports.phases import COLLAPSE, FOLLOWING, judged, phases_of, turns
+from palmette.reports.phases import COLLAPSE, FOLLOWING, is_scored, judged, phases_of, turns
 from palmette.reports.statistics import WITHIN, MeanSd, last_within
 from palmette.reports.words import counted, in_percent
 
@@ -65,9 +65,10 @@ def summary(runs: Iterable[Run], names: Iterable[str] | None = None) -> list[dic
 
 
 def last_kept(records: Sequence[Record]) -> int:
-    """Last round up to which a run is within a point of its dense network; the answer of a search."""
-    search = records[-1].get("search")
-    return search["answer"] if search else last_within(judged(records))
+    """Last round up to which a run is within a point of its dense network; the answer of `prune_and_retrain`."""
+    if search := records[-1].get("search"):
+        return int(search["answer"])
+    return len(records) - 1 if is_scored(records) else last_within(judged(records))
 
 
 def as_table(rows: Sequence[Mapping[str, Any]]) -> Table:

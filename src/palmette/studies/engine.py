@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.pruning.masks import Masks
 from palmette.pruning.weights import Weight
+from palmette.studies.extending import networks_to_keep
 from palmette.studies.folder import RunDir
 from palmette.studies.measurements import index_maps, measured
 from palmette.studies.record import AnyExperiment, Record
@@ -155,7 +156,7 @@ class RoundEngine:
         for run in runs:
             if run.stopped is not None:
                 if run.rundir is not None:
-                    run.rundir.finish()
+                    run.rundir.finish(networks_to_keep(run.spec, run.rundir.records()))
                 self.end(run.spec, run.rundir, run.stopped)
         return self._left(runs)
 

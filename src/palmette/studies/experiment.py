@@ -132,6 +132,7 @@ class OwnExperiment(RunSpec):
         evaluate, test: whether these functions were given.
         maximize: whether larger scores are better.
         own_rules: repr of custom stop rules.
+        initial: hash of the weights that the run started from; empty if it is unknown.
 
     >>> OwnExperiment(model="own:Net", run="5f2a9c01", p=1, q=2).id
     'net-sap-p1-q2-5f2a9c01'
@@ -145,6 +146,7 @@ class OwnExperiment(RunSpec):
     test: bool = False
     maximize: bool = True
     own_rules: str = ""
+    initial: str = ""
     epochs: ClassVar[int] = 0
     validation: ClassVar[int] = 0
 

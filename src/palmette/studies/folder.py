@@ -44,8 +44,8 @@ class RunDir:
         self.settings = self.path / "settings.json"  # of `prune_and_retrain` in version 1
         self.good = self.path / "good.pt"  # the network that a search or `prune_and_retrain` returns
         self.lock_file = self.path / "lock"  # names the owner; empty without one
-        self.checkpoints = self.path / "checkpoints"  # the last two; removed when the run is finished
-        self.networks = self.path / "networks"  # trained ones of a search; removed when the run is finished
+        self.checkpoints = self.path / "checkpoints"  # the last two; of a finished run, see `finish`
+        self.networks = self.path / "networks"  # trained ones of a search; of a finished one, see `finish`
         self.tensorboard = self.path / "tensorboard"  # optional; written from the records
         self.sealed = True  # whether damage of the records would be noticed; not in folders of earlier versions
         self._say = say
@@ -142,6 +142,19 @@ class RunDir:
             self._records.cut_damaged()
         self._records.append(record["round"], line)
         return True
+
+    def rewrite_records(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write all records anew, where a run continues that had ended."""
+        self.finished.unlink(missing_ok=True)
+        self.write_bytes(self.records_file.name, self.sealed_records(records))
+
+    def sealed_records(self, records: Iterable[Mapping[str, Any]]) -> bytes:
+        """Content of a file of these records, for a run with the settings of this one."""
+        lines, seal = list[bytes](), None
+        for record in records:
+            line, seal = self._records.sealed(plain_line(record), seal)
+            lines.append(line)
+        return b"".join(lines)
 
     def append_timing(self, timing: Mapping[str, Any]) -> None:
         """Append a line to the timings; a round may repeat."""
@@ -246,15 +259,19 @@ class RunDir:
             )
         return None
 
-    def finish(self) -> None:
-        """Note what a finished run has, then remove its checkpoints, and the networks of a search."""
+    def finish(self, keep: Collection[int] | None = None) -> None:
+        """Note what a finished run has, then remove its checkpoints, and the networks of a search.
+
+        If more rounds would extend the run, the last checkpoint stays, and the networks of the rounds `keep`.
+        """
         records = self._records.read()
         if records.values and records.sealed and records.values[-1].get("stopped") is not None:
             end = {"round": len(records.values) - 1, "records": records.seals[-1], "timings": len(self.timings())}
             self.write_bytes(self.finished.name, self._finished.sealed(plain_line(end))[0])
-        for number in self.checkpoint_numbers():  # newest last, so that an interruption loses nothing
+        # Newest last, so that an interruption loses nothing.
+        for number in self.checkpoint_numbers()[: None if keep is None else -1]:
             self.checkpoint(number).unlink()
-        for network in self.networks.glob("round-*.pt"):
+        for network in set(self.networks.glob("round-*.pt")) - {self.network(round) for round in keep or ()}:
             network.unlink()
         for folder in (self.checkpoints, self.networks):
             with suppress(OSError):  # absent, or the user put a file there

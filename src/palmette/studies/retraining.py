@@ -27,7 +27,7 @@ from palmette.studies.engine import Observer, RoundEngine
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
 from palmette.studies.record import records_of, value_of
-from palmette.studies.search import DEFAULT_METHOD, Limit, attempts_of, shown_densities
+from palmette.studies.search import DEFAULT_METHOD, Limit, attempts_of, shown_densities, shown_score
 from palmette.studies.trainers.function_trainer import FunctionRun, FunctionTrainer
 from palmette.studies.trainers.resuming import resumed
 
@@ -90,7 +90,8 @@ def prune_and_retrain(
             report` need it.
         folder: receives the records of all rounds and `good.pt`, the returned model. Calling again resumes with
             the same random state: on a CPU the result equals that of an uninterrupted run bit for bit. State that
-            `train` keeps between calls is not saved.
+            `train` keeps between calls is not saved. More `rounds` extend a run that had used all; a finished run
+            answers only for the weights that it started from.
         say: receives a line per round; None for silence.
 
     Returns:
@@ -140,7 +141,8 @@ def prune_and_retrain(
         pruner.budget = Sap() if allowed is None else METHODS[DEFAULT_METHOD].budget
     most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
     more: dict[str, Any] = {"trained": bool(trained), "evaluate": evaluate is not None, "test": test is not None}
-    more |= {"tolerance": "" if allowed is None else str(allowed), "maximize": allowed is None or allowed.maximize}
+    maximize = maximize if allowed is None else allowed.maximize
+    more |= {"tolerance": "" if allowed is None else str(allowed), "maximize": maximize}
     spec = _spec(pruner, method, rewind=rewind, rounds=most, **more)
     outcomes: list[str | Exception] = []
     lines = _Lines(say)
@@ -148,7 +150,7 @@ def prune_and_retrain(
         run = FunctionRun(spec, pruner, rules=pruner.rules, rundir=rundir, storage=torch.device("cpu"))
         run.method, run.default_tolerance = method, tolerance is None
         trainer = FunctionTrainer(run, train, evaluate, test)
-        if not (rundir is not None and resumed(run, rundir)):
+        if not (rundir is not None and resumed(run, rundir, lines.say)):
             for warning in said:  # a model that is resumed with has its masks in the folder
                 warnings.warn(warning.message, stacklevel=2)
             trainer.try_out()
@@ -225,9 +227,9 @@ class _Lines(Observer):
         numbers, search = record["retrained"], record.get("search")
         line = f"round {record['round']}: {shown_densities(numbers['density'])[0]} of the weights"
         if search is not None:
-            line += f", score {search['score']:.4f}"
+            line += f", score {shown_score(search['score'])}"
             if before is not None:
-                line += f" ({value_of(before):.4f} before retraining)"
+                line += f" ({shown_score(value_of(before))} before retraining)"
             if record["round"]:
                 again = "" if search["repeats"] is None else f" (round {search['repeats']} once more)"
                 line += f"{again}: {'good' if record['good'] else 'too few'}"
@@ -242,8 +244,9 @@ class _Lines(Observer):
         left, now = (Estimate(float(value_of(s) or 0), s.get("error")) for s in (before, after))
         if math.isfinite(left.value) and not tolerance.allows(now, dense=left):
             self._say(
-                f"  retraining made it worse than the cut had left it ({left.value:.4f} to {now.value:.4f}): is "
-                "the learning rate too high to start from trained weights, or the training too short?"
+                f"  retraining made it worse than the cut had left it ({shown_score(left.value)} to "
+                f"{shown_score(now.value)}): is the learning rate too high to start from trained weights, or the "
+                "training too short?"
             )
 
     def end(self, limit: Limit) -> None:

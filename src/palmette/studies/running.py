@@ -15,6 +15,7 @@ import torch
 from palmette.errors import RunBusy, RunDamaged
 from palmette.studies.engine import SECONDS_BETWEEN_SAVES, Observer, RoundEngine
 from palmette.studies.experiment import Experiment
+from palmette.studies.extending import extends, goes_on, networks_to_keep
 from palmette.studies.folder import RunDir
 from palmette.studies.locking import allow_open_files
 from palmette.studies.record import experiment_of, records_of
@@ -46,7 +47,8 @@ def run(
     too, if torch has deterministic algorithms for the model.
 
     Args:
-        folder: receives records, masks and checkpoints; a folder belongs to one experiment.
+        folder: receives records, masks and checkpoints; a folder belongs to one experiment. More `rounds` extend
+            a run that ended because its rounds were done.
         data_folder: first folder to search for the data set.
         save_every: epochs between checkpoints within a round, instead of half a minute.
         observer: receives progress and results.
@@ -154,7 +156,7 @@ def _taken(experiment: Experiment, rundir: RunDir, locks: ExitStack, end: Callab
     """Lock and claim the folder of a run; None if it is in use, damaged or finished."""
     try:
         locks.enter_context(rundir.lock())
-        if rundir.experiment.exists():
+        if rundir.experiment.exists() and not extends(experiment_of(rundir), experiment, rundir):
             experiment_of(rundir, experiment)
         else:
             rundir.write_text(rundir.experiment.name, experiment.to_toml())
@@ -163,9 +165,9 @@ def _taken(experiment: Experiment, rundir: RunDir, locks: ExitStack, end: Callab
     except (RunBusy, RunDamaged) as error:
         end(experiment, rundir, error)
         return None
-    if records and (stopped := records[-1].get("stopped")) is not None:
-        rundir.finish()
-        end(experiment, rundir, stopped)
+    if not goes_on(records, experiment.rounds):
+        rundir.finish(networks_to_keep(experiment, records))
+        end(experiment, rundir, records[-1]["stopped"])
         return None
     return rundir
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from palmette.pruning.budgets import Budget, FixedRatio, Partly
 from palmette.pruning.targets import Probe, Target
 from palmette.pruning.tolerance import Estimate, Tolerance
 
@@ -184,6 +185,29 @@ def _probes(attempts: Sequence[Attempt], tolerance: Tolerance) -> list[Probe]:
     return found
 
 
+def budget_to(density: float, kept: int, total: int, usual: Budget, after: int) -> Budget:
+    """Budget that cuts to `density`: a part of the `usual` cut, if that leaves fewer, `after`."""
+    # Whole numbers: 1 - density / now would lose a weight to rounding.
+    cut = kept - min(math.ceil(density * total - 1e-6), kept - 1)
+    if not isinstance(usual, Target) and kept - after > cut:
+        return Partly(usual, cut / (kept - after))
+    return FixedRatio(cut / kept)
+
+
+def numbers_of(attempts: Sequence[Attempt], tolerance: Tolerance) -> dict[str, Any]:
+    """Where the last network came from, and the bracket after it, for the record."""
+    found, last = bracket(attempts, tolerance), attempts[-1]
+    return {
+        "score": last.score.value,
+        "error": last.score.error,
+        "start": last.start,
+        "repeats": last.repeats,
+        "answer": found.best,
+        "good_density": found.good.density,
+        "bad_density": found.bad and found.bad.density,
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class Limit:
     """Answer of a search: how far the network can be pruned.
@@ -248,23 +272,30 @@ class Limit:
     @property
     def error(self) -> float | None:
         """Standard error of the loss of score, at most: scores of the same examples vary together."""
-        if self.score.error is None or self.dense_score.error is None:
+        pruned = self.score if self.round or self.bad_score is None else self.bad_score  # not dense against dense
+        if pruned.error is None or self.dense_score.error is None:
             return None
-        return math.hypot(self.score.error, self.dense_score.error)
+        return math.hypot(pruned.error, self.dense_score.error)
 
     @property
     def caution(self) -> str:
         """A clause if the held-out data are too few for the tolerance; empty otherwise."""
+        if self.error is None or self.tolerance.kind == "not-worse":  # which allows for noise
+            return ""
         allowed = self.tolerance.allowed(self.dense_score, self.score)
-        return "" if self.error is None or self.error <= allowed / 2 else "; too few held-out data for such losses"
+        return "" if self.error <= allowed / 2 else "; too few held-out data for such losses"
 
     @property
     def precision(self) -> str:
         """Scores, and how precise they are."""
-        text = f"score {self.score.value:.4f}, dense {self.dense_score.value:.4f}"
+        text = f"score {shown_score(self.score.value)}, dense {shown_score(self.dense_score.value)}"
         if self.error is None:
             return text
-        return f"{text}; standard error of the difference at most {self.error:.4f}{self.caution}"
+        text = f"{text}; standard error of the difference at most {shown_score(self.error)}{self.caution}"
+        if self.tolerance.kind != "not-worse":
+            return text
+        noise = self.tolerance.allowed(self.dense_score, self.score)
+        return f"{text}; losses up to {shown_score(noise)} pass as noise"
 
     def __str__(self) -> str:
         count = "1 retraining" if self.retrainings == 1 else f"{self.retrainings} retrainings"
@@ -289,6 +320,17 @@ def shown_densities(*densities: float | None) -> list[str]:
     while digits < 12 and len({f"{d:.{digits}%}" for d in known}) < len(known):
         digits += 1
     return ["none" if d is None else f"{d:.{digits}%}".replace(".0%", "%") for d in densities]
+
+
+def shown_score(value: float | None) -> str:
+    """A score of any size, such as a loss or a perplexity.
+
+    >>> shown_score(0.25), shown_score(27.1234), shown_score(0.0000123), shown_score(None)
+    ('0.2500', '27.1234', '1.23e-05', 'none')
+    """
+    if value is None:
+        return "none"
+    return f"{value:.3g}" if 0 < abs(value) < 0.01 or abs(value) >= 1e6 else f"{value:.4f}"
 
 
 def attempts_of(records: Iterable[Mapping[str, Any]]) -> list[Attempt]:

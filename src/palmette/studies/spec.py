@@ -26,7 +26,7 @@ from palmette.training.rewinding import Rewind
 
 ADDED: dict[int, dict[str, Any]] = {
     3: {"tolerance": "", "maximize": True, "label_noise": 0.0},
-    4: {"clip_over": "kept", "densities": "0.5,0.2,0.1,0.05,0.02,0.01"},
+    4: {"clip_over": "kept", "densities": "0.5,0.2,0.1,0.05,0.02,0.01", "initial": ""},
 }
 """Version -> settings that it added, with the values that runs of earlier versions had."""
 VERSION = max(ADDED)
@@ -47,6 +47,8 @@ BELONGS_TO: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 OF_METHOD = (*PARAMETERS, "saliency")
 """Settings whose defaults depend on the method."""
+NOT_REWOUND = {"lottery-ticket": "Fixed Ratio"}
+"""Labels of methods that have another name where weights are not rewound."""
 TRAINED, PRUNED = "What is trained", "How it is pruned"
 _BY_METHOD = cast(float, None)  # the default is that of the method
 
@@ -208,16 +210,21 @@ class RunSpec:
 
     @property
     def label(self) -> str:
-        """Name of the method in tables and figures.
+        """Name of the method in tables and figures; only rewound weights are a lottery ticket.
 
         >>> RunSpec(p=1, q=2).label, RunSpec(method="one-shot").label
         ('SAP (p=1, q=2)', 'One Shot')
+        >>> RunSpec(method="lottery-ticket").label, RunSpec(method="lottery-ticket", rewind="learning-rate").label
+        ('Lottery Ticket', 'Fixed Ratio')
         """
         if self.method not in METHODS:
             label = self.own.removeprefix(self.method).partition(": ")[0].strip(" -")
             return f"{label} ({self.method})" if label else self.method.removeprefix("own:")
+        label = METHODS[self.method].label
+        if not self.rewinding.goes_back:
+            label = NOT_REWOUND.get(self.method, label)
         numbers = ", ".join(f"{name}={getattr(self, name):g}" for name in self.in_label)
-        return f"{METHODS[self.method].label} ({numbers})" if numbers else METHODS[self.method].label
+        return f"{label} ({numbers})" if numbers else label
 
     @property
     def in_label(self) -> list[str]:

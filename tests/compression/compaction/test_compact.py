@@ -94,6 +94,13 @@ def test_outputs_may_be_in_a_dataclass():
     assert "forward" not in vars(model) | vars(small)
 
 
+def test_parameters_are_counted_without_buffers_and_tied_ones_once():
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3), nn.Linear(3, 3))
+    model[3].weight = model[2].weight
+    _, report = compact(model, torch.randn(2, 3))
+    assert report.parameters == (12 + 6 + 12 + 3,) * 2
+
+
 @pytest.mark.parametrize("name", ["mlp", "cnn", "resnet20", "transformer", *LARGER])
 def test_built_in_models_lose_half_of_their_neurons(name):
     model = settle_(build(name, shape=(3, 8, 8), classes=10))

@@ -23,6 +23,7 @@ from palmette.studies import sweep
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.paper import FIGURES, PaperFigure
+from palmette.studies.running import run
 
 KINDS = ("hypothesis", "rounds", "scopes", "p and q", "eta and gamma", "p-q map")
 MODEL = "tiny_models:five_layers"
@@ -250,6 +251,13 @@ def test_hypothesis_figure_shows_the_phases_found(collection):
     assert [text.get_text().split("\n")[0] for text in top.texts] == ["regularised", "compressed", "collapsed"]
     spans = [(round(p.get_x(), 6), round(p.get_x() + p.get_width(), 6)) for p in top.patches]
     assert spans == [(0, 1.5), (1.5, 3.5), (3.5, 5)]
+
+
+def test_searches_are_left_out_of_figures(tmp_path):
+    run(Experiment(model="linear", epochs=1, rounds=1, tolerance=0.1), tmp_path)
+    said = []
+    assert RunCollection.below([tmp_path], warn=said.append).runs == {}
+    assert said == ["left out: 1 run with a tolerance, whose rounds are those of a search"]
 
 
 def said_below(figure):

@@ -34,7 +34,7 @@ class Compaction:
 
     Args:
         layers: name of each weight that became smaller -> its shape before and after.
-        parameters: number of entries of parameters and buffers, before and after.
+        parameters: number of entries of all parameters, tied ones once, before and after.
         flops: FLOPs of one pass over the example inputs, before and after.
         notes: sentences about dead channels that stay, and why.
     """
@@ -259,7 +259,7 @@ def _report(
         for n, p in before.items()
         if p.dim() > 1 and p.shape != after[n].shape
     }
-    sizes = tuple(sum(t.numel() for t in m.state_dict().values() if isinstance(t, Tensor)) for m in (model, small))
+    sizes = tuple(sum(p.numel() for p in m.parameters()) for m in (model, small))
     for why, count in (plan.kept if plan else {}).items():
         stay = "channels stay: they reach" if count > 1 else "channel stays: it reaches"
         notes = [*notes, f"{count} dead {stay} {why}"]

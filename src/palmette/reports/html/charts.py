@@ -52,9 +52,10 @@ def charts(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Char
     def of_method(title: str, caption: str, table: str, spec: dict[str, Any]) -> Chart:
         return Chart(title, caption, table, {"": spec}, one_method=True)
 
+    better = ", better ones at the top" if study.scored == "accuracy" else ""
     pq = "at p = 0.5, q = 1"
     found = {
-        "accuracy": curve("accuracy", "Test accuracy", over + marks),
+        study.scored: curve(study.scored, f"Test {study.scored}", over + marks),
         "pq_index": curve(
             "pq_index",
             "PQ Index",
@@ -67,11 +68,11 @@ def charts(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Char
     return found | {
         "trade_off": Chart(
             "Compression trade-off",
-            "Accuracy by density: smaller networks to the right, better ones at the top.",
+            f"{study.scored.capitalize()} by density: smaller networks to the right{better}.",
             "curves",
-            {"": found["accuracy"].specs["density"]},
+            {"": found[study.scored].specs["density"]},
         ),
-        "phases": Chart("Phases by run", "One stripe per seed.", "rounds", {"": _phases(names, last)}),
+        "phases": Chart("Phases by run", "One stripe per seed.", "rounds", {"": _phases(study, names, last)}),
         "layer_density": of_method(
             "Density by layer",
             "Fraction of each layer’s weights that remain. Layers without weights are not drawn.",
@@ -162,7 +163,7 @@ def _shown() -> Any:
     return vega.load_altair().param(name="shown", value=[])
 
 
-def _phases(names: Sequence[str], last: int) -> dict[str, Any]:
+def _phases(study: Study, names: Sequence[str], last: int) -> dict[str, Any]:
     alt = vega.load_altair()
     lines = max(len(re.split(_COMMA, name)) for name in names)
     broken = f"split(datum.label, regexp('{_COMMA}'))"
@@ -181,7 +182,7 @@ def _phases(names: Sequence[str], last: int) -> dict[str, Any]:
                 scale=alt.Scale(domain=list(PHASES), range=list(PHASE_COLOURS)),
                 legend=alt.Legend(orient="top", symbolType="square"),
             ),
-            tooltip=vega.tooltip("series", "seed", "round", "phase", "accuracy", "pq_index", "density"),
+            tooltip=vega.tooltip("series", "seed", "round", "phase", study.scored, "pq_index", "density"),
         )
         .properties(height=max(vega.HEIGHT, 17 * lines * min(len(names), len(LOOKS))))
         .add_params(_shown())

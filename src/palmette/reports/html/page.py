@@ -16,7 +16,7 @@ from palmette.reports.html.document import bundled, document, table
 from palmette.reports.html.families import AT_ONCE
 from palmette.reports.html.method_charts import GRID
 from palmette.reports.html.series import TABLES, Series, Study, Table, settings, studies
-from palmette.reports.html.summary import density, judged_on, number, outcome, percent, sentence, verdict
+from palmette.reports.html.summary import density, judged_on, number, outcome, percent, quality, sentence, verdict
 from palmette.reports.html.theme import CONFIG, LOOKS
 from palmette.reports.phases import RULE
 from palmette.reports.tables import Run
@@ -182,15 +182,15 @@ def _figure(number: int, name: str, chart: Chart) -> str:
 
 
 def _outcomes(study: Study) -> str:
-    titles = ("method", "n", "dense accuracy", "density kept", "accuracy there", "at round")
+    titles = ("method", "n", f"dense {study.scored}", "density kept", f"{study.scored} there", "at round")
     rows = [
         [
             row["series"],
             str(row["n"]),
-            *(percent(row[name]) for name in ("dense", "density", "accuracy")),
+            *(quality(row, "dense"), percent(row["density"]), quality(row, "accuracy")),
             number(row["round"]),
             *(_some(row[name], row["n"]) for name in ("turned_up", "collapsed")),
-            f"{percent(row['last'])} at {percent(row['last_density'])}",
+            f"{quality(row, 'last')} at {percent(row['last_density'])}",
         ]
         for row in map(outcome, study.series)
     ]

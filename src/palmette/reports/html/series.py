@@ -11,9 +11,9 @@ from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, t
 from palmette.reports.statistics import MeanSd
 from palmette.reports.tables import Record, Run
 from palmette.reports.words import setting
-from palmette.studies.experiment import Experiment
+from palmette.studies.experiment import Experiment, OwnExperiment
 from palmette.studies.paper import MODEL_NAMES
-from palmette.studies.record import AnyExperiment
+from palmette.studies.record import AnyExperiment, value_of
 from palmette.studies.spec import BELONGS_TO
 
 Table = list[dict[str, Any]]
@@ -29,15 +29,17 @@ class Number(NamedTuple):
 
 NUMBERS = {
     "accuracy": Number("test accuracy", ".2%", lambda record: record["test"]["accuracy"]),
+    "score": Number("test score", ".4~g", lambda record: value_of(record["test"])),
     "density": Number("density", ".2%", lambda record: record["retrained"]["density"]),
     "kept": Number("parameters", ",.0f", lambda record: record["retrained"]["kept"]),
     "pq_index": Number("PQ Index", ".4g", lambda record: record["retrained"]["pq_index"]),
     "gini_index": Number("Gini Index", ".4g", lambda record: record["retrained"]["gini_index"]),
 }
-"""Columns of `curves` and `rounds`."""
+"""Columns of `curves` and `rounds`; the score of own functions is in place of the accuracy."""
 IN_LABEL = ("method", "p", "q")
 """Settings that are part of a method's name."""
-_OF_FUNCTIONS = ("run", "trained", "evaluate", "test", "tolerance", "own_rules")  # of an `OwnExperiment`
+# Of an `OwnExperiment`.
+_OF_FUNCTIONS = ("run", "trained", "evaluate", "test", "tolerance", "own_rules", "initial")
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,16 @@ class Study:
     def title(self) -> str:
         """Heading of the section."""
         return f"{MODEL_NAMES.get(self.model, self.model)} on {self.data}"
+
+    @property
+    def scored(self) -> str:
+        """Number that says how good a network is: "accuracy", or "score" with functions of the user."""
+        return "score" if any(isinstance(e, OwnExperiment) for e, _ in self.runs) else "accuracy"
+
+    @property
+    def numbers(self) -> dict[str, Number]:
+        """Numbers of its records that charts draw."""
+        return {n: number for n, number in NUMBERS.items() if n == self.scored or n not in ("accuracy", "score")}
 
     @property
     def runs(self) -> list[Run]:
@@ -97,7 +109,7 @@ def curves(study: Study) -> Table:
     rows = []
     for name, t, records in _rounds(study):
         row: dict[str, Any] = {"series": name, "round": t, "n": len(records)}
-        for column, number in NUMBERS.items():
+        for column, number in study.numbers.items():
             spread = MeanSd.of(map(number.read, records))
             row[column] = spread.mean if spread.n else None
             row[f"{column}_sd"] = spread.sd if spread.n > 1 else None
@@ -109,7 +121,7 @@ def rounds(study: Study) -> Table:
     """One row per run and round, with the numbers of the record and the phase of the run."""
     return [
         {"series": series.name, "seed": experiment.seed, "run": experiment.id, "round": t}
-        | {name: number.read(record) for name, number in NUMBERS.items()}
+        | {name: number.read(record) for name, number in study.numbers.items()}
         | {"phase": phase}
         for series in study.series
         for experiment, records in series.runs

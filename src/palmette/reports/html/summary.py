@@ -12,6 +12,9 @@ from palmette.reports.phases import has_validation, phases_of, turns
 from palmette.reports.statistics import WITHIN, Difference, MeanSd
 from palmette.reports.tables import last_kept
 from palmette.reports.words import counted, in_percent
+from palmette.studies.experiment import OwnExperiment
+from palmette.studies.record import value_of
+from palmette.studies.search import shown_score
 
 Outcome = dict[str, Any]
 _WITHIN_NOISE = "Within noise: the 95 % interval of the difference between equal seeds includes 0."
@@ -29,17 +32,18 @@ def outcome(series: Series) -> Outcome:
         "n": len(kept),
         "seeds": [experiment.seed for experiment, _ in series.runs],
         "limits": [limit for run in series.runs if (limit := limit_of(run)) is not None],
-        "dense": [records[0]["test"]["accuracy"] for records in series.records],
+        "own": any(isinstance(experiment, OwnExperiment) for experiment, _ in series.runs),
+        "dense": [value_of(records[0]["test"]) for records in series.records],
         "round": kept,
         "density": [records[t]["retrained"]["density"] for records, t in both],
-        "accuracy": [records[t]["test"]["accuracy"] for records, t in both],
+        "accuracy": [value_of(records[t]["test"]) for records, t in both],
         "at_the_end": sum(t == len(records) - 1 for records, t in both),
         "turned_up": [t for turn in found if (t := turn["turned_up"]) is not None],
         "turned_in_time": sum(
             turn["turned_up"] is not None and turn["turned_up"] <= t for turn, t in zip(found, kept, strict=True)
         ),
         "collapsed": [t for turn in found if (t := turn["collapsed"]) is not None],
-        "last": [records[-1]["test"]["accuracy"] for records in series.records],
+        "last": [value_of(records[-1]["test"]) for records in series.records],
         "last_density": [records[-1]["retrained"]["density"] for records in series.records],
     }
 
@@ -56,11 +60,14 @@ def verdict(study: Study) -> list[str]:
     if searched:
         best = min(searched, key=_mean)
         tolerance = best["limits"][0].tolerance
-        loss = "one point of accuracy" if str(tolerance) == "0.01" else f"{tolerance} of the dense score"
+        point = str(tolerance) == "0.01" and not best["own"]
+        loss = "one point of accuracy" if point else f"{tolerance} of the dense score"
         many = counted(round(MeanSd.of([limit.retrainings for limit in best["limits"]]).mean), "retraining")
         found = f"About {1 - _mean(best):.0%} of the weights can go within {loss} ({best['series']}, {many})."
         same = len({str(row["limits"][0].tolerance) for row in searched}) == 1 and len(searched) == len(rows)
         return [found, _compared(rows, within=f"{tolerance} of")] if same and len(rows) > 1 else [found]
+    if study.scored == "score":
+        return [f"{row['series']} ended with {percent(row['density'])} of the weights." for row in rows]
     n, in_time = (sum(row[name] for row in rows) for name in ("n", "turned_in_time"))
     turned, collapsed = (sum(len(row[name]) for row in rows) for name in ("turned_up", "collapsed"))
     far = [row for row in rows if any(row["round"])]
@@ -81,11 +88,14 @@ def sentence(row: Mapping[str, Any]) -> str:
         bad = [limit.bad_density for limit in limits if limit.bad_density is not None]
         less = f"; {percent(bad)} is too few" if bad else "; fewer were not tried"
         sure = sum(limit.confirmed for limit in limits)
+        data = " by the score that decides" if row["own"] else f" ({percent(row['dense'])}) on held-out data"
         return (
-            f"of the weights stay within {limits[0].tolerance} of dense ({percent(row['dense'])}) on held-out data"
-            f"{less}. {number([limit.retrainings for limit in limits])} retrainings; both ends trained twice in "
-            f"{sure} of {counted(row['n'], 'run')}. Test accuracy {percent(row['accuracy'])}."
+            f"of the weights stay within {limits[0].tolerance} of dense{data}{less}. "
+            f"{number([limit.retrainings for limit in limits])} retrainings; both ends trained twice in {sure} of "
+            f"{counted(row['n'], 'run')}. {_tested(row)}"
         )
+    if row["own"]:
+        return f"of the weights remained at the end. {_tested(row)}"
     if not any(row["round"]):
         dense_only = row["at_the_end"] == row["n"]
         why = "no cut was trained yet." if dense_only else "the first cut already costs more than one point."
@@ -111,6 +121,20 @@ def percent(values: Sequence[float]) -> str:
     return f"{in_percent(spread.mean, spread.mean)}{deviation} %"
 
 
+def quality(row: Mapping[str, Any], name: str) -> str:
+    """Accuracies in percent, or scores of the user's functions as they are: mean and deviation."""
+    if not row["own"]:
+        return percent(row[name])
+    spread = MeanSd.of(row[name])
+    return shown_score(spread.mean) + (f" ± {shown_score(spread.sd)}" if spread.n > 1 else "")
+
+
+def _tested(row: Mapping[str, Any]) -> str:
+    if row["own"]:
+        return f"Test score {quality(row, 'accuracy')}, dense {quality(row, 'dense')}."
+    return f"Test accuracy {percent(row['accuracy'])}."
+
+
 def number(values: Sequence[float]) -> str:
     """Mean and deviation of rounds.
 
@@ -123,6 +147,8 @@ def number(values: Sequence[float]) -> str:
 
 def judged_on(study: Study) -> str:
     """Which data decide what is within one point."""
+    if study.scored == "score":
+        return "The scores shown are those of the function `test`; another score decides a search."
     held = [has_validation(records) for _, records in study.runs]
     judged = f"Within {100 * WITHIN:g} point is judged on"
     if all(held):

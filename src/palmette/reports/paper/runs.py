@@ -236,6 +236,7 @@ class RunCollection:
     def below(folders: Iterable[str | Path], *, warn: Callable[[str], None]) -> RunCollection:
         """Find the runs below `folders`."""
         found: dict[Path, Experiment] = {}
+        searches = 0
         for path in [run.path.resolve() for run in find_runs(*folders)]:
             try:
                 experiment = experiment_of(RunDir(path))
@@ -243,7 +244,10 @@ class RunCollection:
                 warn(f"left out: {error}")
                 continue
             if isinstance(experiment, Experiment):
-                found[path] = experiment
+                searches += bool(experiment.tolerance)
+                found |= {} if experiment.tolerance else {path: experiment}
+        if searches:
+            warn(f"left out: {counted(searches, 'run')} with a tolerance, whose rounds are those of a search")
         return RunCollection(found, warn)
 
     def select(

@@ -82,11 +82,10 @@ class FleetRun(RunState):
 
     def state(self) -> dict[str, Any]:
         """State for a checkpoint."""
-        return super().state() | {
-            "data": self.data,
-            "train": astuple(self.train),
-            "optimizer": None if self.is_fresh else copied(self.trained.optimizer.state_dict()),
-        }
+        state = super().state() | {"data": self.data, "train": astuple(self.train), "optimizer": None}
+        if not self.is_fresh and self.stopped is None:
+            state["optimizer"] = copied(self.trained.optimizer.state_dict())
+        return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Restore the state that `save` wrote."""

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import RunDamaged, first_line
-from palmette.pruning.budgets import Budget, FixedRatio, Partly
 from palmette.pruning.masks import Masks
 from palmette.pruning.methods import Method
 from palmette.pruning.pruner import Pruner
@@ -20,9 +19,10 @@ from palmette.pruning.stopping import RoundSummary, StopRule, why_stop
 from palmette.pruning.targets import Target
 from palmette.pruning.tolerance import Estimate
 from palmette.pruning.weights import Weight, parameters_by_name, uncompiled
+from palmette.studies.extending import goes_on
 from palmette.studies.folder import RunDir
 from palmette.studies.record import AnyExperiment, Record, records_of, value_of
-from palmette.studies.search import Attempt, Step, attempts_of, bracket, next_step
+from palmette.studies.search import Attempt, Step, attempts_of, bracket, budget_to, next_step, numbers_of
 from palmette.studies.status import all_done, number_of
 from palmette.studies.trainers.copying import check_plain, copied
 from palmette.studies.trainers.snapshots import Snapshots
@@ -97,16 +97,7 @@ class RunState:
         """Where the network of this round came from, and the bracket after it; None without a search."""
         if self.tolerance is None:
             return None
-        found, last = bracket(self.attempts, self.tolerance), self.attempts[-1]
-        return {
-            "score": last.score.value,
-            "error": last.score.error,
-            "start": last.start,
-            "repeats": last.repeats,
-            "answer": found.best,
-            "good_density": found.good.density,
-            "bad_density": found.bad and found.bad.density,
-        }
+        return numbers_of(self.attempts, self.tolerance)
 
     @property
     def may_diverge(self) -> bool:
@@ -179,6 +170,17 @@ class RunState:
             self.dense = copied(self.model.state_dict())
         if self.step is not None and self.step.start != self.round:
             self.put_back(self.snapshots.network(self.step.start))
+        before = self._cut_by_step()
+        after = self.pruner.masks
+        if self.dense is not None:
+            self._trained = copied(self.model.state_dict())
+            self.model.load_state_dict(self.dense)
+            after.apply_(self.weights)
+        layers = {name: int(before[name].sum()) - int(after[name].sum()) for name in self.weights}
+        return {"weights": sum(layers.values()), "layers": layers}
+
+    def _cut_by_step(self) -> Masks:
+        """Cut the network of the step, or end the search where no cut is possible; return the masks before."""
         before = self.pruner.masks
         self.pruner.saliency = self.saliency()
         self._cut()
@@ -187,13 +189,7 @@ class RunState:
             self.put_back(self.snapshots.network(self.step.start))
             before = self.pruner.masks
             self._cut()
-        after = self.pruner.masks
-        if self.dense is not None:
-            self._trained = copied(self.model.state_dict())
-            self.model.load_state_dict(self.dense)
-            after.apply_(self.weights)
-        layers = {name: int(before[name].sum()) - int(after[name].sum()) for name in self.weights}
-        return {"weights": sum(layers.values()), "layers": layers}
+        return before
 
     def _cut(self) -> None:
         """Cut as the budget says or, in a search, as its step says."""
@@ -203,18 +199,9 @@ class RunState:
         elif step.repeats is not None:
             self.put_back(self.snapshots.network(step.start), self.snapshots.masks(step.repeats))
         elif step.density is not None:
-            self.pruner.step(budget=self._down_to(step.density))
-
-    def _down_to(self, density: float) -> Budget:
-        """Budget that cuts to `density`: a part of the usual cut if that goes further."""
-        # Whole numbers: 1 - density / now would lose a weight to rounding.
-        masks, budget = self.pruner.masks, self.pruner.budget
-        cut = masks.kept - min(math.ceil(density * masks.total - 1e-6), masks.kept - 1)
-        if not isinstance(budget, Target):
-            usual = masks.kept - self.pruner.plan()[0].kept
-            if usual > cut:
-                return Partly(budget, cut / usual)
-        return FixedRatio(cut / masks.kept)
+            masks, usual = self.pruner.masks, self.pruner.budget
+            after = 0 if isinstance(usual, Target) else self.pruner.plan()[0].kept
+            self.pruner.step(budget=budget_to(step.density, masks.kept, masks.total, usual, after))
 
     def saliency(self) -> Saliency:
         """Saliency for the next cut."""
@@ -236,7 +223,8 @@ class RunState:
         if self.step is not None and self.step.start != record.round:  # another network was cut
             scores, index = {}, None
         elif self.dense is not None and self.record is not None:  # w_0 before this cut, not w_t
-            scores, index = self.record.pruned["test"], self.record.pruned["pq_index"]
+            known = self.record.cut["weights"] > 0  # else the search was extended after that record
+            scores, index = (self.record.pruned["test"], self.record.pruned["pq_index"]) if known else ({}, None)
         test, now = record.pruned["test"], record.pruned["pq_index"]
         pruned = {
             "test": test,
@@ -309,8 +297,8 @@ class RunState:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether weights follow from seed and masks, which makes a checkpoint of an MLP 30 times smaller."""
-        return self.from_seed and self.rewind.kind == "init" and not self.epoch and self.stopped is None
+        """Whether the next weights follow from seed and masks: a checkpoint of an MLP is 30 times smaller."""
+        return self.from_seed and self.rewind.kind == "init" and (not self.epoch or self.stopped is not None)
 
     def save(self, company: Iterable[str]) -> None:
         """Write a checkpoint; `company` has the ids of all runs that are saved together."""
@@ -328,22 +316,32 @@ class RunState:
         self.dense, self.start = state["dense"], state["start"] or self.start
         records, last = records_of(self.rundir, resuming=True), state["record"]
         self.record = None if last is None else Record.from_json(last)
-        if last is not None and len(records) >= last["round"]:
+        more = self.stopped is not None and goes_on([last], self.spec.rounds)
+        if last is not None and not more and len(records) >= last["round"]:
             self.rundir.append_record(last)
             records = records_of(self.rundir)
         if len(records) < self.round:
-            raise RunDamaged(
-                f"{str(self.rundir.records_file)!r} lacks rounds; remove {str(self.rundir.path)!r} to start again"
-            )
+            where = str(self.rundir.path)
+            raise RunDamaged(f"{str(self.rundir.records_file)!r} lacks rounds; remove {where!r} to start again")
         # An older state than the last is resumed if that is damaged: later records are of rounds to repeat.
-        records = records[: 0 if self.record is None else self.record.round + 1]
-        read = [Record.from_json(record) for record in records]
+        past = records[: 0 if self.record is None else self.record.round + 1]
+        read = [Record.from_json(record) for record in past]
         summaries = [record.summary() for record in read if record.in_history]
         if (step := state.get("step")) is None:
             summaries = [replace(s, index=d.index) for s, d in zip(summaries, self.pruner.decisions, strict=False)]
         else:
-            self.step, self.attempts = Step(**step), attempts_of(records)
+            self.step, self.attempts = Step(**step), attempts_of(past)
         self.history = summaries
+        if more:  # it ended because its number of rounds was reached, which has grown since
+            self.summary = read[-1].summary()
+            if self.step is not None:
+                self.step = self._next_step()
+                self.put_back(self.snapshots.network(self.step.start))
+                self.summary = replace(self.summary, cut=self._cut_by_step().kept - self.pruner.masks.kept)
+                self.history[-1:] = [self.summary] if read[-1].in_history else self.history[-1:]
+            self.decide()
+            past[-1]["stopped"] = self.stopped
+            self.rundir.rewrite_records(records)
 
 
 def _difference(now: float | None, before: float | None) -> float | None:
