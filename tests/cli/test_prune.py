@@ -284,12 +284,12 @@ def test_saliency_of_the_current_folder_is_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", sys.path[:])
     (tmp_path / "rank_here.py").write_text("def smallest_kept(name, weight):\n    return 1 / (1 + weight.abs())\n")
-    save_file({"w": torch.arange(4.0).reshape(1, 4)}, tmp_path / "in.safetensors")
+    save_file({"w": torch.arange(1.0, 5.0).reshape(1, 4)}, tmp_path / "in.safetensors")
     done = run(
         "in.safetensors", "-o", "out.safetensors", "--density", "0.5", "--saliency", "rank_here:smallest_kept"
     )
     assert done.exit_code == 0, done.output
-    assert load_file("out.safetensors")["w"].tolist() == [[0, 1, 0, 0]]
+    assert load_file("out.safetensors")["w"].tolist() == [[1, 2, 0, 0]]
 
 
 def test_bad_input_or_output_is_refused_with_the_way_out(tmp_path):

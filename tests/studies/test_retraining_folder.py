@@ -384,7 +384,6 @@ def test_damage_in_a_folder_is_named(tmp_path):
     (run / "good.pt").unlink()
     with pytest.raises(RunDamaged, match=r"good\.pt', is missing"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
-    shutil.rmtree(run / "checkpoints")
     back_to(RunDir(run), 1)
     with pytest.raises(RunDamaged, match="records but no state to resume from"):
         pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)

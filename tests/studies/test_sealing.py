@@ -94,9 +94,14 @@ def shown(rundir):
 
 
 def damages(folder, count, seed=0):
-    """Bits to flip, of all files alike: file, byte and bit; all of the bytes if `count` is None."""
+    """Bits to flip, of all files alike: file, byte and bit; all of the bytes if `count` is None.
+
+    The state of a finished run is left out: only more rounds read it.
+    """
     chance = random.Random(seed)
-    for file in sorted(file for file in folder.rglob("*") if file.is_file() and file.stat().st_size):
+    ended = (folder / "finished.json").exists()
+    files = [file for file in folder.rglob("*") if file.is_file() and file.stat().st_size]
+    for file in sorted(f for f in files if not (ended and f.parent.name in ("checkpoints", "networks"))):
         size = file.stat().st_size
         for place in range(size) if count is None else sorted(chance.sample(range(size), min(count, size))):
             yield file.relative_to(folder), place, chance.randrange(8)

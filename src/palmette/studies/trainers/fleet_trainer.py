@@ -40,7 +40,7 @@ class FleetRun(RunState):
     def __init__(self, experiment: Experiment, rundir: RunDir, images: Images, data: str) -> None:
         model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
         model = model.to(images.train_images.device)
-        pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope, stop=())
+        pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope, stop=(), zeros="count")
         super().__init__(experiment, pruner, rules=experiment.rules, rundir=rundir)
         self.method, self._images = experiment.pruning, images
         self.experiment, self.recipe, self.data = experiment, experiment.recipe, data
