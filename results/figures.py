@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from palmette.files import write_whole
 from palmette.reports.comparison import name_of
-from palmette.reports.figures import LINES, PANELS, STYLE, Panel, as_file, draw, points, style_axis
+from palmette.reports.figures import PANELS, STYLE, Panel, as_file, draw, points, style_axis
 from palmette.reports.paper.drawing import PRUNED, RETRAINED
 from palmette.reports.paper.drawing import draw as draw_paper
 from palmette.reports.paper.published import NOTE, name_in_file, published
@@ -34,9 +34,14 @@ TWO: Sequence[dict[str, Any]] = (
     {"color": "#222222", "marker": "."},
     {"color": "#8c8c8c", "marker": ".", "linestyle": (0, (4, 2))},
 )
-"""Looks of two studies: not the colours of methods."""
-Curve = tuple[Sequence[tuple[float, float, float]], dict[str, Any]]
-"""Points with the length of their error bars, and the style of the line."""
+THREE: Sequence[dict[str, Any]] = (
+    {"color": "#440154"},
+    {"color": "#21918c", "linestyle": (0, (5, 1))},
+    {"color": "#b5a300", "linestyle": ":"},
+)
+"""Looks of two studies and of three scopes: not the colours of methods."""
+Curve = tuple[Sequence[tuple[float, float]], dict[str, Any]]
+"""Points, and the style of the line."""
 Cell = tuple[Panel, Mapping[str, Curve]]
 
 
@@ -53,9 +58,7 @@ def write(of: Study) -> None:
 def _figures(of: Study) -> dict[str, Figure]:
     found = {name: _paper(of, name) for name in of.about.get("figures", ())}
     if of.name in BASES:
-        scopes = {name: {f"{s} scope": _records(of, name, s) for s in SCOPES} for name in METHODS}
-        settings = {t: {w: _records(of, n) for w, n in row.items()} for t, row in SETTINGS.items()}
-        return found | {"scopes": _trade_offs(scopes, 50), "settings": _trade_offs(settings, 78)}
+        return found | {"scopes": _scopes(of)}
     if len(of.methods) == len(METHODS):
         caption = f"{of.seeds} seed{'s' * (of.seeds > 1)}, as far as all runs of a method go"
         found["overview"] = draw([run for name in of.methods for run in _runs(of, name)], caption=caption)
@@ -90,22 +93,20 @@ def _paper(of: Study, name: str) -> Figure:
     assert picture is not None
     # Values of later rounds would squeeze the others.
     values = {key: [(t, v) for t, v in line if t <= last] for key, line in published(figure).items()}
-    return draw_paper(picture, published=values)
+    return draw_paper(picture, published=values, log=of.name in BASES)
 
 
-def _trade_offs(panels: Mapping[str, Mapping[str, Sequence[Sequence[Record]]]], lowest: int) -> Figure:
-    """Accuracy by density: a panel for each title, a line for each name."""
+def _scopes(of: Study) -> Figure:
+    """Accuracy by density: a panel for each method, a line for each scope."""
     cells: list[Cell] = []
-    for title, lines in panels.items():
-        curves = {
-            words: (points(PANELS[-1], many), LINES[i] | {"markevery": (i, 4)})
-            for i, (words, many) in enumerate(lines.items())
-        }
-        cells.append((replace(PANELS[-1], title=title), curves))
-    figure = _chart(cells, caption=f"Test accuracy, %, and one standard deviation; below {lowest} % not shown.")
-    for axis in figure.axes:
-        axis.set_ylim(bottom=lowest)
-    return figure
+    for name in METHODS:
+        curves: dict[str, Curve] = {}
+        for scope, look in zip(SCOPES, THREE, strict=True):
+            shown = [(x, y) for x, y, _ in points(PANELS[-1], _records(of, name, scope)) if y > 50]
+            curves[f"{scope} scope"] = shown, look
+        cells.append((replace(PANELS[-1], title=name), curves))
+    caption = "Test accuracy, %, means over seeds; above 50 %."
+    return _chart(cells, caption=caption, share="all")
 
 
 def _variants(of: Mapping[str, Study], names: Sequence[str]) -> Figure:
@@ -122,10 +123,10 @@ def _variants(of: Mapping[str, Study], names: Sequence[str]) -> Figure:
         for name in names:
             curves: dict[str, Curve] = {}
             for (words, one), look in zip(of.items(), TWO, strict=True):
-                shown = [(x, y, 0.0) for x, y, _ in points(panel, _records(one, name)) if not theirs or x <= last]
+                shown = [(x, y) for x, y, _ in points(panel, _records(one, name)) if not theirs or x <= last]
                 curves[words] = shown, look | {"markevery": 1 if theirs else 3}
             marks = theirs.get((key, name_in_file(_runs(first, name)[0][0])), [])
-            if early := [(t, v, 0.0) for t, v in marks if t <= last]:
+            if early := [(t, v) for t, v in marks if t <= last]:
                 curves["published"] = early, OPEN
             cells.append((replace(panel, title=name + "\n" + title if len(names) > 1 else title), curves))
     return _chart(
@@ -137,25 +138,18 @@ def _variants(of: Mapping[str, Study], names: Sequence[str]) -> Figure:
 
 
 def _chart(
-    cells: Sequence[Cell], *, caption: str, columns: int = 4, share: Literal["row", False] = False
+    cells: Sequence[Cell], *, caption: str, columns: int = 4, share: Literal["row", "all", False] = False
 ) -> Figure:
-    """Panels in rows; one legend above them, or one in each where names differ."""
+    """Panels in rows, a legend above them."""
     rows = -(-len(cells) // columns)
     with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "lines.markersize": 4.5}):
         figure = Figure(figsize=(12.8, 1.4 + 2.9 * rows), layout="constrained")
         names: dict[str, Any] = {}
-        axes = figure.subplots(rows, columns, squeeze=False, sharey=share).flatten()
+        axes = figure.subplots(rows, columns, squeeze=False, sharey=share, sharex=share == "all").flatten()
         for axis, (panel, curves) in zip(axes, cells, strict=True):
             for label, (shown, style) in curves.items():
-                x, y, bars = zip(*shown, strict=True)
-                math = label.replace("η_r", r"$\eta_r$")
-                noise = bars if any(bars) else None
-                names[math] = axis.errorbar(x, y, yerr=noise, label=math, elinewidth=0.8, **style)
-            style_axis(axis, replace(panel, title=panel.title.replace("η_r", r"$\eta_r$")))
-        if len(names) > 2 * len(cells[0][1]):
-            for axis in axes:
-                axis.legend(loc="lower left", fontsize=8, handlelength=3)
-        else:
-            figure.legend(names.values(), names, loc="outside upper center", ncols=4, handlelength=3, fontsize=9)
+                (names[label],) = axis.plot(*zip(*shown, strict=True), label=label, **style)
+            style_axis(axis, panel)
+        figure.legend(names.values(), names, loc="outside upper center", ncols=4, handlelength=3, fontsize=9)
         figure.supxlabel(textwrap.fill(caption, 180), x=0.006, ha="left", fontsize=9, color="#444444")
     return figure

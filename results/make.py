@@ -100,13 +100,10 @@ def rounds(of: Study) -> bytes:
     """Every method, scope and round as CSV: means over seeds as fractions, and differences from Lottery Ticket."""
     found = compare(of.own, baseline=LT)
     after = {"pruned_test_accuracy": "accuracy_after_cut", "pruned_pq_index": "index_after_cut"}
-    means = (
-        of.own.rename(columns={"name": "method"})
-        .groupby(["scope", "method", "round"])[["pq_index", *after]]
-        .mean()
-    )
+    named = of.own.assign(method=of.own["name"]).groupby(["scope", "method", "round"])
+    means = named[["pq_index", *after]].mean()
     found = found.merge(means.rename(columns=after).reset_index(), on=["scope", "method", "round"])
-    return str(found.to_csv(index=False, lineterminator="\n", float_format="%.6g")).encode()
+    return str(found.round(9).to_csv(index=False, lineterminator="\n", float_format="%.6g")).encode()
 
 
 def blocks() -> dict[Path, dict[str, str]]:

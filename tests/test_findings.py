@@ -18,48 +18,36 @@ from on_record import (
     CNN,
     CNN200,
     CNN_ABLATION,
-    FLOAT32,
-    LARGE,
     LINEAR,
     MLP,
     NETWORKS,
     RESNET,
-    RESNET20,
-    WIDE,
-    accuracy,
     at_turn,
     change,
     clipping_rows,
-    counts,
     cuts_of_paper,
     density,
     first_cut,
-    fixed,
     heavy,
     index,
     index_rows,
     ladders,
     largest_drop,
-    line,
     lowered,
-    met_after_the_first_cut,
-    met_by_resnet18,
+    met,
     moment,
     p_and_q,
     precision,
     precision_rows,
     ratio,
-    rebounds,
     rounds_apart,
     shape,
     shares,
     so_far,
     span,
     speed_rows,
-    steps,
     stop_rows,
     two_round_rows,
-    worse,
 )  # fmt: skip
 from results.make import FRONT, difference, mean, percent, spread, there
 from results.records import HERE, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES
@@ -87,100 +75,61 @@ def at(of, name, round):
 # fmt: off
 FINDINGS = {
     "names": lambda: [
-        "p = 0.5", "q = 1", "p = 1", "q = 2", "p = 0.5", "q = 1", "T = 0",
-        f"E of {MLP.own['epochs'].max()}", "95 %"],
+        "p = 0.5", "q = 1", "p = 1", "q = 2", "p = 0.5", "q = 1", "T = 0", f"E of {MLP.own['epochs'].max()}",
+        "95 %"],
     "alike": lambda: [
         "50 to 2 %",
         f"{100 * max(abs(of.apart(n).mean) for of in NETWORKS for n in (SAP, SAP2)):.1f} points", "2 %"],
-    "equal": lambda: [furthest(MLP.apart(SAP)), difference(MLP.apart(SAP))],
-    "cnn-behind": lambda: [
-        f"E = {CNN.own['epochs'].max()}", f"{CNN.seeds} seeds", difference(CNN.apart(SAP2)),
-        f"{CNN200.own['epochs'].max()} epochs", signed(CNN200.apart(SAP2).mean)],
-    "one-shot": lambda: [
-        f"{percent(density(MLP, LT, 10))}", difference(at(MLP, ONE_SHOT, 10)),
-        f"{percent(density(MLP, LT, 25))}", difference(at(MLP, ONE_SHOT, 25))],
-    "turns-cifar10": lambda: [
-        *(f"{span(values)}" for values in rebounds(CIFAR_MLP, ONE_SHOT)),
-        *(f"{span(CIFAR_MLP.at(SAP2, t, 'pq_index').values())} at T = {t}" for t in (4, 12)),
-        f"T = {np.mean(moment(CIFAR_MLP, SAP2, 'collapsed', 'round')):.0f}"],
-    "turns-lt": lambda: [
-        f"{index(LINEAR, LT, 0):.3f} to {index(LINEAR, LT, 30):.3f}",
-        f"{-100 * change(LINEAR, LT, 0, 30).mean:.1f} points"],
+    "equal": lambda: [furthest(MLP.apart(SAP))],
+    "cnn-behind": lambda: [f"E = {CNN.own['epochs'].max()}", f"{CNN200.own['epochs'].max()} epochs"],
+    "one-shot": lambda: [percent(density(MLP, LT, 10)), difference(at(MLP, ONE_SHOT, 10))],
     "turns-epochs": lambda: [
         "200 epochs", *(", ".join(f"{at_turn(CNN200, n, i, 'pq_index'):.2f}" for i in rounds)
                         for n, rounds in ((ONE_SHOT, range(4)), (SAP2, range(4)))),
         *(f"{at_turn(CNN200, SAP, i, 'pq_index'):.2f}" for i in (1, 2))],
+    "turns-cifar10": lambda: [],
     "where-one-shot": lambda: [
-        shares(*(np.mean(moment(of, ONE_SHOT, "turned_up", "density")) for of in NETWORKS)),
-        shares(*(np.mean(moment(of, ONE_SHOT, "kept", "density")) for of in NETWORKS))],
-    "turns-settings": lambda: [
-        counts(CNN_ABLATION, once=False)[0], counts(ABLATION, once=True)[0],
-        counts(CNN_ABLATION, once=False)[1], counts(ABLATION, once=True)[1]],
-    "gini": lambda: [
-        span([g["pq_index"].corr(g["gini_index"], method="spearman")
-              for of in (*NETWORKS, CNN200, RESNET20) for _, g in of.own.groupby("name")], 3, " to ")],
+        shares(*(np.mean(moment(of, ONE_SHOT, which, "density")) for of in NETWORKS))
+        for which in ("turned_up", "kept")],
     "lowered": lambda: [shares(lowered(LINEAR, ONE_SHOT)), shares(lowered(CNN, ONE_SHOT))],
+    "doubt": lambda: ["includes 0"],
     "fast": lambda: ["10 rounds", "25"],
-    "brake": lambda: ["T = 30", "2 %", *(f"{furthest(of.apart(SAP))}" for of in (MLP, CNN))],
-    "match-epochs": lambda: [
-        f"E = {CNN200.own['epochs'].max()}", "T = 5", "T = 25",
-        shares(accuracy(CNN200, SAP2, 5), accuracy(CNN200, LT, 25)),
-        shares(density(CNN200, SAP2, 5), density(CNN200, LT, 25))],
+    "brake": lambda: ["2 %", *(furthest(of.apart(SAP)) for of in (MLP, CNN)), "T = 30"],
     "without-retraining": lambda: [
         span([largest_drop(of, name) for of in NETWORKS], 1, " to ") for name in (SAP, SAP2, LT)],
     "so-far": lambda: [
         difference(Difference.between(so_far(MLP, SAP2, 10), so_far(MLP, LT, 25))),
         difference(Difference.of(np.subtract(so_far(MLP, LT, 30), so_far(MLP, LT, 0)).tolist())), "T = 30"],
-    "stop-rules": lambda: [
-        f"{len(ladders())} runs", "1.25 points", "1 point"],
-    "stop-density": lambda: ["10 %"],
+    "stop-rules": lambda: [f"{len(ladders())} runs", "1.25 points", "1 point"],
     "scopes": lambda: [
-        difference(ABLATION.apart(SAP, scope="neuron", base_scope="global")),
-        difference(ABLATION.apart(SAP2, scope="neuron", base_scope="global")),
-        signed(CNN_ABLATION.apart(SAP2, scope="neuron", base_scope="global").mean),
-        signed(CNN_ABLATION.apart(SAP2, scope="layer", base_scope="global").mean)],
+        *(difference(ABLATION.apart(n, scope="neuron", base_scope="global")) for n in (SAP, SAP2)),
+        *(signed(CNN_ABLATION.apart(SAP2, scope=s, base_scope="global").mean) for s in SCOPES[:2])],
     "scope-beats": lambda: [
         "50 to 2 %", *(signed(CNN_ABLATION.apart(SAP2, scope=s).mean) for s in SCOPES[:2]),
         "2 to 0.2 %", difference(ABLATION.apart(SAP2, 0.002, 0.02, scope="layer"))],
-    "scope-dead": lambda: [
-        *(shares(mean(ABLATION.at(SAP, -1, "density", s))) for s in SCOPES),
-        *(f"{mean(ABLATION.at(SAP, -1, 'dead_neurons', s)):.0f}" for s in SCOPES[1:])],
     "p-and-q": lambda: [
-        "T = 5", "p = 0.2 to 0.8", *(first_cut(of, 0, 5) for of in (ABLATION, CNN_ABLATION)),
-        "q = 1.2 to 2", *(first_cut(of, 1, 5) for of in (ABLATION, CNN_ABLATION)), "q = 1", "p = 1"],
+        "q = 1", "p = 1", "T = 5", first_cut(ABLATION, 0, 5), "p = 0.2 to 0.8", first_cut(ABLATION, 1, 5),
+        "q = 1.2 to 2"],
     "p-and-q-accuracy": lambda: [
         f"{len(p_and_q(ABLATION))} settings",
         " to ".join(signed(end(d.mean for d in p_and_q(ABLATION))) for end in (min, max)) + " points"],
     "eta-and-gamma": lambda: [
         "η_r > 0", "γ > 1", "η_r = 1", "γ ≥ 3",
-        f"{max(max(ABLATION.at(n, -1, 'round').values()) for n in heavy()):.0f} rounds",
-        "γ = 5, 7 and 9", "β = 0.9"],
+        f"{max(max(ABLATION.at(n, -1, 'round').values()) for n in heavy()):.0f} rounds"],
     "one-cut": lambda: [
         "γ = 5", "90 %", difference(ABLATION.apart(HEAVY)), signed(CNN_ABLATION.apart(HEAVY).mean)],
-    "epochs": lambda: [
-        f"{index(CNN, LT, 0):.3f} after 20", f"{index(CNN200, LT, 0):.3f} after 200",
-        f"{index(RESNET20, LT, 0):.3f} to {index(RESNET, LT, 0):.3f}"],
+    "epochs": lambda: [f"{index(CNN, LT, 0):.3f} after 20", f"{index(CNN200, LT, 0):.3f} after 200"],
     "epochs-sparse": lambda: [
-        f"{spread(CNN.at(LT, 0))} % with 20", f"{spread(CNN200.at(LT, 0))} % with 200", "200",
-        f"each of {CNN.seeds}", "20", f"T = {worse()[0]} to {worse()[-1]}", "T = 20",
-        f"{spread(CNN200.at(LT, 20))} and {spread(CNN.at(LT, 20))} %"],
-    "bfloat16": lambda: [
-        difference(precision("test_accuracy")),
-        difference(precision("pq_index"), scale=1, digits=4), f"{FLOAT32.seeds} and {MLP.seeds} seeds"],
+        f"{spread(CNN.at(LT, 0))} % with 20", f"{spread(CNN200.at(LT, 0))} % with 200", "T = 20",
+        f"{spread(CNN.at(LT, 20))} and {spread(CNN200.at(LT, 20))} %"],
+    "bfloat16": lambda: [difference(precision("test_accuracy")) + " points"],
     "resnet18": lambda: [
-        f"E = {RESNET.own['epochs'].max()}", f"{RESNET.own['round'].max()} rounds",
-        shares(*(ratio(RESNET, SAP, t) for t in range(4))), shares(*cuts_of_paper("sap_p0.5_q1")),
-        f"{len(met_by_resnet18())} published", f"{sum(met_by_resnet18())} are met"],
+        f"{RESNET.own['round'].max()} rounds", shares(*(ratio(RESNET, SAP, t) for t in range(4))),
+        shares(*cuts_of_paper("sap_p0.5_q1"))],
     "clipping": lambda: [
-        "T = 3", fixed(index(CLIPPED, SAP2, 3)), fixed(line("retrained/pq_index", "sap_p1_q2")[3]),
-        fixed(index(RESNET, SAP2, 3)),
-        f"{sum(met_after_the_first_cut(CLIPPED))} of {len(met_after_the_first_cut(CLIPPED))}",
-        f"{sum(met_after_the_first_cut(RESNET))}"],
-    "two-rounds": lambda: [
-        f"{sum(int((of.own['pruned_pq_index_difference'] < 0).sum()) for of in (WIDE, LARGE))} cuts"],
-    "seeds": lambda: [f"{MLP.seeds} seeds", f"{CNN.seeds} seeds"],
-    "doubt": lambda: ["includes 0"],
-    "tests": lambda: ["50 to 2 %", "2 %"],
+        f"{sum(met(CLIPPED, SAP2, (1, 2, 3)).values())} of {len(met(CLIPPED, SAP2, (1, 2, 3)))}",
+        f"{sum(met(RESNET, SAP2, (1, 2, 3)).values())}"],
+    "seeds": lambda: ["50 to 2 %", "2 %"],
     "front-table": lambda: [
         f"{MLP.seeds} seeds", spread(MLP.at(LT, 0)),
         f"{MLP.own['id'].nunique()} runs of up to {MLP.own['round'].max() + 1} × {MLP.own['epochs'].max()} epochs",
@@ -195,26 +144,24 @@ VERDICTS = {
     "equal": lambda: MLP.apart(SAP).sign == 0,
     "cnn-behind": lambda: CNN.apart(SAP2).sign == -1,
     "one-shot": lambda: (at(MLP, ONE_SHOT, 10).sign, at(MLP, ONE_SHOT, 25).sign) == (1, -1),
-    "turns-lt": lambda: [of for of in NETWORKS if steps(of, LT)[1].sign > 0] == [MLP, CNN],
+    "turns-cifar10": lambda: all(
+        v[0] > 1.2 * v[low] < v[low:].max() / 2 > v[-1]
+        for run in CIFAR_MLP.each(ONE_SHOT) for v in [run["pq_index"].to_numpy()]
+        for low in [int(v[: v.argmax()].argmin())]),
     "lowered": lambda: all(lowered(of, n) == 1 for of in NETWORKS for n in (SAP, SAP2, LT))
     and lowered(MLP, ONE_SHOT) == lowered(CIFAR_MLP, ONE_SHOT) == 1,
     "brake": lambda: [of for of in (MLP, LINEAR, CIFAR_MLP, CNN200) if change(of, SAP, 0, 30).mean > -0.03]
     == [MLP, LINEAR] and MLP.apart(SAP).sign == CNN.apart(SAP).sign == 0,
     "fast": lambda: rounds_apart(MLP, (SAP2, 10), (LT, 25)).sign == 0,
-    "stop-density": lambda: MLP.own["id"].nunique() + ABLATION.own["id"].nunique() > len(ladders()) / 2,
     "scopes": lambda: all(ABLATION.apart(n, scope=s, base_scope="global").sign <= 0
                           and CNN_ABLATION.apart(n, scope=s, base_scope="global").mean < 0.001
                           for n in METHODS for s in SCOPES[:2]),
     "scope-beats": lambda: ABLATION.apart(SAP2, 0.002, 0.02, scope="layer").sign == 1
     and all(ABLATION.apart(SAP2, scope=s).sign <= 0 for s in SCOPES[:2]),
-    "scope-dead": lambda: max(ABLATION.at(SAP, -1, "dead_neurons", "neuron").values()) < 1,
     "p-and-q-accuracy": lambda: not any(d.sign for d in p_and_q(ABLATION)),
-    "eta-and-gamma": lambda: max(mean(ABLATION.at(n, -1)) for n in heavy()) < 0.2
-    and len({tuple(ABLATION.own[ABLATION.own["name"] == f"{SAP}, gamma={g}"]["kept"]) for g in (5, 7, 9)}) == 1,
-    "epochs-sparse": lambda: worse() == list(range(11, 30))
-    and max(worse(), key=lambda t: accuracy(CNN, LT, t) - accuracy(CNN200, LT, t)) == 20,
+    "eta-and-gamma": lambda: max(mean(ABLATION.at(n, -1)) for n in heavy()) < 0.2,
+    "epochs-sparse": lambda: max(CNN200.at(LT, 20).values()) < min(CNN.at(LT, 20).values()),
     "bfloat16": lambda: not precision("test_accuracy").sign and not precision("pq_index").sign,
-    "two-rounds": lambda: all((of.own["pruned_pq_index_difference"] < 0).all() for of in (WIDE, LARGE)),
     "doubt": lambda: not any(  # turns chosen on even seeds, measured on odd ones
         Difference.of([v[2, 0] - v[1, 0] for s, v in shape(MLP, n).items() if s % 2]).sign for n in (SAP2, LT)),
     "front-mlp": lambda: max(abs(MLP.apart(n, low, 0.5).mean) for n, low in ((SAP, 0.02), (SAP2, 0.005))) < 0.005

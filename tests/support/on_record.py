@@ -122,39 +122,6 @@ def moment(of, name, which, value):
     return found
 
 
-def rebounds(of, name):
-    """Index of each run where it turned up, at its highest after that and at the end."""
-    runs = [run["pq_index"].tolist() for run in of.each(name)]
-    lowest = [int(t) for t in moment(of, name, "turned_up", "round")]
-    return list(zip(*((v[t], max(v[t:]), v[-1]) for v, t in zip(runs, lowest, strict=True)), strict=True))
-
-
-@functools.cache
-def collapsed(of):
-    """Runs of SAP's settings whose accuracy collapses: falls, rises and falls; has a peak; steepest loss at it."""
-    found = []
-    names = dict.fromkeys(name for row in SETTINGS.values() for name in row.values())
-    for name in names:
-        for run in of.each(name):
-            at, end = turns_of(run)
-            if end is not None:
-                start, low, high, last = run["pq_index"].iloc[list(at)]
-                peak = high > max(start, 2 * last)
-                steepest = int(run["test_accuracy"].diff().idxmin())
-                path = tuple(run["test_accuracy"])
-                found.append((low <= 0.9 * start and peak, peak, abs(at[2] - steepest) <= 1, name, path))
-    return found
-
-
-def counts(of, *, once):
-    """As said, collapsed, steepest at the peak and peaks; `once` counts settings with the same runs once."""
-    runs = collapsed(of)
-    if once:  # the largest cut that beta allows, whatever gamma is
-        runs = list({run[4]: run for run in runs}.values())
-    peaks = [near for _, peak, near, *_ in runs if peak]
-    return f"{sum(r[0] for r in runs)} of {len(runs)}", f"{sum(peaks)} of {len(peaks)}"
-
-
 def lowered(of, name):
     """The share of cuts after which the index of the same weights is lower."""
     f = of.own[(of.own["name"] == name) & (of.own["cut_weights"] > 0)]
@@ -238,21 +205,6 @@ def met(of, name, rounds):
     return found
 
 
-def met_by_resnet18():
-    """All methods; dense networks count once, and densities that follow by rule do not."""
-    found = []
-    for name in RESNET.methods:
-        for (panel, t), yes in met(RESNET, name, range(4)).items():
-            again = not t and panel.startswith("retrained/") and name != SAP
-            if not again and not (panel == "retrained/remaining" and (not t or name == LT)):
-                found.append(yes)
-    return found
-
-
-def met_after_the_first_cut(of):
-    return list(met(of, SAP2, range(1, 4)).values())
-
-
 def cuts_of_paper(method):
     left = [100.0, *(line("retrained/remaining", method)[t] for t in (1, 2, 3, 4))]
     return [1 - b / a for a, b in pairwise(left)]
@@ -260,11 +212,6 @@ def cuts_of_paper(method):
 
 def heavy():
     return [f"{SAP}, eta=1", *(f"{SAP}, gamma={g}" for g in (3, 5, 7, 9))]
-
-
-def worse():
-    """Rounds in which Lottery Ticket with 200 epochs is below each run with 20."""
-    return [t for t in range(31) if max(CNN200.at(LT, t).values()) < min(CNN.at(LT, t).values())]
 
 
 # Stop rules, replayed on every run
