@@ -87,7 +87,7 @@ FINDINGS = {
         "200 epochs", *(", ".join(f"{at_turn(CNN200, n, i, 'pq_index'):.2f}" for i in rounds)
                         for n, rounds in ((ONE_SHOT, range(4)), (SAP2, range(4)))),
         *(f"{at_turn(CNN200, SAP, i, 'pq_index'):.2f}" for i in (1, 2))],
-    "turns-cifar10": lambda: [],
+    "turns-cifar10": list,
     "where-one-shot": lambda: [
         shares(*(np.mean(moment(of, ONE_SHOT, which, "density")) for of in NETWORKS))
         for which in ("turned_up", "kept")],
