@@ -6,14 +6,14 @@ import io
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
 
 from palmette.files import write_whole
 from palmette.reports.comparison import name_of
-from palmette.reports.figures import LINES, PANELS, STYLE, Panel, as_file, draw, points, style_axis
+from palmette.reports.figures import PANELS, STYLE, Panel, as_file, draw, points, style_axis
 from palmette.reports.paper.drawing import PRUNED, RETRAINED
 from palmette.reports.paper.drawing import draw as draw_paper
 from palmette.reports.paper.published import NOTE, name_in_file, published
@@ -29,9 +29,19 @@ SETTINGS = {
     "γ varies, η_r = 0": {f"γ = {g:g}": SAP + (f", gamma={g:g}" if g != 1 else "") for g in GAMMAS},
 }
 """Settings of SAP that the paper varies, and the names of their methods."""
-OPEN = {"linestyle": "none", "markerfacecolor": "none", "markersize": 6.5}
-Curve = tuple[Sequence[tuple[float, float, float]], dict[str, Any]]
-"""Points with the length of their error bars, and the style of the line."""
+OPEN = {"linestyle": "none", "marker": "o", "color": "#b2182b", "markerfacecolor": "none", "markersize": 7.5}
+TWO: Sequence[dict[str, Any]] = (
+    {"color": "#222222", "marker": "."},
+    {"color": "#8c8c8c", "marker": ".", "linestyle": (0, (4, 2))},
+)
+THREE: Sequence[dict[str, Any]] = (
+    {"color": "#440154"},
+    {"color": "#21918c", "linestyle": (0, (5, 1))},
+    {"color": "#b5a300", "linestyle": ":"},
+)
+"""Looks of two studies and of three scopes: not the colours of methods."""
+Curve = tuple[Sequence[tuple[float, float]], dict[str, Any]]
+"""Points, and the style of the line."""
 Cell = tuple[Panel, Mapping[str, Curve]]
 
 
@@ -48,17 +58,15 @@ def write(of: Study) -> None:
 def _figures(of: Study) -> dict[str, Figure]:
     found = {name: _paper(of, name) for name in of.about.get("figures", ())}
     if of.name in BASES:
-        scopes = {name: {f"{s} scope": _records(of, name, s) for s in SCOPES} for name in METHODS}
-        settings = {t: {w: _records(of, n) for w, n in row.items()} for t, row in SETTINGS.items()}
-        return found | {"scopes": _trade_offs(scopes, 50), "settings": _trade_offs(settings, 78)}
+        return found | {"scopes": _scopes(of)}
     if len(of.methods) == len(METHODS):
         caption = f"{of.seeds} seed{'s' * (of.seeds > 1)}, as far as all runs of a method go"
         found["overview"] = draw([run for name in of.methods for run in _runs(of, name)], caption=caption)
     if (of.folder.parent / f"{of.name}-20").exists():
-        found["epochs"] = _together({"200 epochs per round": of, "20 epochs per round": study(f"{of.name}-20")})
+        found["epochs"] = _variants({"200 epochs per round": of, "20 epochs": study(f"{of.name}-20")}, of.methods)
     if (of.folder / "clipped-first.tar.xz").exists():
         clipped = study(of.name, "clipped-first.tar.xz")
-        found["clipped-first"] = _together({"masked first": of, "clipped first": clipped}, [SAP2])
+        found["clipped-first"] = _variants({"masked first": of, "clipped first": clipped}, [SAP2])
     return found
 
 
@@ -85,63 +93,63 @@ def _paper(of: Study, name: str) -> Figure:
     assert picture is not None
     # Values of later rounds would squeeze the others.
     values = {key: [(t, v) for t, v in line if t <= last] for key, line in published(figure).items()}
-    return draw_paper(picture, published=values)
+    return draw_paper(picture, published=values, log=of.name in BASES)
 
 
-def _trade_offs(panels: Mapping[str, Mapping[str, Sequence[Sequence[Record]]]], lowest: int) -> Figure:
-    """Accuracy by density: a panel for each title, a line for each name."""
+def _scopes(of: Study) -> Figure:
+    """Accuracy by density: a panel for each method, a line for each scope."""
     cells: list[Cell] = []
-    for title, lines in panels.items():
-        curves = {
-            words: (points(PANELS[-1], many), LINES[i] | {"markevery": (i, 4)})
-            for i, (words, many) in enumerate(lines.items())
-        }
-        cells.append((replace(PANELS[-1], title=title), curves))
-    figure = _chart(cells, caption=f"Test accuracy, %, and one standard deviation; below {lowest} % not shown.")
-    for axis in figure.axes:
-        axis.set_ylim(bottom=lowest)
-    return figure
+    for name in METHODS:
+        curves: dict[str, Curve] = {}
+        for scope, look in zip(SCOPES, THREE, strict=True):
+            shown = [(x, y) for x, y, _ in points(PANELS[-1], _records(of, name, scope)) if y > 50]
+            curves[f"{scope} scope"] = shown, look
+        cells.append((replace(PANELS[-1], title=name), curves))
+    caption = "Test accuracy, %, means over seeds; above 50 %."
+    return _chart(cells, caption=caption, share="all")
 
 
-def _together(of: Mapping[str, Study], names: Sequence[str] = METHODS) -> Figure:
-    """Two studies of one network in the same panels: a colour for each method, the second dashed."""
+def _variants(of: Mapping[str, Study], names: Sequence[str]) -> Figure:
+    """Two studies of one network: a column for each method, a row for each value, and what was published."""
     first = next(iter(of.values()))
-    theirs = published(FIGURES[first.about["figures"][0]])
-    panels: Mapping[str, Panel] = RETRAINED | PRUNED if theirs else {panel.title: panel for panel in PANELS}
+    theirs, last = published(FIGURES[first.about["figures"][0]]), int(first.own["round"].max()) + 1
+    panels: Mapping[str, Panel] = {"index": PANELS[1], "accuracy": PANELS[3]}
+    if theirs:
+        keys = ["retrained/remaining", "retrained/pq_index", "pruned/accuracy", "pruned/pq_index"]
+        panels = {key: (RETRAINED | PRUNED)[key] for key in keys[: 2 if len(names) > 1 else 4]}
     cells: list[Cell] = []
     for key, panel in panels.items():
-        curves: dict[str, Curve] = {}
-        for (words, one), dashes in zip(of.items(), ("-", (0, (4, 2))), strict=True):
-            for name in (name for name in names if name in one.methods):
-                look = LINES[METHODS.index(name)]
-                shown = [(x, y, 0.0) for x, y, _ in points(panel, _records(one, name))]
-                curves[f"{name}, {words}"] = shown, look | {"linestyle": dashes, "markevery": 3}
-                marks = theirs.get((key, name_in_file(_runs(one, name)[0][0])), [])
-                early = [(t, v, 0.0) for t, v in marks if t <= first.own["round"].max() + 1]
-                if early:
-                    curves[f"{name}, published"] = early, look | OPEN
-        cells.append((panel, curves))
-    return _chart(cells, caption=f"Open marks: {NOTE}." if theirs else "Means over seeds.")
+        title = "After the cut: " * key.startswith("pruned") + panel.title
+        for name in names:
+            curves: dict[str, Curve] = {}
+            for (words, one), look in zip(of.items(), TWO, strict=True):
+                shown = [(x, y) for x, y, _ in points(panel, _records(one, name)) if not theirs or x <= last]
+                curves[words] = shown, look | {"markevery": 1 if theirs else 3}
+            marks = theirs.get((key, name_in_file(_runs(first, name)[0][0])), [])
+            if early := [(t, v) for t, v in marks if t <= last]:
+                curves["published"] = early, OPEN
+            cells.append((replace(panel, title=name + "\n" + title if len(names) > 1 else title), curves))
+    return _chart(
+        cells,
+        caption=f"Open marks: {NOTE}." if theirs else "Means over seeds.",
+        columns=len(names) if len(names) > 1 else len(panels),
+        share="row" if len(names) > 1 else False,
+    )
 
 
-def _chart(cells: Sequence[Cell], *, caption: str) -> Figure:
-    """Panels, at most four in a row; one legend above them, or one in each where names differ."""
-    columns = min(4, len(cells))
+def _chart(
+    cells: Sequence[Cell], *, caption: str, columns: int = 4, share: Literal["row", "all", False] = False
+) -> Figure:
+    """Panels in rows, a legend above them."""
     rows = -(-len(cells) // columns)
     with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "lines.markersize": 4.5}):
         figure = Figure(figsize=(12.8, 1.4 + 2.9 * rows), layout="constrained")
         names: dict[str, Any] = {}
-        axes = figure.subplots(rows, columns, squeeze=False).flatten()
+        axes = figure.subplots(rows, columns, squeeze=False, sharey=share, sharex=share == "all").flatten()
         for axis, (panel, curves) in zip(axes, cells, strict=True):
             for label, (shown, style) in curves.items():
-                x, y, bars = zip(*shown, strict=True)
-                math = label.replace("η_r", r"$\eta_r$")
-                names[math] = axis.errorbar(x, y, yerr=bars, label=math, elinewidth=0.8, **style)
-            style_axis(axis, replace(panel, title=panel.title.replace("η_r", r"$\eta_r$")))
-        if len(names) > 2 * len(cells[0][1]):
-            for axis in axes:
-                axis.legend(loc="lower left", fontsize=8, handlelength=3)
-        else:
-            figure.legend(names.values(), names, loc="outside upper center", ncols=4, handlelength=3, fontsize=9)
+                (names[label],) = axis.plot(*zip(*shown, strict=True), label=label, **style)
+            style_axis(axis, panel)
+        figure.legend(names.values(), names, loc="outside upper center", ncols=4, handlelength=3, fontsize=9)
         figure.supxlabel(textwrap.fill(caption, 180), x=0.006, ha="left", fontsize=9, color="#444444")
     return figure

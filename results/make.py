@@ -1,22 +1,26 @@
-"""`python -m results.make`: tables and figures of the studies, and the tables of the front page, from the records.
+"""`python -m results.make`: tables, CSV files and figures of the studies from the records.
 
 A table stands between `<!-- NAME: written by results/make.py -->` and `<!-- end of NAME -->`; all else is by hand.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from palmette.files import write_whole
-from palmette.reports.statistics import Difference, MeanSd, beyond_noise
+from palmette.reports.comparison import compare
+from palmette.reports.statistics import Difference, MeanSd, accuracy_at, at_own_densities
 from palmette.reports.words import in_percent, mean_and_sd, signed
 from results import figures
-from results.records import BASES, DENSITIES, HERE, LT, METHODS, SCOPES, BySeed, Study, studies, study
+from results.records import BASES, HERE, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES, BySeed, Study, studies, study
 
 FRONT = HERE.parent / "README.md"
 FOUR = ("fashionmnist-mlp", "fashionmnist-linear", "cifar10-mlp", "cifar10-cnn-20")
 """Studies of four methods with several seeds."""
+OVER = "50 to 2 %"
+"""`RANGE` in words."""
 
 
 def percent(value: float) -> str:
@@ -40,7 +44,7 @@ def spread(values: BySeed, *, scale: float = 100, digits: int = 2) -> str:
 
 
 def difference(found: Difference, *, scale: float = 100, digits: int = 2) -> str:
-    """Mean and interval, the mean alone of a single pair; empty without a pair."""
+    """Mean and interval, the mean alone of single runs; empty without a value."""
     mean, low, high = (signed(v, scale=scale, digits=digits) for v in (found.mean, found.low, found.high))
     return f"{mean} ({low} to {high})" if low else mean
 
@@ -52,104 +56,82 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, words: int = 
     return "\n".join(lines).replace(" %", "\u00a0%")  # a percent sign stays with its number
 
 
-def at_density(of: Study, name: str, density: float, scope: str = "global") -> str:
-    """Accuracy at a density, and how many runs got there if not all."""
-    found = of.at_density(name, density, scope)
-    return spread(found) + (f" (n = {len(found)})" if 0 < len(found) < of.seeds else "")
+def sure(found: Difference) -> str:
+    """The same, bold where the interval excludes 0."""
+    return ("**" * abs(found.sign)).join(("", difference(found), ""))
+
+
+def there(of: Study, name: str, density: float) -> list[float]:
+    """Accuracy of each run of a method at a density; empty if not all have one."""
+    found = [accuracy_at(density, *curve) for curve in of.curves(name)]
+    return [] if any(map(math.isnan, found)) else found
 
 
 def equal_density(of: Study) -> str:
-    """Accuracy of each method at equal density, and differences from Lottery Ticket; bold beyond the noise."""
-    others = [name for name in of.methods if name != LT]
-    both = {(n, d): (of.at_density(n, d), of.at_density(LT, d)) for n in others for d in DENSITIES}
-    sure = beyond_noise({key: [a[s] - b[s] for s in a if s in b] for key, (a, b) in both.items()})
+    """Differences from Lottery Ticket at the densities of SAP (1, 2), and over the range of all studies."""
     rows = []
-    for d in DENSITIES:
-        apart = {name: difference(Difference.between(*both[name, d])) for name in others}
-        cells = (f"**{text}**" if sure[name, d] else text for name, text in apart.items())
-        rows.append((percent(d), *(at_density(of, name, d) for name in of.methods), *cells))
-    titles = ("density", *of.methods, *(f"{name} − {LT}" for name in others))
-    return table(titles, (row for row in rows if any(row[1:])), words=0)
+    for t in range(1, min(map(len, of.each(SAP2)))):
+        at = of.at(SAP2, t, "density")
+        if (d := mean(at)) < 0.002:
+            break
+        base = there(of, LT, d)
+        own = at_own_densities([([at[s]], [a]) for s, a in of.at(SAP2, t).items()], of.curves(LT))
+        sap, one_shot = (Difference.between(there(of, n, d), base) for n in (SAP, ONE_SHOT))
+        rows.append((percent(d), spread(dict(enumerate(base))), *map(difference, (sap, own, one_shot))))
+    rows.append((f"**{OVER}**", "", *(sure(of.apart(n)) for n in (SAP, SAP2, ONE_SHOT))))
+    return table(("density", LT, *(f"{n} − {LT}" for n in (SAP, SAP2, ONE_SHOT))), rows, words=0)
 
 
-def every_round(*variants: Study) -> str:
-    """Density, accuracy and index of each round, before and after its cut."""
-    rows = []
-    for of in variants:
-        for name in of.methods:
-            for t in range(len(of.each(name)[0])):
-                accuracy, after = (mean(of.at(name, t, v)) for v in ("test_accuracy", "pruned_test_accuracy"))
-                index, then = (mean(of.at(name, t, v)) for v in ("pq_index", "pruned_pq_index"))
-                density, cut, kept = (mean(of.at(name, t, v)) for v in ("density", "cut_weights", "kept"))
-                before = (percent(density), f"{100 * accuracy:.2f}", f"{index:.3f}", percent(cut / kept))
-                words = name + ", clipped first" * of.archive.startswith("clipped")
-                rows.append((words, str(t), *before, f"{100 * after:.2f}", f"{then:.3f}"))
-    titles = ("density", "accuracy", "PQ Index", "cut", "accuracy after the cut", "PQ Index after the cut")
-    return table(("method", "T", *titles), rows, words=2)
+def ablations(of: Study) -> str:
+    """Density after some rounds, accuracy at the end and difference from Lottery Ticket of scopes and settings."""
+    settings = {n: words for row in figures.SETTINGS.values() for words, n in row.items() if n not in METHODS}
+    rows = [(n, s, n) for n in METHODS for s in SCOPES] + [(w, "global", n) for n, w in settings.items()]
+    lines = []
+    for words, scope, name in rows:
+        left = [of.at(name, t, "density", scope) for t in (1, 5, 10, -1)]
+        kept = [percent(mean(at)) if len(at) == of.seeds else "" for at in left]
+        gap = sure(of.apart(name, scope=scope, base_scope="global")) if (name, scope) != (LT, "global") else ""
+        lines.append((words, scope, *kept, spread(of.at(name, -1, scope=scope), digits=1), gap))
+    titles = ("T = 1", "T = 5", "T = 10", "end", "accuracy at the end", f"from {LT}, global, {OVER}")
+    return table(("", "scope", *titles), lines, words=2)
 
 
-def scopes(of: Study) -> str:
-    """Accuracy of each method in each scope at equal density."""
-    rows = [(n, s, *(at_density(of, n, d, s) for d in DENSITIES)) for n in METHODS for s in SCOPES]
-    return table(("method", "scope", *map(percent, DENSITIES)), rows, words=2)
+def rounds(of: Study) -> bytes:
+    """Every method, scope and round as CSV: means over seeds as fractions, and differences from Lottery Ticket."""
+    found = compare(of.own, baseline=LT)
+    after = {"pruned_test_accuracy": "accuracy_after_cut", "pruned_pq_index": "index_after_cut"}
+    named = of.own.assign(method=of.own["name"]).groupby(["scope", "method", "round"])
+    means = named[["pq_index", *after]].mean()
+    found = found.merge(means.rename(columns=after).reset_index(), on=["scope", "method", "round"])
+    return str(found.round(9).to_csv(index=False, lineterminator="\n", float_format="%.6g")).encode()
 
 
-def settings(of: Study) -> str:
-    """Density after some rounds and at the end, and accuracy, for each setting of SAP."""
-    rows = []
-    for title, row in figures.SETTINGS.items():
-        for words, name in row.items():
-            left = [of.at(name, t, "density") for t in (1, 5, 10, -1)]
-            kept = [percent(mean(at)) if len(at) == of.seeds else "" for at in left]
-            ends = spread(of.at(name, -1, "round"), scale=1, digits=0).partition(" ± 0")[0]
-            accuracies = (at_density(of, name, d) for d in (0.1, 0.05, 0.02, 0.01))
-            last = spread(of.at(name, -1), digits=1)
-            rows.append((f"{words}, {title.split(', ')[1]}", *kept, ends, last, *accuracies))
-    titles = ("setting", "T = 1", "T = 5", "T = 10", "end", "ends at T", "accuracy at the end")
-    return table((*titles, *(f"at {d} %" for d in (10, 5, 2, 1))), rows)
-
-
-def precision(of: Study) -> str:
-    """Accuracy and index in float32, and what bfloat16 changes."""
-    other, rows = study("fashionmnist-mlp"), []
-    for t in range(9):
-        cells = []
-        for value, scale, digits in (("test_accuracy", 100, 2), ("pq_index", 1, 4)):
-            wide, narrow = of.at(LT, t, value), other.at(LT, t, value)
-            found = Difference.between(narrow, wide)
-            cells += [spread(wide, scale=scale, digits=digits), difference(found, scale=scale, digits=digits)]
-        rows.append((str(t), *cells))
-    change = "bfloat16 − float32"
-    return table(("round", "accuracy in float32, %", change, "PQ Index in float32", change), rows, words=0)
-
-
-def blocks(of: Study) -> dict[str, str]:
-    """The tables of the page of a study, by name."""
-    if of.name in BASES:
-        return {"scopes": scopes(of), "settings": settings(of)}
-    if of.name == "bfloat16":
-        return {"differences": precision(of)}
-    if of.own["round"].max() <= 5:
-        clipped = [study(of.name, file.name) for file in of.folder.glob("clipped-first.tar.xz")]
-        return {"every round": every_round(of, *clipped)}
-    return {"equal density": equal_density(of)}
+def blocks() -> dict[Path, dict[str, str]]:
+    """Every page that has tables, and its tables."""
+    four = [of for of in studies() if len(of.methods) == len(METHODS)]
+    found = {of.folder / "README.md": {"equal density": equal_density(of)} for of in four}
+    found |= {study(name).folder / "README.md": {"ablations": ablations(study(name))} for name in BASES}
+    found[HERE / "FINDINGS.md"] = {"networks": networks()}
+    return found | {FRONT: front()}
 
 
 def front() -> dict[str, str]:
-    """The table of the front page: one network at several densities."""
-    of, at = study(FOUR[0]), (0.1, 0.02, 0.01, 0.005)
-    rows = [(n, *(at_density(of, n, d) for d in at)) for n in METHODS]
+    """The table of the front page: one network at densities that SAP (1, 2) reached."""
+    of = study(FOUR[0])
+    at = [mean(of.at(SAP2, t, "density")) for t in (3, 6, 8, 10)]
+    rows = [[n, *(spread(dict(enumerate(there(of, n, d)))) for d in at)] for n in METHODS]
+    rows[1][1:] = [spread(of.at(SAP2, t)) for t in (3, 6, 8, 10)]  # its own rounds: no interpolation
     return {"results": table(("method", *(f"at {percent(d)}" for d in at)), rows)}
 
 
-def networks() -> dict[str, str]:
-    """The table of the page of all results: several networks at one density."""
+def networks() -> str:
+    """Differences from Lottery Ticket in several networks."""
     rows = []
-    for one in map(study, FOUR):
+    for one in (*map(study, FOUR), study("cifar10-cnn")):
         link = f"[{one.network}]({one.name}/README.md)"
-        cells = (at_density(one, name, 0.02) for name in METHODS)
-        rows.append((link, str(one.seeds), spread(one.at(LT, 0)), *cells))
-    return {"networks": table(("network", "n", "dense", *METHODS), rows)}
+        cells = [sure(one.apart(n)) for n in (SAP, SAP2, ONE_SHOT)]
+        rows.append((link, str(one.seeds), *cells, sure(one.apart(SAP2, 0.002, 0.02))))
+    return table(("network", "n", *(f"{n}, {OVER}" for n in (SAP, SAP2, ONE_SHOT)), f"{SAP2}, 2 to 0.2 %"), rows)
 
 
 def renewed(page: str, tables: Mapping[str, str]) -> str:
@@ -162,19 +144,12 @@ def renewed(page: str, tables: Mapping[str, str]) -> str:
     return page
 
 
-def pages() -> dict[Path, dict[str, str]]:
-    """Every page that has tables, and its tables."""
-    return {of.folder / "README.md": blocks(of) for of in studies()} | {
-        FRONT: front(),
-        HERE / "README.md": networks(),
-    }
-
-
 def main() -> None:
-    """Write all of them; under a minute on a CPU."""
+    """Write all of them; under two minutes on a CPU."""
     for of in studies():
         figures.write(of)
-    for page, tables in pages().items():
+        write_whole(of.folder / "rounds.csv", rounds(of))
+    for page, tables in blocks().items():
         write_whole(page, renewed(page.read_text(encoding="utf-8"), tables).encode())
 
 

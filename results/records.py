@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palmette.reports.comparison import at_densities, read, with_names
+from palmette.reports.comparison import read, with_names
 from palmette.reports.reading import whole_runs
+from palmette.reports.statistics import Curve, Difference, at_own_densities
 from palmette.reports.tables import Run
 from palmette.studies.folder import find_runs
 
@@ -25,8 +26,8 @@ HERE = Path(__file__).parent
 SAP, SAP2, LT, ONE_SHOT = "SAP (p=0.5, q=1)", "SAP (p=1, q=2)", "Lottery Ticket", "One Shot"
 METHODS = (SAP, SAP2, LT, ONE_SHOT)
 SCOPES = ("neuron", "layer", "global")
-DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002)
-"""Where methods are compared, the same for all studies."""
+RANGE = (0.02, 0.5)
+"""Densities over which methods are compared as a whole, the same for all studies: from a half to a fiftieth."""
 BASES = {"fashionmnist-mlp-ablations": "fashionmnist-mlp", "cifar10-cnn-ablations": "cifar10-cnn-20"}
 """Studies of scopes and settings, and the study that has their runs in global scope with the usual settings."""
 BySeed = dict[int, float]
@@ -69,11 +70,6 @@ class Study:
         """Experiment and records of each run."""
         return list(whole_runs([self.folder / self.archive])[0].values())
 
-    @functools.cached_property
-    def points(self) -> pd.DataFrame:
-        """Accuracy of each run at each of `DENSITIES`."""
-        return at_densities(self.frame, DENSITIES)
-
     @property
     def methods(self) -> list[str]:
         """The methods of the paper that it has in global scope."""
@@ -92,19 +88,22 @@ class Study:
 
     def at(self, name: str, round: int, value: str = "test_accuracy", scope: str = "global") -> BySeed:
         """A value of a method in a round, by seed; round -1 is the last of each run."""
-        f = self.frame[(self.frame["name"] == name) & (self.frame["scope"] == scope)].sort_values(
-            ["seed", "round"]
-        )
+        f = self.frame[(self.frame["name"] == name) & (self.frame["scope"] == scope)]
+        f = f.sort_values(["seed", "round"])
         f = f.groupby("seed").tail(1) if round == -1 else f[f["round"] == round]
         return dict(zip(f["seed"].tolist(), f[value].tolist(), strict=True))
 
-    def at_density(self, name: str, density: float, scope: str = "global") -> BySeed:
-        """Accuracy of a method at a density, by seed; without the runs that did not get there."""
-        p = self.points
-        here = p[(p["name"] == name) & (p["scope"] == scope) & (p["density"] == density)].dropna(
-            subset="test_accuracy"
-        )
-        return dict(zip(here["seed"].tolist(), here["test_accuracy"].tolist(), strict=True))
+    def curves(self, name: str, scope: str = "global") -> list[Curve]:
+        """Density and accuracy of each run of a method, round by round."""
+        return [(run["density"].tolist(), run["test_accuracy"].tolist()) for run in self.each(name, scope)]
+
+    def apart(
+        self, name: str, low: float = RANGE[0], high: float = RANGE[1], *, scope: str = "global",
+        base: str = LT, base_scope: str | None = None,
+    ) -> Difference:  # fmt: skip
+        """Difference of a method from another, over the rounds of its own with such a density."""
+        other = self.curves(base, base_scope or scope)
+        return at_own_densities(self.curves(name, scope), other, low=low, high=high)
 
     def each(self, name: str, scope: str = "global") -> list[pd.DataFrame]:
         """The rounds of each run of a method."""

@@ -7,20 +7,21 @@ import json
 import re
 import statistics
 import tarfile
-from math import log, nan
+from itertools import pairwise
+from math import log, nan, sqrt
 
 import numpy as np
-import pandas as pd
 import pytest
-from results.make import difference, equal_density, pages, percent, renewed, spread, table
-from results.records import BASES, DENSITIES, HERE, LT, ONE_SHOT, SAP, SAP2, keep, studies, study
+from results.make import blocks, difference, percent, renewed, rounds, spread, sure, table
+from results.records import BASES, HERE, LT, ONE_SHOT, keep, studies, study
 
-from palmette import read_runs
 from palmette.reports.comparison import name_of
-from palmette.reports.statistics import Difference, beyond_noise, holm
+from palmette.reports.statistics import Difference, student
 from palmette.studies.sweep import read
 
 STUDIES = [of.name for of in studies()]
+PAGES = dict.fromkeys(("cifar100-wresnet28x8", "tinyimagenet-resnet50"), "two-rounds")
+"""Studies that share a page."""
 
 
 @functools.cache
@@ -58,35 +59,48 @@ def test_every_run_of_the_grid_is_on_record_to_its_end(name):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_page_names_command_hardware_versions_date_and_settings(name):
-    of, text = study(name), page(f"{name}/README.md")
-    first, runs = of.own.iloc[0], of.own["id"].nunique()
-    about = of.about
-    known = [about["title"], about["hardware"], about["versions"], about["date"]]
-    known += [part["command"] for part in about["commands"]] + [part["what"] for part in about["commands"]]
+def test_a_page_names_commands_times_and_what_differs_from_the_settings_of_all(name):
+    of, common = study(name), page("README.md")
+    text = page(f"{PAGES.get(name, name)}/README.md")
+    first, about = of.own.iloc[0], of.about
+    known = [part["command"] for part in about["commands"]]
     known += [f"{part['seconds']:,} s" for part in about["commands"] if "seconds" in part]
-    known += [f"{runs} runs took {of.own['seconds'].sum():.0f} s", f"{first['epochs']} epochs per round"]
-    known += [
-        f"batch {first['batch']}",
-        f"learning rate {first['learning_rate']:g}",
-        f"precision {first['precision']}",
-    ]
-    known += [
-        f"momentum {first['momentum']:g}",
-        f"weight decay {first['weight_decay']:g}",
-        f"norm {first['clip']:g}",
-    ]
-    if name not in ("bfloat16", *BASES):
-        known.append(f"{first['total']:,} weights")
+    known += [f"{of.own['id'].nunique()} runs took {of.own['seconds'].sum():.0f} s"]
+    known += [about["title"]] * (name not in PAGES) + [f"{first['total']:,} weights"] * (
+        name not in ("bfloat16", *BASES)
+    )
     assert [words for words in known if words not in text] == []
+    settings = [
+        f"{first['epochs']} epochs per round", f"batch {first['batch']}", f"precision {first['precision']}",
+        f"learning rate {first['learning_rate']:g}", f"momentum {first['momentum']:g}",
+        f"weight decay {first['weight_decay']:g}", f"norm {first['clip']:g}",
+    ]  # fmt: skip
+    said = common + text.replace("precision is", "precision")
+    assert [words for words in settings if words not in said] == []
+    assert [words for words in (about["hardware"], about["versions"], about["date"]) if words not in common] == []
+
+
+@pytest.mark.parametrize("name", sorted({PAGES.get(name, name) for name in STUDIES}))
+def test_a_page_has_five_points_one_figure_and_one_table(name):
+    text = (HERE / name / "README.md").read_text()
+    assert len(re.findall(r"^- ", text, re.MULTILINE)) == 5
+    assert len(re.findall(r"^!\[", text, re.MULTILINE)) == (name != "bfloat16")
+    assert len(re.findall(r"^\| ---", text.replace("---:", "---"), re.MULTILINE)) == 1
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_page_shows_every_figure_of_its_folder(name):
-    figures = {file.name for file in (HERE / name).glob("*.png")}
-    text = (HERE / name / "README.md").read_text()
-    assert figures == set(re.findall(r"\(([\w-]+\.png)\)", text))
-    assert all((HERE / name / figure).stat().st_size < 300_000 for figure in figures)
+def test_a_page_links_every_figure_and_the_rounds_of_its_folder(name):
+    files = {file.name for file in (HERE / name).glob("*.png")} | {"rounds.csv"}
+    text = (HERE / PAGES.get(name, name) / "README.md").read_text()
+    prefix = f"../{name}/" if name in PAGES else ""
+    found = re.findall(rf"\({re.escape(prefix)}([\w-]+\.(?:png|csv))\)", text)
+    assert sorted(found) == sorted(files)
+    assert all((HERE / name / file).stat().st_size < 300_000 for file in files)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_rounds_are_what_the_records_give(name):
+    assert (HERE / name / "rounds.csv").read_bytes() == rounds(study(name)), "python -m results.make writes them"
 
 
 def test_the_index_has_every_study_with_its_size_and_time():
@@ -95,13 +109,13 @@ def test_the_index_has_every_study_with_its_size_and_time():
         f, times = of.own, [part["seconds"] for part in of.about["commands"] if "seconds" in part]
         counts = [f["id"].nunique(), of.seeds, f["round"].max(), f["epochs"].iloc[0]]
         time = f"{sum(times) or f['seconds'].sum():,.0f} s"
-        row = [f"[{of.about['title']}]({of.name}/README.md)", *map(str, counts), time]
+        row = [f"[{of.about['title']}]({PAGES.get(of.name, of.name)}/README.md)", *map(str, counts), time]
         assert "| " + " | ".join(row) + " |" in lines
 
 
 def test_tables_are_what_the_records_give():
     found = {
-        file: tables for file, tables in pages().items() if renewed(file.read_text(), tables) != file.read_text()
+        file: tables for file, tables in blocks().items() if renewed(file.read_text(), tables) != file.read_text()
     }
     assert found == {}, "python -m results.make writes them"
 
@@ -119,27 +133,14 @@ def test_a_page_without_marks_is_refused():
         renewed(marked, {"y": "new"})
 
 
-def test_holm_adjusts_p_values_for_their_number():
-    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-
-
-def test_a_difference_must_hold_among_all_that_are_tested():
-    near = [0.1, 0.2, 0.3, 0.4]  # p = 0.03
-    noise = {str(i): [1.0, -1.0, 0.5, -0.5] for i in range(9)}
-    assert beyond_noise({"near": near}) == {"near": 1}
-    mixed = {"a": [0.1, 0.11, 0.12], "b": [0.1, -0.1, 0.1], "c": [1.0, 1.0]}
-    assert beyond_noise(mixed) == {"a": 1, "b": 0, "c": 0}
-    assert beyond_noise({"near": near} | noise) == dict.fromkeys(["near", *noise], 0)
-    assert beyond_noise({"down": [-1.0, -1.1, -0.9], "two": [1.0, 1.0]}) == {"down": -1, "two": 0}
-
-
 def test_numbers_are_written_for_readers():
     assert [percent(v) for v in (1.0, 0.5, 0.0235, 0.00126, 0.0)] == ["100 %", "50 %", "2.4 %", "0.13 %", "0 %"]
     assert [spread(dict(enumerate(v))) for v in ([0.25, 0.75], [0.5], [])] == ["50.00 ± 35.36", "50.00", ""]
-    assert difference(Difference(-0.001, -0.002, 0.003, 4)) == "−0.10 (−0.20 to +0.30)"
+    assert difference(Difference(-0.001, -0.002, 0.003)) == "−0.10 (−0.20 to +0.30)"
+    assert sure(Difference(-0.001, -0.002, 0.003)) == "−0.10 (−0.20 to +0.30)"
+    assert sure(Difference(0.001, 0.001, 0.002)) == "**+0.10 (+0.10 to +0.20)**"
     assert difference(Difference.of([0.01])) == "+1.00"
-    assert difference(Difference(nan, nan, nan, 0)) == ""
+    assert difference(Difference(nan, nan, nan)) == ""
     assert table(["a", "b"], [["5 %", "1"]]) == "| a | b |\n| --- | ---: |\n| 5\u00a0% | 1 |"
 
 
@@ -174,84 +175,84 @@ def test_a_study_that_comes_in_pieces_loses_nothing_of_what_is_on_record(tmp_pat
 # Numbers, straight from the archive
 
 
-def row(name, density):
-    """Cells of the table at equal density."""
+def cell(name, first, column):
+    """A cell of the table of a page."""
     text = (HERE / name / "README.md").read_text().replace("\u00a0", " ")
-    return re.search(rf"^\| {density} \| (.*) \|$", text, re.MULTILINE)[1].split(" | ")
+    header, row = (
+        re.search(rf"^\| {words} \| .* \|$", text, re.M)[0].split(" | ") for words in ("density", first)
+    )
+    return row[[title.strip(" |") for title in header].index(column)].strip("* |")
 
 
-def at_a_tenth(run):
-    """Accuracy at a density of 10 % of a method that keeps 80 % in each round: 0.8^10 > 0.1 > 0.8^11."""
-    (d, a), (e, b) = ((run[t]["retrained"]["density"], run[t]["test"]["accuracy"]) for t in (10, 11))
-    return 100 * (a + (b - a) * (log(d) - log(0.1)) / (log(d) - log(e)))
+def points(run):
+    return [(record["retrained"]["density"], 100 * record["test"]["accuracy"]) for record in run]
 
 
-def students(pairs):
-    """Mean and 95 % interval of four pairs, as a page has them."""
-    center, half = statistics.fmean(pairs), 3.18245 * statistics.stdev(pairs) / 2
+def between(curve, d):
+    """Accuracy at a density, between the rounds on either side."""
+    (e, a), (f, b) = next(pair for pair in pairwise(curve) if pair[0][0] >= d >= pair[1][0])
+    assert e < 1.5 * f
+    return a + (b - a) * log(e / d) / log(e / f)
+
+
+def welch(one, other):
+    """Difference of two groups of four and 95 % interval, as a page has them."""
+    v, w = statistics.variance(one) / 4, statistics.variance(other) / 4
+    center = statistics.fmean(one) - statistics.fmean(other)
+    half = student((v + w) ** 2 / (v**2 / 3 + w**2 / 3)) * sqrt(v + w)
     return f"{center:+.2f} ({center - half:+.2f} to {center + half:+.2f})".replace("-", "−")
 
 
-def test_accuracy_at_equal_density_is_that_of_the_archive():
-    values = [at_a_tenth(run) for run in records("fashionmnist-mlp", "lottery-ticket").values()]
-    expected = f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
-    assert len(values) == 16
-    assert row("fashionmnist-mlp", "10 %")[2] == expected
-    front = (HERE.parent / "README.md").read_text().partition("<!-- results: begin -->")[2]
-    assert re.search(rf"^\| Lottery Ticket \| {re.escape(expected)} \|", front, re.MULTILINE)
+@pytest.mark.parametrize("name", ["cifar10-mlp", "cifar10-cnn-20"])
+def test_sap_is_compared_at_its_own_densities(name):
+    """Round 1 of SAP (1, 2) and the mean curve of Lottery Ticket."""
+    fast, slow = (
+        [points(run) for run in records(name, method).values()] for method in ("sap-p1-q2", "lottery-ticket")
+    )
+    own = [run[1] for run in fast]
+    there = [[between(curve, d) for curve in slow] for d, _ in own]
+    apart = [a - statistics.fmean(row) for (_, a), row in zip(own, there, strict=True)]
+    spread = [statistics.fmean(column) for column in zip(*there, strict=True)]
+    shown = welch(apart, [v - statistics.fmean(spread) for v in spread])
+    row = f"{percent(statistics.fmean(d for d, _ in own))}"
+    assert cell(name, row, "SAP (p=1, q=2) − Lottery Ticket") == shown
+
+
+@pytest.mark.parametrize(("name", "n"), [("fashionmnist-mlp", 16), ("cifar10-cnn", 1)])
+def test_one_shot_is_compared_over_all_rounds_from_a_half_to_a_fiftieth(name, n):
+    """It has the densities of Lottery Ticket, so nothing is interpolated."""
+    one, slow = (list(records(name, method).values()) for method in ("one-shot", "lottery-ticket"))
+    means = [[np.mean([a for d, a in points(run) if 0.02 <= d <= 0.5]) for run in runs] for runs in (one, slow)]
+    assert [len(values) for values in means] == [n, n]
+    center = f"{np.mean(means[0]) - np.mean(means[1]):+.2f}".replace("-", "−")
+    assert cell(name, r"\*\*50 to 2 %\*\*", f"{ONE_SHOT} − {LT}").split(" ")[0] == center
+    assert f"{ONE_SHOT}, 50 to 2 %" in page("FINDINGS.md").replace("\u00a0", " ")
+    assert center in page("FINDINGS.md")
+
+
+def test_the_round_of_sap_on_the_front_page_is_that_of_the_archive():
+    runs = [points(run)[3] for run in records("fashionmnist-mlp", "sap-p1-q2").values()]
+    accuracies = [a for _, a in runs]
+    front = (HERE.parent / "README.md").read_text().partition("<!-- results: begin -->")[2].replace("\u00a0", " ")
+    assert f"at {percent(np.mean([d for d, _ in runs]))} |" in front
+    expected = f"{np.mean(accuracies):.2f} ± {np.std(accuracies, ddof=1):.2f}"
+    assert re.search(rf"^\| SAP \(p=1, q=2\) \| {re.escape(expected)} \|", front, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", ["cifar10-mlp", "cifar10-cnn-20"])
-def test_differences_on_cifar10_are_those_of_the_archive(name):
-    fast, slow, one = (records(name, method) for method in ("sap-p1-q2", "lottery-ticket", "one-shot"))
-    pairs = [100 * (fast[s][10]["test"]["accuracy"] - slow[s][25]["test"]["accuracy"]) for s in range(4)]
-    assert students(pairs) in page("FINDINGS.md")
-    assert students([at_a_tenth(one[s]) - at_a_tenth(slow[s]) for s in range(4)]) == row(name, "10 %")[-1].strip(
-        "*"
-    )
+def test_ten_rounds_of_sap_and_twenty_five_of_lottery_ticket_are_those_of_the_archive(name):
+    fast, slow = (records(name, method) for method in ("sap-p1-q2", "lottery-ticket"))
+    ends = [[points(run)[t][1] for run in runs.values()] for runs, t in ((fast, 10), (slow, 25))]
+    center = f"{statistics.fmean(ends[0]) - statistics.fmean(ends[1]):+.2f} (".replace("-", "−")
+    assert center in page("FINDINGS.md")
+    assert len(ends[0]) == len(ends[1]) == 4
 
 
 def test_the_difference_between_precisions_is_that_of_the_archive():
-    wide, narrow = records("bfloat16", "lottery-ticket"), records("fashionmnist-mlp", "lottery-ticket")
-    pairs = [narrow[s][8]["test"]["accuracy"] - wide[s][8]["test"]["accuracy"] for s in wide]
-    assert len(pairs) == 8
-    cells = re.search(r"^\| 8 \|(.*)$", (HERE / "bfloat16/README.md").read_text(), re.MULTILINE)[1].split(" | ")
-    assert cells[1].startswith(f"{100 * statistics.fmean(pairs):+.2f} (".replace("-", "−"))
-
-
-@pytest.mark.parametrize(("p", "q", "d"), [(0.5, 1, 0.1), (1, 2, 0.01)])
-def test_neuron_scope_of_the_cnn_is_that_of_the_archive(p, q, d):
-    both = pd.concat([read_runs(HERE / name) for name in ("cifar10-cnn-ablations", "cifar10-cnn-20")])
-    usual = {"method": "sap", "p": p, "q": q, "eta": 0, "gamma": 1, "seed": 0}
-
-    def accuracy(scope, at):
-        wanted = pd.Series(usual | {"scope": scope})
-        run = both[(both[list(wanted.index)] == wanted).all(axis=1)].sort_values("round")
-        reached = run["density"].min() <= at
-        return 100 * np.interp(-log(at), -np.log(run["density"]), run["test_accuracy"]) if reached else nan
-
-    found = {at: [accuracy(s, at) for s in ("neuron", "layer", "global")] for at in DENSITIES}
-    assert d == min(at for at, values in found.items() if not np.isnan(values).any())
-    above, below = (f"{found[d][0] - other:+.2f}".replace("-", "−") for other in found[d][1:])
-    assert re.search(
-        rf"{re.escape(above)}(?: points)? (?:from layer )?and {re.escape(below)} ", page("FINDINGS.md")
+    narrow, wide = (
+        [np.mean([a for _, a in points(run)[:9]]) for run in records(name, "lottery-ticket").values()]
+        for name in ("fashionmnist-mlp", "bfloat16")
     )
-
-
-def test_bold_differences_are_those_of_two_published_networks():
-    """Which densities are beyond the noise with 16 seeds, after Holm's correction."""
-    found = {}
-    for name in ("fashionmnist-mlp", "fashionmnist-linear"):
-        header, _, *lines = equal_density(study(name)).replace("\u00a0", " ").splitlines()
-        titles = header.strip("| ").split(" | ")
-        for cells in (line.removeprefix("| ").removesuffix(" |").split(" | ") for line in lines):
-            for title, cell in zip(titles, cells, strict=True):
-                if "**" in cell and ONE_SHOT not in title:
-                    found[name, title, cells[0]] = cell.strip("*")[0]
-    assert found == {
-        ("fashionmnist-mlp", f"{SAP2} − {LT}", "5 %"): "+",
-        ("fashionmnist-mlp", f"{SAP2} − {LT}", "1 %"): "−",
-        ("fashionmnist-mlp", f"{SAP2} − {LT}", "0.5 %"): "−",
-        ("fashionmnist-linear", f"{SAP2} − {LT}", "50 %"): "+",
-    }
-    assert not any(SAP in title for _, title, _ in found)
+    assert (len(narrow), len(wide)) == (16, 8)
+    shown = f"{np.mean(narrow) - np.mean(wide):+.2f} (".replace("-", "−")
+    assert shown in page("bfloat16/README.md")

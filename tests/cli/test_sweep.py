@@ -302,7 +302,7 @@ def test_programs_get_every_digit(runs, end):
     found = (pd.read_csv if end == "csv" else pd.read_parquet)(f"deep/table.{end}")
     wanted = compare(read([runs]), at=[0.9, 0.7], baseline="lottery-ticket")
     pd.testing.assert_frame_equal(found, wanted, check_exact=True, check_dtype=False)
-    assert found["pairs"].max() == 2
+    assert found["difference"].notna().any()
 
 
 def test_format_is_read_from_the_file_name(runs):

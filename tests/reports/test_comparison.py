@@ -17,6 +17,7 @@ from earlier_folders import back_to
 import palmette as pm
 from palmette.reports import comparison
 from palmette.reports.comparison import as_latex, as_markdown, compare, name_of, resolve_baseline
+from palmette.reports.statistics import Difference
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 
@@ -36,7 +37,7 @@ def table(*runs):
 HALVING = [1.0, 0.5, 0.25]
 
 
-# Means, and differences in pairs
+# Means, and differences at equal density
 
 
 def test_mean_and_deviation_of_two_seeds():
@@ -62,26 +63,31 @@ def test_methods_of_different_ratios_meet_at_one_density():
     fast = ({**TICKET, "ratio": 0.75}, [1.0, 0.25], [1.0, 0.5])
     found = compare(table(slow, fast), at=[0.5, 0.25, 0.1])
     assert found["density"].tolist() == [0.5, 0.5, 0.25, 0.25, 0.1, 0.1]
-    assert found["accuracy"].tolist()[:4] == [0.75, 0.75, 0.5, 0.5]
-    assert found["n"].tolist() == [1, 1, 1, 1, 0, 0]
-    assert found["accuracy"].isna().tolist() == [False] * 4 + [True] * 2
+    assert found["accuracy"].tolist()[:4] == pytest.approx([0.75, math.nan, 0.5, 0.5], nan_ok=True)
+    assert found["n"].tolist() == [1, 0, 1, 1, 0, 0]
     assert set(found["method"]) == {"Lottery Ticket, ratio=0.5", "Lottery Ticket, ratio=0.75"}
 
 
-def test_differences_are_taken_within_seeds():
+def test_differences_are_between_the_means_of_methods_whatever_their_seeds():
     runs = [({**SAP, "seed": s}, [1.0], [a]) for s, a in enumerate([0.5, 0.25, 0.75])]
-    runs += [({**TICKET, "seed": s}, [1.0], [a]) for s, a in enumerate([0.25, 0.0])]  # seed 2 has no partner
+    runs += [({**TICKET, "seed": s}, [1.0], [a]) for s, a in enumerate([0.25, 0.0])]
     sap, ticket = compare(table(*runs), baseline="lottery-ticket").to_dict("records")
-    assert (sap["n"], sap["pairs"], sap["difference"], sap["low"], sap["high"]) == (3, 2, 0.25, 0.25, 0.25)
-    assert (sap["baseline"], ticket["pairs"]) == ("Lottery Ticket", 0)
+    expected = Difference.between([0.5, 0.25, 0.75], [0.25, 0.0])
+    assert (sap["n"], sap["difference"], sap["low"], sap["high"]) == (3, 0.375, expected.low, expected.high)
+    assert sap["baseline"] == "Lottery Ticket"
     assert math.isnan(ticket["difference"])
 
 
-def test_one_pair_has_a_difference_and_no_interval():
-    sap, _ = compare(table((SAP, [1.0], [0.75]), (TICKET, [1.0], [0.5])), baseline="Lottery ticket").to_dict(
-        "records"
-    )
-    assert (sap["pairs"], sap["difference"]) == (1, 0.25)
+def test_a_round_is_compared_at_its_density_not_with_the_same_round():
+    runs = [(SAP, [1.0, 0.64], [1.0, 0.75]), (TICKET, [1.0, 0.8, 0.64], [1.0, 0.875, 0.5])]
+    found = compare(table(*runs), baseline="lottery-ticket")
+    assert found[found["method"] == "SAP (p=0.5, q=1)"]["difference"].tolist() == [0, 0.25]
+
+
+def test_one_run_each_has_a_difference_and_no_interval():
+    found = compare(table((SAP, [1.0], [0.75]), (TICKET, [1.0], [0.5])), baseline="Lottery ticket")
+    sap = found.to_dict("records")[0]
+    assert sap["difference"] == 0.25
     assert math.isnan(sap["low"])
     assert math.isnan(sap["high"])
 
@@ -89,27 +95,27 @@ def test_one_pair_has_a_difference_and_no_interval():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"seed": 1}, {"scope": "layer"}, {"epochs": 3}, {"model": "linear"}, {"data": "MNIST"}, {"clip": None},
+        {"scope": "layer"}, {"epochs": 3}, {"model": "linear"}, {"data": "MNIST"}, {"clip": None},
         {"rewind": "fine-tune"}, {"validation": 100}, {"stop": "accuracy-drops:0.01"}, {"precision": "bfloat16"},
     ],
 )  # fmt: skip
-def test_runs_trained_differently_are_not_paired(settings):
+def test_runs_trained_differently_are_not_compared(settings):
     found = compare(table((SAP, [1.0], [0.5]), ({**TICKET, **settings}, [1.0], [0.5])), baseline="lottery-ticket")
-    assert found["pairs"].tolist() == [0, 0]
+    assert found["difference"].isna().all()
 
 
-@pytest.mark.parametrize("settings", [{"rounds": 3}, {"stop": "density:0.1"}, {"ratio": 0.5}])
-def test_runs_that_differ_in_method_or_stop_are_paired(settings):
+@pytest.mark.parametrize("settings", [{"rounds": 3}, {"stop": "density:0.1"}, {"ratio": 0.5}, {"seed": 1}])
+def test_runs_that_differ_in_method_stop_or_seed_are_compared(settings):
     found = compare(table((SAP, [1.0], [0.5]), ({**TICKET, **settings}, [1.0], [0.5])), baseline="lottery-ticket")
-    assert sorted(found["pairs"].tolist()) == [0, 1]
+    assert found["difference"].notna().sum() == 1
 
 
-def test_a_partner_that_reached_the_density_is_preferred():
-    short = ({**TICKET, "rounds": 1}, [1.0, 0.5], [1.0, 0.75])
+def test_runs_of_one_seed_count_once_and_the_longest_is_the_baseline():
+    short = ({**TICKET, "rounds": 1}, [1.0, 0.5], [1.0, 0.5])
     long = ({**TICKET, "rounds": 2}, HALVING, [1.0, 0.75, 0.5])
-    found = compare(table((SAP, HALVING, [1.0, 1.0, 1.0]), short, long), at=[0.25], baseline="lottery-ticket")
-    sap = found[found["method"] == "SAP (p=0.5, q=1)"]
-    assert sap["difference"].tolist() == [0.5]
+    for order in ((short, long), (long, short)):
+        found = compare(table((SAP, HALVING, [1.0, 1.0, 1.0]), *order), at=HALVING, baseline="lottery-ticket")
+        assert found[found["method"] == "SAP (p=0.5, q=1)"]["difference"].tolist() == [0, 0.25, 0.5]
 
 
 def test_settings_that_vary_are_not_averaged():
@@ -157,21 +163,15 @@ def frame():
 
 def test_markdown_is_in_percent_with_notes(frame):
     lines = as_markdown(frame).splitlines()
-    assert lines[0] == "| density % | method | n | accuracy % | difference | 95% interval | pairs |"
-    assert lines[1] == "| ---: | --- | ---: | ---: | ---: | ---: | ---: |"
-    assert "| 50 | SAP (p=0.5, q=1) | 2 | 50.00 ± 0.00 | −25.00 | −25.00 to −25.00 | 2 |" in lines
-    assert "| 25 | SAP (p=0.5, q=1) | 2 | 37.50 ± 17.68 |  |  |  |" in lines
-    assert "| 25 | Lottery Ticket | 0 |  |  |  |  |" in lines
+    assert lines[0] == "| density % | method | n | accuracy % | difference | 95% interval |"
+    assert lines[1] == "| ---: | --- | ---: | ---: | ---: | ---: |"
+    assert "| 50 | SAP (p=0.5, q=1) | 2 | 50.00 ± 0.00 | −25.00 | −25.00 to −25.00 |" in lines
+    assert "| 25 | SAP (p=0.5, q=1) | 2 | 37.50 ± 17.68 |  |  |" in lines
+    assert "| 25 | Lottery Ticket | 0 |  |  |  |" in lines
     assert lines[-1].startswith("data digits, model mlp, scope global. Test accuracy, mean ± standard deviation")
-    assert lines[-1].endswith(
-        "mean over pairs of runs that share seed and training; the interval is Student's. They are empty where it "
-        "has no run to pair with, as at density 25 %."
-    )
-    bootstrap = "a percentile bootstrap (9,999 resamples, seed 0).\n"
-    assert as_markdown(frame.assign(pairs=16)).endswith(f"; the interval is {bootstrap}")
-    both = as_markdown(frame.assign(pairs=[15, 16] * (len(frame) // 2)))
-    assert both.endswith(f"; the interval is Student's of fewer than 16 pairs and {bootstrap}")
-    assert as_markdown(frame.assign(pairs=1)).endswith("share seed and training.\n")
+    assert "empty if not reached, and between rounds more than 1.5 times apart." in lines[-1]
+    assert "Differences are in points of accuracy from Lottery Ticket at the same density, interpol" in lines[-1]
+    assert lines[-1].endswith("Welch's interval; empty where its runs of the same training did not all get there.")
 
 
 def test_rows_and_baselines_are_in_canonical_order():
@@ -186,8 +186,6 @@ def test_rows_and_baselines_are_in_canonical_order():
     assert found["method"].tolist() == names * 3
     with pytest.raises(ValueError, match=re.escape(f"must be one of {', '.join(map(repr, names))}, got 'x'")):
         compare(table(*runs), baseline="x")
-    alone = compare(table(*runs[:3], ({"method": "lottery-ticket"}, [1.0], [0.5])), baseline="lottery-ticket")
-    assert as_markdown(alone).endswith(" They are empty where it has no run to pair with.\n")
 
 
 def test_latex_rows_are_complete_and_escaped():
@@ -267,7 +265,7 @@ def test_different_networks_in_folders_of_one_name_have_different_names(tmp_path
     own_run(tmp_path / "y" / "run", 9, test=lambda model: 0.5, budget=pm.FixedRatio(0.2))
     found = comparison.read([tmp_path])
     assert found["model"].unique().tolist() == ["own:Linear as in x-1/run", "own:Linear as in y/run"]
-    assert compare(found, baseline="lottery-ticket")["pairs"].tolist() == [0] * 4
+    assert compare(found, baseline="lottery-ticket")["difference"].isna().all()
 
 
 def test_a_run_inside_the_folder_of_another_is_separate(tmp_path):

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import functools
-import math
 from itertools import pairwise
 
 import numpy as np
 import pandas as pd
 from results.figures import SETTINGS
-from results.make import FOUR, mean, percent, spread
-from results.records import BASES, DENSITIES, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES, study
-from scipy import stats
+from results.make import FOUR, difference, mean, percent, spread, sure
+from results.records import LT, ONE_SHOT, SAP, SAP2, study
 
-from palmette import read_runs
-from palmette.pruning.stopping import RoundSummary
+from palmette.pruning.stopping import IndexTurnsUp, RoundSummary, ScoreDrops
 from palmette.reports.paper.published import published
 from palmette.reports.phases import phases, turns
-from palmette.reports.statistics import LEVEL, Difference, MeanSd, beyond_noise, holm, last_within
-from palmette.reports.words import signed
+from palmette.reports.statistics import Difference, MeanSd, last_within
 from palmette.studies.paper import FIGURES
 
 MLP, LINEAR, CIFAR_MLP, CNN = NETWORKS = [study(name) for name in FOUR]
@@ -49,13 +45,15 @@ def span(values, digits=2, by="–"):
     return shown[0] if shown[0] == shown[1] else by.join(shown)
 
 
-def gap(of, name, density, scope="global", *, base=LT, base_scope=None):
-    one, other = of.at_density(name, density, scope), of.at_density(base, density, base_scope or scope)
-    return Difference.between(one, other)
+def change(of, name, first, last):
+    """Change of accuracy within the runs of a method, from one round to another."""
+    start, end = of.at(name, first), of.at(name, last)
+    return Difference.of([end[seed] - start[seed] for seed in start])
 
 
-def change(of, one, other):
-    return Difference.between(of.at(*one), of.at(*other))
+def rounds_apart(of, one, other):
+    """Difference of accuracy between two methods, each in a round of its own."""
+    return Difference.between(of.at(*one).values(), of.at(*other).values())
 
 
 def density(of, name, t):
@@ -71,19 +69,6 @@ def index(of, name, t):
 
 
 # What is computed from the records
-
-
-@functools.cache
-def signs(of):
-    """1 or -1 where a method differs from Lottery Ticket beyond the noise, all densities and methods together."""
-    pairs = {(n, d): (of.at_density(n, d), of.at_density(LT, d)) for n in METHODS if n != LT for d in DENSITIES}
-    return beyond_noise({key: [a[s] - b[s] for s in a if s in b] for key, (a, b) in pairs.items()})
-
-
-def means(of, name):
-    """Differences of a method from Lottery Ticket at the densities where there is a pair."""
-    found = {d: gap(of, name, d) for d in DENSITIES}
-    return {d: 100 * g.mean for d, g in found.items() if g.pairs}
 
 
 def turns_of(run):
@@ -137,39 +122,6 @@ def moment(of, name, which, value):
     return found
 
 
-def rebounds(of, name):
-    """Index of each run where it turned up, at its highest after that and at the end."""
-    runs = [run["pq_index"].tolist() for run in of.each(name)]
-    lowest = [int(t) for t in moment(of, name, "turned_up", "round")]
-    return list(zip(*((v[t], max(v[t:]), v[-1]) for v, t in zip(runs, lowest, strict=True)), strict=True))
-
-
-@functools.cache
-def collapsed(of):
-    """Runs of SAP's settings whose accuracy collapses: falls, rises and falls; has a peak; steepest loss at it."""
-    found = []
-    names = dict.fromkeys(name for row in SETTINGS.values() for name in row.values())
-    for name in names:
-        for run in of.each(name):
-            at, end = turns_of(run)
-            if end is not None:
-                start, low, high, last = run["pq_index"].iloc[list(at)]
-                peak = high > max(start, 2 * last)
-                steepest = int(run["test_accuracy"].diff().idxmin())
-                path = tuple(run["test_accuracy"])
-                found.append((low <= 0.9 * start and peak, peak, abs(at[2] - steepest) <= 1, name, path))
-    return found
-
-
-def counts(of, *, once):
-    """As said, collapsed, steepest at the peak and peaks; `once` counts settings with the same runs once."""
-    runs = collapsed(of)
-    if once:  # the largest cut that beta allows, whatever gamma is
-        runs = list({run[4]: run for run in runs}.values())
-    peaks = [near for _, peak, near, *_ in runs if peak]
-    return f"{sum(r[0] for r in runs)} of {len(runs)}", f"{sum(peaks)} of {len(peaks)}"
-
-
 def lowered(of, name):
     """The share of cuts after which the index of the same weights is lower."""
     f = of.own[(of.own["name"] == name) & (of.own["cut_weights"] > 0)]
@@ -188,55 +140,9 @@ def ratio(of, name, t):
     ).mean
 
 
-def so_far(of, one, other):
-    """A change by means over all rounds so far, which the paper's figures show."""
-    a, b = (
-        {run["seed"].iloc[0]: run["test_accuracy"].iloc[: t + 1].mean() for run in of.each(n)}
-        for n, t in (one, other)
-    )
-    return Difference.between(a, b)
-
-
-@functools.cache
-def layers(of):
-    """A row for each layer and round of SAP (0.5, 1)."""
-    found = pd.concat(
-        [read_runs(study(name).folder / "runs.tar.xz", layers=True) for name in (BASES[of.name], of.name)]
-    )
-    usual = (found["method"] == "sap") & (found["p"] == 0.5) & (found["eta"] == 0) & (found["gamma"] == 1)
-    return found[usual & found["seed"].isin(of.own["seed"])]
-
-
-def first_layer(of, scope, t):
-    f = layers(of)
-    return f[(f["layer"] == f["layer"].iloc[0]) & (f["scope"] == scope) & (f["round"] == t)]["density"].mean()
-
-
-def stability(of):
-    """Range and standard deviation of the index of a layer over rounds, mean over layers and seeds, by scope."""
-    groups = layers(of).groupby(["scope", "layer", "seed"])["pq_index"]
-    return [
-        v.groupby("scope").mean().reindex(SCOPES).tolist() for v in (groups.max() - groups.min(), groups.std())
-    ]
-
-
-def p_and_q(of, d):
-    """Mean accuracy of each p and q at a density that all seeds reached."""
-    names = [name for row in list(SETTINGS.values())[:2] for name in row.values()]
-    found = (of.at_density(name, d) for name in names)
-    return [100 * mean(values) for values in found if len(values) == of.seeds]
-
-
-def tukey(of):
-    """Densities at which the range of p and q is beyond the noise: Tukey's test, Holm's correction."""
-    base, tests = study(BASES[of.name]), {}
-    for d in (0.1, 0.05, 0.02, 0.01):
-        spreads = [MeanSd.of(base.at_density(name, d).values()) for name in (SAP, SAP2, LT)]
-        noise = [s.sd**2 for s in spreads if s.n > 1]
-        means = p_and_q(of, d)
-        width = (max(means) - min(means)) / 100 / math.sqrt(sum(noise) / len(noise) / of.seeds)
-        tests[d] = float(stats.studentized_range.sf(width, len(means), len(noise) * (base.seeds - 1)))
-    return [d for d, p in zip(tests, holm(list(tests.values())), strict=True) if p < LEVEL]
+def so_far(of, name, t):
+    """Means over all rounds so far, which the paper's figures show."""
+    return [run["test_accuracy"].iloc[: t + 1].mean() for run in of.each(name)]
 
 
 def first_cut(of, row, t):
@@ -245,10 +151,14 @@ def first_cut(of, row, t):
     return f"{percent(density(of, first, t)).removesuffix(' %')} to {percent(density(of, last, t))}"
 
 
-def precisions():
-    """bfloat16 minus float32, of accuracy and index round by round."""
-    pairs = [(MLP.at(LT, t, v), FLOAT32.at(LT, t, v)) for v in ("test_accuracy", "pq_index") for t in range(9)]
-    return [[a[s] - b[s] for s in b] for a, b in pairs]
+def p_and_q(of):
+    """Differences of each p and q from Lottery Ticket."""
+    return [of.apart(name) for row in list(SETTINGS.values())[:2] for name in row.values()]
+
+
+def precision(value):
+    """bfloat16 minus float32, mean over rounds 0 to 8 of each run."""
+    return Difference.between(*([r[r["round"] <= 8][value].mean() for r in of.each(LT)] for of in (MLP, FLOAT32)))
 
 
 # Values read off the paper's Figure 3
@@ -295,21 +205,6 @@ def met(of, name, rounds):
     return found
 
 
-def met_by_resnet18():
-    """All methods; dense networks count once, and densities that follow by rule do not."""
-    found = []
-    for name in RESNET.methods:
-        for (panel, t), yes in met(RESNET, name, range(4)).items():
-            again = not t and panel.startswith("retrained/") and name != SAP
-            if not again and not (panel == "retrained/remaining" and (not t or name == LT)):
-                found.append(yes)
-    return found
-
-
-def met_after_the_first_cut(of):
-    return list(met(of, SAP2, range(1, 4)).values())
-
-
 def cuts_of_paper(method):
     left = [100.0, *(line("retrained/remaining", method)[t] for t in (1, 2, 3, 4))]
     return [1 - b / a for a, b in pairwise(left)]
@@ -317,44 +212,6 @@ def cuts_of_paper(method):
 
 def heavy():
     return [f"{SAP}, eta=1", *(f"{SAP}, gamma={g}" for g in (3, 5, 7, 9))]
-
-
-def worse():
-    """Rounds in which Lottery Ticket with 200 epochs is below each run with 20."""
-    return [t for t in range(31) if max(CNN200.at(LT, t).values()) < min(CNN.at(LT, t).values())]
-
-
-def large(of):
-    """Dense accuracy, cuts of SAP, and changes at T = 2, for a study of two rounds."""
-    cuts = shares(*(ratio(of, SAP, t) for t in range(3)))
-    return f"{spread(of.at(SAP, 0))} %", cuts, *(signed(change(of, (n, 2), (n, 0)).mean) for n in (SAP, LT))
-
-
-def between_scopes(of):
-    """1 or -1 where SAP in another scope differs from global scope beyond the noise of all together."""
-    keys = [(n, s, d) for n in (SAP, SAP2) for s in SCOPES[:2] for d in DENSITIES]
-    pairs = {key: (of.at_density(key[0], key[2], key[1]), of.at_density(key[0], key[2])) for key in keys}
-    return beyond_noise({key: [a[s] - b[s] for s in a if s in b] for key, (a, b) in pairs.items()})
-
-
-def in_scopes(of):
-    """1 or -1 where SAP differs from Lottery Ticket in the same scope beyond the noise of all together."""
-    keys = [(n, s, d) for s in SCOPES for n in (SAP, SAP2) for d in DENSITIES]
-    pairs = {key: (of.at_density(key[0], key[2], key[1]), of.at_density(LT, key[2], key[1])) for key in keys}
-    return beyond_noise({key: [a[s] - b[s] for s in a if s in b] for key, (a, b) in pairs.items()})
-
-
-def to_one_shot(of, scope):
-    """The smallest and the largest difference of SAP (1, 2) from One Shot at a density of 5 % and below."""
-    found = [gap(of, SAP2, d, scope, base=ONE_SHOT) for d in DENSITIES if d <= 0.05]
-    known = [d.mean for d in found if d.pairs]
-    return f"{signed(min(known))} to {signed(max(known))}"
-
-
-def widest(values):
-    """The end of an interval that is furthest from 0, in points."""
-    found = [Difference.of(one) for one in values]
-    return f"{100 * max(max(abs(d.low), abs(d.high)) for d in found):.2f}"
 
 
 # Stop rules, replayed on every run
@@ -388,3 +245,75 @@ def stop_rule(rule, back, *, score="train"):
         right.append(lost[last] <= 0.0125 + 1e-9 and run[last, 0] <= 2 * least + 1e-9)
         far.append(lost[last] > 0.05)
     return [f"{100 * np.mean(values):.0f} %" for values in (right, far)]
+
+
+# Tables
+
+
+def index_rows():
+    """Whether the index falls, rises and falls, by network and method."""
+    rows = []
+    for of in NETWORKS:
+        cells = []
+        for name in (ONE_SHOT, SAP2, LT, SAP):
+            rise = steps(of, name)[1]
+            words = "yes" if as_said(of, name) else "rises" if rise.sign > 0 else "no"
+            cells.append(f"{words}, {difference(rise, scale=1, digits=3)}" if rise.sign > 0 else words)
+        rows.append([of.network, *cells])
+    return rows
+
+
+def speed_rows():
+    """SAP (1, 2) after 10 rounds and Lottery Ticket after 25; both SAP and Lottery Ticket after 30."""
+    rows = []
+    for of in (*NETWORKS, CNN200):
+        cells = [sure(rounds_apart(of, (SAP2, 10), (LT, 25))), shares(density(of, SAP2, 10), density(of, LT, 25))]
+        cells += [
+            text for n in (SAP, LT) for text in (difference(change(of, n, 0, 30)), percent(density(of, n, 30)))
+        ]
+        rows.append([of.network, *cells])
+    return rows
+
+
+def stop_rows():
+    """How often each rule is right, and loses more than 5 points."""
+    rules = {
+        "PQ Index has risen twice in a row": (IndexTurnsUp(2), 2),
+        "PQ Index has risen once": (IndexTurnsUp(1), 1),
+        "density is below 10 %": (lambda history: history[-1].density < 0.0999, 1),
+        "training accuracy is 2 points below dense": (ScoreDrops(), 1),
+    }
+    rows = [[words, *stop_rule(*rule)] for words, rule in rules.items()]
+    return [*rows, ["test accuracy is 1 point below dense", *stop_rule(ScoreDrops(), 1, score="test")]]
+
+
+def precision_rows():
+    """Mean of rounds 0 to 8 in both precisions."""
+    rows = []
+    for words, value, scale, digits in (("accuracy, %", "test_accuracy", 100, 2), ("PQ Index", "pq_index", 1, 4)):
+        means = ([run[run["round"] <= 8][value].mean() for run in of.each(LT)] for of in (MLP, FLOAT32))
+        texts = (spread(dict(enumerate(values)), scale=scale, digits=digits) for values in means)
+        rows.append([words, *texts, difference(precision(value), scale=scale, digits=digits)])
+    return rows
+
+
+def clipping_rows():
+    """SAP (1, 2) in both orders of clipping and masking, and as published."""
+    rows = []
+    for t in (1, 2, 3):
+        left = [percent(density(of, SAP2, t)) for of in (RESNET, CLIPPED)]
+        indices = [f"{index(of, SAP2, t):.3f}" for of in (RESNET, CLIPPED)]
+        theirs = [line(f"retrained/{key}", "sap_p1_q2")[t] for key in ("remaining", "pq_index")]
+        rows.append([str(t), *left, f"{theirs[0]:.1f} %", *indices, f"{theirs[1]:.3f}"])
+    return rows
+
+
+def two_round_rows():
+    """Accuracy, density and index of networks that were pruned twice."""
+    rows = []
+    for of in (WIDE, LARGE):
+        for name in of.methods:
+            values = [[value(of, name, t) for t in range(3)] for value in (accuracy, density, index)]
+            texts = [fixed(*(100 * v for v in values[0]), digits=2), shares(*values[1]), fixed(*values[2])]
+            rows.append([of.network, name, *texts])
+    return rows

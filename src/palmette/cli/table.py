@@ -19,16 +19,16 @@ SUFFIXES = (".md", ".csv", ".tex", ".parquet")
 
 @click.command()
 @click.argument("runs", nargs=-1, required=True, metavar="RUNS...", type=PATH)
-@click.option("--baseline", metavar="METHOD", help="Show differences from it, paired by seed.")
+@click.option("--baseline", metavar="METHOD", help="Show differences from it at equal density.")
 @click.option("--at", metavar="DENSITY,…", help="Compare at densities such as 0.5,0.1. [default: every round]")
 @click.option("-o", "--out", metavar="FILE", type=PATH, help=f"File to write: {', '.join(SUFFIXES)}.")
 def table(runs: tuple[Path, ...], baseline: str | None, at: str | None, out: Path | None) -> None:
     """Compare the methods of all runs in the folders RUNS.
 
     Each method has the mean, the standard deviation and the number of its runs. With --at methods are compared at
-    equal density, interpolated between rounds: fair to methods that cut at different rates. With --baseline each
-    is compared with another method, paired by seed, data, model, scope and training, with a 95 % confidence
-    interval of the mean difference.
+    equal density, interpolated between rounds at most 1.5 times apart. With --baseline each is compared with
+    another method of the same data, model, scope and training at the densities that it reached itself, with
+    Welch's 95 % confidence interval of the difference.
 
     \b
       palmette table runs

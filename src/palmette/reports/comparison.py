@@ -1,4 +1,4 @@
-"""Comparison of methods round by round or at equal density: mean, spread, and paired differences."""
+"""Comparison of methods round by round or at equal density: mean, spread, and difference from a baseline."""
 
 from __future__ import annotations
 
@@ -10,16 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from palmette.reports.markup import latex, markdown
 from palmette.reports.reading import whole_runs
-from palmette.reports.statistics import (
-    CONFIDENCE,
-    ENOUGH,
-    RESAMPLES,
-    SEED,
-    WIDE,
-    Difference,
-    MeanSd,
-    accuracy_at,
-)
+from palmette.reports.statistics import APART, CONFIDENCE, Curve, Difference, MeanSd, accuracy_at, at_own_densities
 from palmette.reports.tables import canonical_order
 from palmette.reports.words import mean_and_sd, setting, signed
 from palmette.studies.experiment import Experiment, OwnExperiment
@@ -34,7 +25,7 @@ _SETTINGS = tuple(f.name for f in fields(Experiment) if f.name not in ("method",
 _FOUND = 10**9  # round of the network that a search found, in order to sort
 _ALWAYS = ("data", "model", "scope")
 # `rounds` and `stop` end a run and change nothing before; `held_out` stands for the images that `stop` needs.
-_SHARED_BY_PAIRS = ("seed", *(n for n in _SETTINGS if n not in ("rounds", "stop", "validation")), "held_out")
+_COMPARABLE = (*(n for n in _SETTINGS if n not in ("rounds", "stop", "validation")), "held_out")
 
 
 def read(folders: Iterable[str | Path], *, say: Callable[[str], None] = warnings.warn) -> pd.DataFrame:
@@ -103,19 +94,24 @@ def at_densities(table: pd.DataFrame, densities: Sequence[float]) -> pd.DataFram
     return pd.DataFrame(rows).drop(columns="round")
 
 
-def differences(points: pd.DataFrame, baseline: str) -> pd.Series:
-    """`test_accuracy` of each row minus that of its partner, in the order of `points`; NaN without a partner.
+def baselines(table: pd.DataFrame, name: str) -> dict[tuple[Any, ...], list[Curve]]:
+    """Curves of the runs of `name`, by data, model, scope and training: what a run is compared with.
 
-    The partner is the run of the method `baseline`, at the same round or density, with the same seed (so initial
-    weights and order of images), data, model, scope, rewind and recipe. If several runs qualify, which differ in
-    their stop rule, the first with a value is the partner. A run of `baseline` itself has none.
+    Runs of one seed, which differ in their stop rule, count once: the longest.
     """
-    keys = [*_SHARED_BY_PAIRS, "round" if "round" in points else "density"]
-    partners = points[(points["name"] == baseline) & points["test_accuracy"].notna()]
-    partners = partners.drop_duplicates(keys)[[*keys, "test_accuracy"]]
-    paired = points[keys].merge(partners, on=keys, how="left", validate="many_to_one")
-    found = points["test_accuracy"] - paired["test_accuracy"].set_axis(points.index)
-    return found.where(points["name"] != baseline)
+    longest: dict[tuple[Any, ...], dict[int, Curve]] = {}
+    for _, run in table[table["name"] == name].groupby("id", sort=False):
+        rounds = run.sort_values("round")
+        curve = (rounds["density"].tolist(), rounds["test_accuracy"].tolist())
+        seeds = longest.setdefault(_training(rounds), {})
+        seeds[rounds["seed"].iloc[0]] = max(
+            curve, seeds.get(rounds["seed"].iloc[0], ([], [])), key=lambda c: len(c[0])
+        )
+    return {key: list(curves.values()) for key, curves in longest.items()}
+
+
+def _training(rows: pd.DataFrame) -> tuple[Any, ...]:
+    return tuple(None if v != v else v for v in rows[list(_COMPARABLE)].iloc[0])
 
 
 def resolve_baseline(baseline: str, names: Iterable[str], methods: Iterable[str]) -> str:
@@ -142,8 +138,9 @@ def compare(
     A row for each method (`name_of`), each combination of the settings that vary, and each round or density. A
     search has two rounds, "dense" and "found". `n` runs differ only in their seed; `sd` is over them (with n - 1),
     NaN for one. If no run of a method has reached a density, `n` is 0 and `accuracy` NaN; it is named `score` if
-    one of the runs is of `prune_and_retrain`. A `baseline` (see `resolve_baseline`) adds `pairs`, the number of
-    runs with a partner (see `differences`); `difference`, their mean; `low` and `high`, its `interval`.
+    one of the runs is of `prune_and_retrain`. A `baseline` (see `resolve_baseline`) adds `difference`, from its
+    runs with the same data, model, scope and training at the densities of the row, and `low` and `high`, the
+    95 % interval: see `at_own_densities`.
 
     >>> from dataclasses import asdict
     >>> import pandas as pd
@@ -153,10 +150,10 @@ def compare(
     ...         e = Experiment(method=method, seed=seed)
     ...         rows.append({"id": e.id, **asdict(e), "round": 0, "density": 1.0, "test_accuracy": accuracy})
     >>> found = compare(pd.DataFrame(rows), baseline="one-shot")
-    >>> found[["method", "n", "accuracy", "pairs", "difference", "low", "high"]].round(3)
-                 method  n  accuracy  pairs  difference    low   high
-    0  SAP (p=0.5, q=1)  2     0.500      2       0.125 -1.463  1.713
-    1          One Shot  2     0.375      0         NaN    NaN    NaN
+    >>> found[["method", "n", "accuracy", "difference", "low", "high"]].round(3)
+                 method  n  accuracy  difference    low   high
+    0  SAP (p=0.5, q=1)  2     0.500       0.125 -1.605  1.855
+    1          One Shot  2     0.375         NaN    NaN    NaN
     """
     import pandas as pd
 
@@ -170,10 +167,11 @@ def compare(
     conditions = [n for n in _SETTINGS if n in _ALWAYS or known[n].nunique(dropna=False) > 1]
     known = known.sort_values([*conditions, "method", *OF_METHOD], key=canonical_order, kind="stable")
     points = known if at is None else at_densities(known, list(dict.fromkeys(at)))
+    against = {}
     if baseline is not None:
         names = known.sort_values(["method", *OF_METHOD], key=canonical_order).drop_duplicates("name")
         baseline = resolve_baseline(baseline, names["name"], names["method"])
-        points = points.assign(difference=differences(points, baseline))
+        against = baselines(known, baseline)
     # Keep rows to compare together; further down means further pruned, so rounds rise and densities fall.
     points = points.assign(condition=points.groupby(conditions, sort=False, dropna=False).ngroup())
     keys = ["condition", point, "method", *OF_METHOD]
@@ -191,11 +189,16 @@ def compare(
         score = MeanSd.of(group["test_accuracy"])
         row |= {"n": score.n, noun: score.mean, "sd": score.sd}
         if baseline is not None:
-            found = Difference.of(group["difference"].dropna().tolist())
-            row |= {"baseline": baseline, "pairs": found.pairs, "difference": found.mean}
-            row |= {"low": found.low, "high": found.high}
+            others = against.get(_training(group), []) if name != baseline else []
+            there = group.dropna(subset="test_accuracy")
+            runs = [([d], [a]) for d, a in zip(there["density"], there["test_accuracy"], strict=True)]
+            row |= {"baseline": baseline} | _difference(at_own_densities(runs, others))
         rows.append(row)
     return pd.DataFrame(rows)
+
+
+def _difference(found: Difference) -> dict[str, float]:
+    return {"difference": found.mean, "low": found.low, "high": found.high}
 
 
 def _found(table: pd.DataFrame) -> pd.DataFrame:
@@ -228,7 +231,7 @@ def _cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     shown = noun if scale == 1 else f"{noun} %"
     titles = [*varied, *(["round"] if at_round else []), "density %", "method", "n", shown]
     compared = "baseline" in frame
-    titles += ["difference", f"{CONFIDENCE:.0%} interval", "pairs"] if compared else []
+    titles += ["difference", f"{CONFIDENCE:.0%} interval"] if compared else []
     rows = []
     for row in frame.to_dict("records"):
         cells = [setting(row[name]) for name in varied] + ([str(row["round"])] if at_round else [])
@@ -236,7 +239,7 @@ def _cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
         cells += [f"{100 * row['density']:.4g}", row["method"], str(row["n"]), score]
         if compared:
             low, high, mean = (signed(row[n], scale=scale, digits=digits) for n in ("low", "high", "difference"))
-            cells += [mean, f"{low} to {high}" if low else "", str(row["pairs"]) if row["pairs"] else ""]
+            cells += [mean, f"{low} to {high}" if low else ""]
         rows.append(cells)
     return titles, rows
 
@@ -254,25 +257,14 @@ def _notes(frame: pd.DataFrame) -> str:
         notes.append("Found: the sparsest network that a search found good; its density is a mean too.")
     if "round" not in frame:
         notes.append(
-            f"It is interpolated linearly in the logarithm of the density; empty if not reached, and within a cut "
-            f"that leaves less than 1/{WIDE} of the weights."
+            "It is interpolated linearly in the logarithm of the density; empty if not reached, and between "
+            f"rounds more than {APART:g} times apart."
         )
     if "baseline" in frame:
         unit = "of the score" if noun == "score" else "in points of accuracy"
         notes.append(
-            f"Differences are {unit} to {frame['baseline'].iloc[0]}, mean over pairs of runs that "
-            "share seed and training"
-            + (f"; the interval is {' and '.join(kinds)}." if (kinds := _kinds(frame["pairs"])) else ".")
+            f"Differences are {unit} from {frame['baseline'].iloc[0]} at the same density, "
+            f"interpolated between rounds at most {APART:g} times apart, with Welch's interval; empty where its "
+            "runs of the same training did not all get there."
         )
-        alone = frame[(frame["method"] != frame["baseline"]) & (frame["n"] > 0) & (frame["pairs"] == 0)]
-        places = (f"{100 * d:.4g} %" for d in alone["density"].unique())
-        at = "" if "round" in frame else f", as at density {', '.join(places)}"
-        notes += [f"They are empty where it has no run to pair with{at}."] if len(alone) else []
     return " ".join(notes)
-
-
-def _kinds(pairs: pd.Series) -> list[str]:
-    """Kinds of intervals for these numbers of pairs, in words."""
-    few, many = pairs.between(2, ENOUGH - 1).any(), (pairs >= ENOUGH).any()
-    bootstrap = f"a percentile bootstrap ({RESAMPLES:,} resamples, seed {SEED})"
-    return ["Student's" + f" of fewer than {ENOUGH} pairs" * bool(many)] * bool(few) + [bootstrap] * bool(many)

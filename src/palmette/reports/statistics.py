@@ -1,30 +1,23 @@
-"""One rule each for spread over seeds, paired difference, within a point of dense, and accuracy at a density."""
+"""One rule each for spread over seeds, differences, within a point of dense, and accuracy at a density."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import TypeVar
 
 import numpy as np
-
-Key = TypeVar("Key", bound=Hashable)
 
 WITHIN = 0.01
 """Largest loss of accuracy, compared with the dense network, that counts as kept: one point."""
 CONFIDENCE = 0.95
 """Of an interval."""
-ENOUGH = 16
-"""Pairs for a bootstrap; fewer get Student's interval, because their bootstrap is too narrow."""
-RESAMPLES, SEED = 9_999, 0
-"""Of the bootstrap; the seed is fixed, so that a table is the same each time."""
-LEVEL = 0.05
-"""Of a family of tests."""
-WIDE, CLOSE = 4, 1.05
-"""Ratios of densities: rounds too far apart to interpolate between, and close enough to one of them anyway."""
+APART, CLOSE = 1.5, 1.05
+"""Ratios of densities: rounds near enough to interpolate between, and near enough to one of them anyway."""
+Curve = tuple[Sequence[float], Sequence[float]]
+"""Density and accuracy of a run, round by round."""
 
 
 @dataclass(frozen=True)
@@ -49,34 +42,52 @@ class MeanSd:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean of paired differences, its 95 % interval (see `interval`) and the number of pairs."""
+    """Mean difference with its 95 % interval; NaN where undefined."""
 
     mean: float
     low: float
     high: float
-    pairs: int
 
     @staticmethod
     def of(values: Sequence[float]) -> Difference:
-        """Difference from one value per pair.
+        r"""Mean of changes, one per run, with Student's interval: from one round to another, for example.
 
-        >>> Difference.of([1.0, 1.0])
-        Difference(mean=1.0, low=1.0, high=1.0, pairs=2)
+        .. math:: \bar x \pm t_{0.975,\, n - 1} \, s / \sqrt n
+
+        >>> Difference.of([1.0, 1.0]), Difference.of([3.0])
+        (Difference(mean=1.0, low=1.0, high=1.0), Difference(mean=3.0, low=nan, high=nan))
+
+        Student 1908.
         """
-        return Difference(MeanSd.of(values).mean, *interval(values), len(values))
+        found = MeanSd.of(values)
+        return _around(found.mean, (found.sd**2 / found.n, found.n - 1) if found.n > 1 else None)
 
     @staticmethod
-    def between(one: Mapping[Key, float], other: Mapping[Key, float]) -> Difference:
-        """`one` minus `other`, paired by key: the seed, which fixes initial weights and the order of images.
+    def between(one: Iterable[float], other: Iterable[float]) -> Difference:
+        r"""Mean of `one` minus mean of `other`, runs of two methods, with Welch's interval.
 
-        >>> Difference.between({0: 0.75, 1: 0.5}, {0: 0.25, 2: 0.5}).mean
-        0.5
+        .. math:: \bar x - \bar y \pm t_{0.975,\, \nu} \sqrt{v + w}, \quad v = s_x^2 / n,\; w = s_y^2 / m, \quad
+            \nu = \frac{(v + w)^2}{v^2 / (n - 1) + w^2 / (m - 1)}
+
+        Runs of equal seed are not paired: after the first cut their accuracies are hardly correlated.
+        The interval needs two runs of each.
+
+        >>> Difference.between([0.75, 0.75], [0.25, 0.25])
+        Difference(mean=0.5, low=0.5, high=0.5)
+
+        Welch 1947.
         """
-        return Difference.of([one[key] - other[key] for key in one if key in other])
+        arms = [MeanSd.of(one), MeanSd.of(other)]
+        found = arms[0].mean - arms[1].mean
+        if min(arm.n for arm in arms) < 2:
+            return _around(found, None)
+        parts = [arm.sd**2 / arm.n for arm in arms]
+        weights = sum(part**2 / (arm.n - 1) for part, arm in zip(parts, arms, strict=True))
+        return _around(found, (sum(parts), sum(parts) ** 2 / weights if weights else math.inf))
 
     @property
     def sign(self) -> int:
-        """1 or -1 if the difference is beyond the noise (its interval excludes 0), else 0; 0 without interval.
+        """1 or -1 if the interval excludes 0, else 0; 0 without interval.
 
         >>> Difference.of([1.0, 1.0]).sign, Difference.of([1.0, -1.0]).sign, Difference.of([1.0]).sign
         (1, 0, 0)
@@ -84,39 +95,24 @@ class Difference:
         return int(self.low > 0) - int(self.high < 0)
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    r"""95 % confidence interval of the mean: Student's for fewer than 16 values, else the percentile bootstrap.
+def _around(mean: float, noise: tuple[float, float] | None) -> Difference:
+    """The interval around a mean, from its variance and degrees of freedom."""
+    half = math.nan if noise is None else math.sqrt(noise[0]) * (student(noise[1]) if noise[0] else 1.0)
+    return Difference(mean, mean - half, mean + half)
 
-    .. math:: \bar x \pm t_{0.975,\, n - 1} \, s / \sqrt n
 
-    is right for few values of a normal distribution. The bootstrap (9,999 resamples, seed 0) would contain their
-    mean in only 51 % of all cases for two values, 79 % for four and 92 % for sixteen. NaN for fewer than two.
+def student(freedom: float) -> float:
+    r"""Quantile of Student's distribution that an interval of 95 % needs, for 1 degree of freedom or more.
 
-    >>> low, high = interval([0.0, 2.0])
-    >>> round(low, 3), round(high, 3)  # 1 -+ 12.706
-    (-11.706, 13.706)
-    >>> interval([3.0])
-    (nan, nan)
+    With :math:`t = \sqrt\nu \tan\theta` its density is proportional to :math:`\cos^{\nu - 1}\theta`.
 
-    Student 1908; Efron and Tibshirani 1993, Section 13.3.
+    >>> [round(student(freedom), 3) for freedom in (1, 3, 30)]
+    [12.706, 3.182, 2.042]
     """
-    if len(values) < 2:
-        return math.nan, math.nan
-    from scipy import stats
-
-    known = np.asarray(values, dtype=float)
-    if len(known) < ENOUGH:
-        half = stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 1) * known.std(ddof=1) / math.sqrt(len(known))
-        return float(known.mean() - half), float(known.mean() + half)
-    found = stats.bootstrap(
-        (known,),
-        np.mean,
-        confidence_level=CONFIDENCE,
-        n_resamples=RESAMPLES,
-        method="percentile",
-        rng=np.random.default_rng(SEED),
-    ).confidence_interval
-    return float(found.low), float(found.high)
+    angles = np.linspace(0, math.pi / 2, 100_001)
+    heights = np.cos(angles) ** (freedom - 1)
+    below = np.concatenate([[0.0], np.cumsum(heights[1:] + heights[:-1])])
+    return math.sqrt(freedom) * math.tan(float(np.interp(CONFIDENCE * below[-1], below, angles)))
 
 
 def last_within(accuracies: Sequence[float]) -> int:
@@ -138,13 +134,13 @@ def accuracy_at(density: float, densities: Sequence[float], accuracies: Sequence
 
     for :math:`d_t \ge d \ge d_{t+1}` of `densities` and :math:`a_t` of `accuracies`, round by round: linear in the
     logarithm, since a round removes a share of what remains.
-    NaN outside the densities of the run (no extrapolation), and NaN across a cut that leaves less than a quarter
-    of the weights, unless :math:`d` is within 5 % of one of the two rounds. Of rounds with equal density the last
-    counts; a network without weights, at density 0, has no logarithm and is skipped.
+    NaN outside the densities of the run (no extrapolation), and between rounds more than 1.5 times apart, unless
+    :math:`d` is within 5 % of one of the two. Of rounds with equal density the last counts; a network without
+    weights, at density 0, has no logarithm and is skipped.
 
-    >>> accuracy_at(0.5, [1.0, 0.25], [0.75, 0.25])  # 1/2 is half-way from 1 to 1/4
+    >>> round(accuracy_at(0.9, [1.0, 0.81], [0.75, 0.25]), 9)  # 0.9 is half-way from 1 to 0.81
     0.5
-    >>> accuracy_at(0.2, [1.0, 0.25], [0.75, 0.25]), accuracy_at(0.5, [1.0, 0.1], [0.75, 0.25])
+    >>> accuracy_at(0.6, [1.0, 0.81], [0.75, 0.25]), accuracy_at(0.8, [1.0, 0.5], [0.75, 0.25])
     (nan, nan)
     """
     if not 0 < density <= 1:
@@ -152,38 +148,35 @@ def accuracy_at(density: float, densities: Sequence[float], accuracies: Sequence
     last = {d: a for d, a in zip(densities, accuracies, strict=True) if d > 0 and not math.isnan(a)}
     if not last or not min(last) <= density <= max(last):
         return math.nan
-    rising = sorted(last)
-    below, above = max(d for d in rising if d <= density), min(d for d in rising if d >= density)
-    if above > WIDE * below and min(density / below, above / density) > CLOSE:
+    below, above = max(d for d in last if d <= density), min(d for d in last if d >= density)
+    if below == above:
+        return last[density]
+    if above > APART * below and min(density / below, above / density) > CLOSE:
         return math.nan
-    return float(np.interp(math.log(density), np.log(rising), [last[d] for d in rising]))
+    return last[above] + (last[below] - last[above]) * math.log(above / density) / math.log(above / below)
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number: the chance of any false positive among all is at most the level.
+def at_own_densities(
+    runs: Iterable[Curve], other: Sequence[Curve], *, low: float = 0.0, high: float = 1.0
+) -> Difference:
+    """Difference of `runs` from the runs of an `other` method, at the densities that `runs` reached.
 
-    >>> holm([0.01, 0.04, 0.03])
-    [0.03, 0.06, 0.06]
+    Each round of a run with a density from `low` to `high` is compared with the other method there (see
+    `accuracy_at`); a run counts with the mean over its rounds. Rounds where not all of the other runs have an
+    accuracy are left out. The interval is Welch's, of the runs around the mean curve of the other method, and of
+    that method's runs around it. Empty if a run has no round to compare.
 
-    Holm 1979.
+    >>> at_own_densities([([1.0, 0.5], [0.75, 0.75])], [([1.0, 0.8, 0.5], [0.75, 0.75, 0.25])]).mean
+    0.25
     """
-    adjusted, largest = [0.0] * len(p_values), 0.0
-    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
-        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
-        adjusted[i] = largest
-    return adjusted
-
-
-def beyond_noise(pairs: Mapping[Key, Sequence[float]]) -> dict[Key, int]:
-    """1 or -1 for each set of paired differences that stays significant when all are tested together, else 0.
-
-    Paired t-tests with Holm's correction at `LEVEL`; fewer than three pairs are not tested and give 0.
-
-    >>> beyond_noise({"a": [0.1, 0.11, 0.12], "b": [0.1, -0.1, 0.1], "c": [1.0, 1.0]})
-    {'a': 1, 'b': 0, 'c': 0}
-    """
-    from scipy import stats  # an extra
-
-    tests = {key: float(stats.ttest_1samp(values, 0.0).pvalue) for key, values in pairs.items() if len(values) > 2}
-    sure = {key for key, p in zip(tests, holm(list(tests.values())), strict=True) if p < LEVEL}
-    return {key: (1 if np.mean(values) > 0 else -1) if key in sure else 0 for key, values in pairs.items()}
+    own, there = [], []
+    for densities, accuracies in runs:
+        inside = [(d, a) for d, a in zip(densities, accuracies, strict=True) if low <= d <= high and d > 0]
+        rows = [(a, [accuracy_at(d, *curve) for curve in other]) for d, a in inside]
+        rows = [(a, row) for a, row in rows if not any(math.isnan(v) for v in row)]
+        if not rows or not other:
+            return Difference(math.nan, math.nan, math.nan)
+        own.append(statistics.fmean(a - statistics.fmean(row) for a, row in rows))
+        there.append(np.mean([row for _, row in rows], axis=0))
+    center = np.mean(there, axis=0) if there else np.array([])
+    return Difference.between(own, (center - center.mean()).tolist() if len(center) else [])

@@ -264,7 +264,7 @@ def test_series_that_differ_within_noise_are_tied():
     sap = several([0.2, 0.3])
     assert verdict(studies(sap + several([0.3, 0.31], method="one-shot"))[0])[1] == (
         "SAP (p=0.5, q=1) and One Shot go furthest within one point of dense: 25.0 to 30.5 % of the weights. "
-        "Within noise: the 95 % interval of the difference between equal seeds includes 0."
+        "Within noise: the 95 % interval of the difference includes 0."
     )
     many = [run for gamma in range(2, 8) for run in several([0.2, 0.2 + gamma / 100], gamma=gamma)]
     text = verdict(studies(many)[0])[1]

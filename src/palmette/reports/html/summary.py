@@ -17,7 +17,7 @@ from palmette.studies.record import value_of
 from palmette.studies.search import shown_score
 
 Outcome = dict[str, Any]
-_WITHIN_NOISE = "Within noise: the 95 % interval of the difference between equal seeds includes 0."
+_WITHIN_NOISE = "Within noise: the 95 % interval of the difference includes 0."
 _NAMED = 4
 """How many tied series are named; the last of more is the number of others."""
 
@@ -30,7 +30,6 @@ def outcome(series: Series) -> Outcome:
     return {
         "series": series.name,
         "n": len(kept),
-        "seeds": [experiment.seed for experiment, _ in series.runs],
         "limits": [limit for run in series.runs if (limit := limit_of(run)) is not None],
         "own": any(isinstance(experiment, OwnExperiment) for experiment, _ in series.runs),
         "dense": [value_of(records[0]["test"]) for records in series.records],
@@ -194,8 +193,8 @@ def _compared(rows: Sequence[Outcome], among: str = "", *, within: str = "one po
     text = f"{best['series']} goes {where}: {percent(best['density'])} of the weights"
     if not others:
         return f"{text}."
-    pairs = _difference(others[0], best).pairs
-    noise = f"The difference is beyond the noise of {pairs} seeds." if pairs > 1 else "Their noise is unknown."
+    n = min(best["n"], others[0]["n"])
+    noise = f"The difference is beyond the noise of {n} seeds." if n > 1 else "Their noise is unknown."
     return f"{text}; next is {others[0]['series']} with {percent(others[0]['density'])}. {noise}"
 
 
@@ -203,13 +202,7 @@ def _mean(row: Mapping[str, Any]) -> float:
     return MeanSd.of(row["density"]).mean
 
 
-def _difference(row: Outcome, other: Outcome) -> Difference:
-    """Difference of the densities that two series reached within one point of dense, paired by seed."""
-    one, two = (dict(zip(r["seeds"], r["density"], strict=True)) for r in (row, other))
-    return Difference.between(one, two)
-
-
 def _equal(row: Outcome, other: Outcome) -> bool:
-    """Whether two series go equally far, exactly or within noise."""
-    found = _difference(row, other)
-    return found.mean == 0 or (found.pairs > 1 and found.sign == 0)
+    """Whether two series keep equal densities within one point of dense, exactly or within noise."""
+    found = Difference.between(row["density"], other["density"])
+    return found.mean == 0 or found.low <= 0 <= found.high
