@@ -46,7 +46,6 @@ def index(bandwidth: float) -> list[Figure]:
                     "copy, bytes read and written",
                     f"{bandwidth / 1e12:.2f} TB/s",
                     f"{rate / bandwidth:.0%}; call {nbytes / whole / bandwidth:.0%}",
-                    "≥ 80 %",
                 )
             )
         del weights
@@ -69,7 +68,6 @@ def global_threshold(bandwidth: float) -> list[Figure]:
                 "reads at copy bandwidth that would take as long",
                 f"{time * bandwidth / nbytes:.1f}",
                 f"+{memory / nbytes:.2%} memory",
-                "≤ 4 reads, < 2 %",
             ),
             Figure(f"threshold and mask, 2^30 {_name(dtype)}", ms(with_mask)),
         ]

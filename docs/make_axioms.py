@@ -22,7 +22,6 @@ from palmette.measures.classic import (
     u_theta,
 )
 from palmette.measures.hurley_rickard import published
-from palmette.measures.trials import vector
 
 PAGE = Path(__file__).with_name("axioms.md")
 
@@ -59,24 +58,12 @@ def _parameters(name: str) -> str:
     return f"`{name}`" + (f", {given}" if given else "")
 
 
-def _counterexamples(verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
-    rows = ["| measure | | before | after | value | what was done |", "|---|---|---|---|---|---|"]
-    for name, of_measure in verdicts.items():
-        for key, verdict in of_measure.items():
-            if (example := verdict.counterexample) is not None:
-                values = " → ".join(example.values())
-                vectors = f"{vector(example.before)} | {vector(example.after)}"
-                rows.append(f"| `{name}` | {key} | {vectors} | {values} | {example.change} |")
-    return rows
-
-
 def parts() -> dict[str, str]:
     """The generated parts of the page by name."""
     verdicts = {name: check(measure) for name, measure in MEASURES.items()}
     return {
         "verdicts": "\n".join([*_head(), *(_row(_parameters(n), v, n) for n, v in verdicts.items())]),
         "variants": "\n".join([*_head(), *(_row(title, check(m)) for title, m in VARIANTS.items())]),
-        "counterexamples": "\n".join(_counterexamples(verdicts)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Cut SmolLM2-135M in three scopes and with calibration, and write the perplexities in `docs/checkpoints.md`.
+"""Cut SmolLM2-135M in three scopes and with calibration, and write the perplexities in `docs/without-retraining.md`.
 
     python docs/make_calibrated.py SMOLLM2.gguf WIKITEXT
 

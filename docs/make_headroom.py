@@ -32,7 +32,7 @@ from palmette.pruning.tolerance import Tolerance
 from palmette.reports.figures import as_file
 from palmette.reports.sensitivity import draw
 
-PAGE, RECORD = Path(__file__).with_name("measure.md"), Path(__file__).with_name("headroom.csv")
+PAGE, RECORD = Path(__file__).with_name("without-retraining.md"), Path(__file__).with_name("headroom.csv")
 PICTURED, PICTURE = "ResNet-20", Path(__file__).with_name("sensitivity.png")
 PAIRS = ((0.5, 1.0), (1.0, 2.0))
 IMAGES = 5_000  # of the 10,000 test images

@@ -1,4 +1,4 @@
-"""Measure checkpoints of 10^6 to 10^10 weights in bounded memory, and write the table of `docs/checkpoints.md`.
+"""Measure checkpoints of 10^6 to 10^10 weights in bounded memory, and write a table of `docs/benchmarks.md`.
 
     python docs/make_streaming.py FOLDER [WEIGHTS ...]
 
@@ -20,12 +20,12 @@ import time
 from pathlib import Path
 
 import torch
-from make_checkpoints import PAGE
 from marks import renewed
 
 from palmette.checkpoints.formats import raw
 from palmette.checkpoints.writing import safetensors_writer
 
+PAGE = Path(__file__).with_name("benchmarks.md")
 SIDE = 4096
 SIZES = (10**6, 10**7, 10**8, 10**9, 10**10)
 CHILD = """
