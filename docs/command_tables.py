@@ -26,8 +26,8 @@ def _lines(path: str, command: click.Command) -> Iterator[str]:
     context = click.Context(command, info_name=path)
     yield from ("```", " ".join([path, *command.collect_usage_pieces(context)]), "```", "")
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
-        example = paragraph.lstrip().startswith("\b")
-        yield from ("```", inspect.cleandoc(paragraph.replace("\b\n", "")), "```", "") if example else (_coded(paragraph), "")
+        example = inspect.cleandoc(paragraph.replace("\b\n", ""))
+        yield from ("```", example, "```", "") if "\b" in paragraph else (_coded(paragraph), "")
     groups: dict[str, list[str]] = {}
     for option in command.params:
         if isinstance(option, click.Option):
