@@ -52,9 +52,9 @@ def _figure(model: str, images: Images, recipe: Recipe, size: int, each: float, 
     work = 3 * flops_per_image(network, shape=images.shape) * len(images.train_images)
     how = "at once, compiled" if recipe.compile else "at once"
     return Figure(
-        f"{model} on {images.name}, {size} {how}, per model-epoch",
+        f"{model} on {images.name}, {size} {how}",
         f"{_milliseconds(each)} ms, {work / each / 1e12:.0f} TFLOP/s",
-        "plain loop, 16 workers" if plain else "",
+        "plain loop" if plain else "",
         f"{plain:.2f} s" if plain else "",
         f"{plain / each:,.0f}× faster" if plain else "",
     )

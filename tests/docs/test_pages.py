@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 import click
 import pytest
 import torch
+from benchmarks.__main__ import renewed
 from command_tables import reference
 from markdown_it import MarkdownIt
 
@@ -182,3 +183,25 @@ def test_no_page_is_unfinished(page):
     text = page.read_text()
     assert text.strip()
     assert "@@" not in text
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_a_page_opens_with_what_the_reader_can_do_afterwards(page):
+    opening = " ".join(page.read_text().split()[:40])
+    assert re.search(r"\bAfter this page\b", opening) or page.name == "index.md"
+
+
+@pytest.mark.parametrize("name", ["weights-cpu", "weights-cuda", "training-cpu", "training-cuda"])
+def test_a_table_of_the_benchmarks_is_renewed_between_its_marks(name):
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    changed = renewed(page, name, "| new |\n")
+    assert changed.count("| new |") == 1
+    assert "| what | palmette |" not in changed.partition("| new |")[0].rpartition("<!-- ")[2]
+    assert (
+        renewed(
+            changed,
+            name,
+            page.partition(f"{name}: written by benchmarks -->\n\n")[2].partition(f"\n<!-- end of {name}")[0],
+        )
+        == page
+    )
