@@ -42,11 +42,10 @@ def index(bandwidth: float) -> list[Figure]:
             figures.append(
                 Figure(
                     f"PQ Index ({p:g}, {q:g}) of 2^30 {_name(dtype)}, +{memory / 2**20:.1f} MB",
-                    f"{ms(kernel)}, {rate / 1e12:.2f} TB/s on the device; {ms(whole)} for the call",
-                    "copy, bytes read and written",
+                    f"{ms(kernel)} on the device; {ms(whole)} for the call",
+                    "bandwidth of a copy",
                     f"{bandwidth / 1e12:.2f} TB/s",
                     f"{rate / bandwidth:.0%}; call {nbytes / whole / bandwidth:.0%}",
-                    "≥ 80 %",
                 )
             )
         del weights
@@ -64,12 +63,11 @@ def global_threshold(bandwidth: float) -> list[Figure]:
         time, memory, with_mask = seconds(find, 10), extra_bytes(find), seconds(cut, 10)
         figures += [
             Figure(
-                f"exact global threshold, 2^30 {_name(dtype)}, one read and a sample",
+                f"exact global threshold, 2^30 {_name(dtype)}",
                 ms(time),
-                "reads at copy bandwidth that would take as long",
+                "reads that would take as long",
                 f"{time * bandwidth / nbytes:.1f}",
                 f"+{memory / nbytes:.2%} memory",
-                "≤ 4 reads, < 2 %",
             ),
             Figure(f"threshold and mask, 2^30 {_name(dtype)}", ms(with_mask)),
         ]

@@ -25,7 +25,6 @@ class Figure:
     compared_with: str = ""
     theirs: str = ""
     ratio: str = ""
-    goal: str = ""
 
 
 def seconds(work: Callable[[], object], repeats: int = 5) -> float:
@@ -74,7 +73,7 @@ def extra_bytes(work: Callable[[], object]) -> int:
 
 def table(figures: list[Figure]) -> str:
     """Markdown table."""
-    head = ("what", "palmette", "compared with", "its value", "ratio", "goal")
+    head = ("what", "palmette", "compared with", "its value", "ratio")
     lines = [head, ("---",) * len(head), *map(astuple, figures)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -21,7 +21,7 @@ from palmette.training.recipe import Recipe
 
 
 def on_cpu() -> list[Figure]:
-    """The goal: an eighth of the time of a DataLoader."""
+    """An epoch, compared with a `DataLoader`."""
     images = pixels((1, 28, 28), 60_000, 10, augment=False)
     ours = epoch_seconds(fleet("mlp", images, Recipe(), 1).epoch, 3)
     theirs = min(plain_seconds("mlp", images, workers) for workers in (0, 2))
@@ -32,7 +32,6 @@ def on_cpu() -> list[Figure]:
             "`DataLoader` over per-image transforms",
             f"{theirs:.2f} s",
             f"{theirs / ours:.1f}× faster",
-            "≥ 8×",
         )
     ]
 

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import logging as standard_logging
+import re
+import sys
 from pathlib import Path
 
 from docutils import nodes
+from docutils.statemachine import StringList
 from latex2mathml.converter import convert
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
 from sphinx.writers.html5 import HTML5Translator
 
 from palmette import __version__
+
+sys.path.insert(0, str(Path(__file__).parent))
+from command_tables import reference
 
 project = "palmette"
 author = "The palmette authors"
 project_copyright = author
 version = release = __version__
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = ["docs/*.md", "results/*.md", "results/**/*.md", "CHANGELOG.md"]
-exclude_patterns = [
-    ".*",
-    "build",
-    "runs",
-    "src",
-    "docs/weights-*.md",
-    "docs/training-*.md",
-]  # parts of benchmarks.md
+exclude_patterns = [".*", "build", "runs", "src"]
 # A list of pages may still be empty. Sphinx gives this warning no type by which it could be suppressed.
 standard_logging.getLogger("sphinx.sphinx.directives.other").addFilter(
     lambda record: getattr(record, "subtype", "") != "empty_glob"
@@ -40,7 +40,9 @@ myst_heading_anchors = 4  # as readers of Markdown elsewhere have them
 
 default_role = "py:obj"  # `name` in a docstring is a link where there is such a name
 highlight_language = "text"
-autodoc_typehints = "none"  # signatures have names and defaults; the text says what may be given
+autosummary_generate = False  # tables only; what they list is on the same page
+python_maximum_signature_line_length = 90
+python_use_unqualified_type_names = True
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_use_param = False  # "p, q: …" stays one line
@@ -98,6 +100,25 @@ def _open_what_is_here(app: Sphinx, tree: nodes.document) -> None:
                 link.replace_self(link.children)
 
 
+def _summarise(app: Sphinx, name: str, source: list[str]) -> None:
+    """A table of one-line summaries of the functions and classes on an API page, at its mark."""
+    names = re.findall(r"^\.\. auto(?:function|class):: (\S+)$", source[0], re.MULTILINE)
+    rows = "".join(f"   ~{entry if '.' in entry else f'palmette.{entry}'}\n" for entry in names)
+    table = f"```{{eval-rst}}\n.. autosummary::\n   :nosignatures:\n\n{rows}```"
+    source[0] = source[0].replace("<!-- summary -->", table)
+
+
+class _Command(SphinxDirective):
+    """The reference of a command, as Markdown."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        self.env.note_dependency(str(Path(__file__).with_name("command_tables.py")))
+        self.content = StringList(reference(self.arguments[0]).splitlines(), self.get_source_info()[0])
+        return self.parse_content_to_nodes()
+
+
 def _start(app: Sphinx, error: Exception | None) -> None:
     start = '<!doctype html><title>palmette</title><meta http-equiv="refresh" content="0; url=docs/index.html">'
     (Path(app.outdir) / "index.html").write_text(start + '<a href="docs/index.html">palmette</a>')
@@ -105,5 +126,7 @@ def _start(app: Sphinx, error: Exception | None) -> None:
 
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
+    app.add_directive("palmette", _Command)
+    app.connect("source-read", _summarise)
     app.connect("doctree-read", _open_what_is_here, priority=100)  # before files are collected
     app.connect("build-finished", _start)

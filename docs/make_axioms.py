@@ -1,44 +1,20 @@
-"""Write the generated parts of docs/axioms.md: what `palmette axioms` finds, as Markdown tables.
+"""Write the table of docs/axioms.md: what `palmette axioms` finds, as Markdown.
 
 python docs/make_axioms.py
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from marks import renewed
 
 from palmette.measures.axioms import PROPERTIES, Verdict, check
-from palmette.measures.classic import (
-    MEASURES,
-    negative_tanh,
-    pq_mean,
-    shannon_entropy,
-    shannon_entropy_prime,
-    u_theta,
-)
+from palmette.measures.classic import MEASURES
 from palmette.measures.hurley_rickard import published
-from palmette.measures.trials import vector
 
 PAGE = Path(__file__).with_name("axioms.md")
-
-
-def _less(function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda w, dim: -function(w, dim=dim)
-
-
-VARIANTS: Mapping[str, Callable[..., Any]] = {
-    "`-tanh_ab`, a = 1/8, b = 2": partial(negative_tanh, a=0.125, b=2.0),
-    "`u_theta`, theta = 0.75": partial(u_theta, theta=0.75),
-    "`pq-mean`, p = 1, q = 2": partial(pq_mean, p=1.0, q=2.0),
-    "`pq-mean`, p = 2, q = 4": partial(pq_mean, p=2.0, q=4.0),
-    "the negative of `H_S`": _less(shannon_entropy),
-    "the negative of `H_S_prime`": _less(shannon_entropy_prime),
-}
 
 
 def _row(title: str, verdicts: Mapping[str, Verdict], name: str = "") -> str:
@@ -59,24 +35,11 @@ def _parameters(name: str) -> str:
     return f"`{name}`" + (f", {given}" if given else "")
 
 
-def _counterexamples(verdicts: Mapping[str, Mapping[str, Verdict]]) -> list[str]:
-    rows = ["| measure | | before | after | value | what was done |", "|---|---|---|---|---|---|"]
-    for name, of_measure in verdicts.items():
-        for key, verdict in of_measure.items():
-            if (example := verdict.counterexample) is not None:
-                values = " → ".join(example.values())
-                vectors = f"{vector(example.before)} | {vector(example.after)}"
-                rows.append(f"| `{name}` | {key} | {vectors} | {values} | {example.change} |")
-    return rows
-
-
 def parts() -> dict[str, str]:
     """The generated parts of the page by name."""
     verdicts = {name: check(measure) for name, measure in MEASURES.items()}
     return {
         "verdicts": "\n".join([*_head(), *(_row(_parameters(n), v, n) for n, v in verdicts.items())]),
-        "variants": "\n".join([*_head(), *(_row(title, check(m)) for title, m in VARIANTS.items())]),
-        "counterexamples": "\n".join(_counterexamples(verdicts)),
     }
 
 

@@ -1,4 +1,4 @@
-"""Cut SmolLM2-135M in three scopes and with calibration, and write the perplexities in `docs/checkpoints.md`.
+"""Cut SmolLM2-135M in three scopes and with calibration; write perplexities in `docs/without-retraining.md`.
 
     python docs/make_calibrated.py SMOLLM2.gguf WIKITEXT
 
@@ -15,7 +15,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-from make_checkpoints import PAGE
 from marks import renewed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -24,6 +23,7 @@ from palmette.checkpoints.calibration import prune_calibrated
 from palmette.checkpoints.prune import prune_checkpoint
 from palmette.pruning.methods import SCOPES
 
+PAGE = Path(__file__).with_name("without-retraining.md")
 DENSITIES = (0.8, 0.5)
 WINDOWS, TOKENS, SENTENCES = 8, 1024, 64
 SHORT = 6, 512  # windows and tokens of the table of scopes

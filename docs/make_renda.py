@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import json
-import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,8 +30,8 @@ THEIRS = {
 }
 
 
-def text(records: Sequence[dict[str, Any]], about: dict[str, Any], seconds: float) -> str:
-    """The table, and what it says."""
+def table(records: Sequence[dict[str, Any]]) -> str:
+    """A row for each round."""
     lines = [
         "| round | density | PQ Index | accuracy | after the next cut |",
         "| ---: | ---: | ---: | ---: | ---: |",
@@ -42,31 +40,7 @@ def text(records: Sequence[dict[str, Any]], about: dict[str, Any], seconds: floa
         cells = [percent(r["retrained"]["density"]), f"{r['retrained']['pq_index']:.4f}"]
         cells += [f"{accuracy(r):.2f} %", f"{accuracy(r['pruned']):.2f} %"]
         lines.append(f"| {' | '.join([str(r['round']), *cells])} |")
-    dense, last = records[0], records[-1]
-    good = max(r["round"] for r in records if r["good"])
-    difference = accuracy(last) - THEIRS["learning-rate rewinding"]
-    said = (
-        f"One run, seed {about['seed']}, {about['epochs']} epochs in each of {len(records) - 1} rounds. At a "
-        f"density of {last['retrained']['density']:.3f} it has {accuracy(last):.2f} %, {abs(difference):.2f} "
-        f"points {'above' if difference > 0 else 'below'} the median of theirs, too little for one run to tell "
-        "from chance. "
-    )
-    if good < last["round"]:
-        turn, before = records[good + 1], records[good]
-        said += (
-            f"The index falls until round {good} and rises in round {good + 1}, from "
-            f"{before['retrained']['pq_index']:.4f} to {turn['retrained']['pq_index']:.4f}: so "
-            "the rule that `prune_and_retrain` had then, a rising index, chose the network of round "
-            f"{good}, {percent(before['retrained']['density'])} of the weights and {accuracy(before):.2f} %. The "
-            f"dense one has {accuracy(dense):.2f} %. On other records [the index is a poor "
-            "rule](../results/FINDINGS.md#when-to-stop); today the script returns the last network."
-        )
-    ran = (
-        f"{about['hardware']}, {about['versions']}, {about['precision']}, {about['date']}; {seconds:,.0f} s, "
-        "by `python docs/run_renda.py resnet20-12fca82f.th CIFAR10 --methods lottery-ticket --epochs "
-        f"{about['epochs']}`."
-    )
-    return "\n".join([*lines, "", wrapped(said), "", wrapped(ran), ""])
+    return "\n".join(lines) + "\n"
 
 
 def accuracy(record: dict[str, Any]) -> float:
@@ -76,10 +50,6 @@ def accuracy(record: dict[str, Any]) -> float:
 
 def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
-
-
-def wrapped(line: str) -> str:
-    return textwrap.fill(line, 119, break_on_hyphens=False, break_long_words=False)
 
 
 def draw(records: Sequence[dict[str, Any]]) -> None:
@@ -107,10 +77,8 @@ def draw(records: Sequence[dict[str, Any]]) -> None:
 
 
 def written(page: str) -> str:
-    """The page with the numbers of the records."""
-    about = json.loads((RUN / "about.json").read_text(encoding="utf-8"))
-    seconds = sum(timing["seconds"] for timing in RunDir(RUN).timings())
-    return renewed(page, "numbers", text(RunDir(RUN).records(), about, seconds), "make_renda.py")
+    """The page with the table of the records."""
+    return renewed(page, "numbers", table(RunDir(RUN).records()), "make_renda.py")
 
 
 def main() -> None:

@@ -11,6 +11,8 @@ from urllib.parse import unquote, urlsplit
 import click
 import pytest
 import torch
+from benchmarks.__main__ import renewed
+from command_tables import reference
 from markdown_it import MarkdownIt
 
 import palmette
@@ -21,9 +23,9 @@ from palmette.studies.experiment import Experiment, setting_fields
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGE_OF_COMMANDS = (ROOT / "docs/cli.md").read_text()
 SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAVIGATION = re.compile(r"^```\{toctree\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
-PARTS = ("weights-*", "training-*")  # what benchmarks/ measured; benchmarks.md is made of them
 FIELDS = Experiment.__dataclass_fields__
 
 
@@ -63,15 +65,36 @@ def test_the_commands_on_a_page_are_understood(page, tmp_path, monkeypatch):
             assert experiments(given.get("file"), {k: given[k] for k in given if k in FIELDS})
 
 
-def test_the_page_on_running_names_every_flag_and_its_default():
-    text = (ROOT / "docs/running.md").read_text()
-    options = {o for p in main.commands["run"].params if isinstance(p, click.Option) for o in p.opts}
-    assert [flag for flag in options - {"--seed"} if f"`{flag}`" not in text] == []
-    shown = dict(re.findall(r"^\| `--([a-z-]+)` \| `?([^|`]+?)`? \|", text, re.MULTILINE))
+def described(command):
+    """The options of a command and of its commands."""
+    for part in (command, *getattr(command, "commands", {}).values()):
+        yield from (option for option in part.params if isinstance(option, click.Option))
+
+
+@pytest.mark.parametrize("name", main.commands)
+def test_the_reference_of_a_command_names_every_flag_with_its_help_and_default(name):
+    rows = [line for line in reference(name).splitlines() if line.startswith("| `-")]
+    shown = [row.replace("`", "") for row in rows]
+    options = list(described(main.commands[name]))
+    assert len(shown) == len(options)
+    for option in options:
+        words = option.help.replace("`", "").replace("|", "\\|").partition("[default:")[0].split()
+        assert any(row.startswith(f"| {option.opts[0]}") and " ".join(words) in row for row in shown), option.opts
+
+
+def test_defaults_in_the_reference_of_run_are_those_of_an_experiment():
+    shown = dict(re.findall(r"^\| `--([a-z-]+)[^`]*` \| ([^|]+?) \|", reference("run"), re.MULTILINE))
     settings = {f.name.replace("_", "-"): f.default for f in setting_fields()}
     numbers = {n: settings[n] for n in shown.keys() & settings.keys() if type(settings[n]) in (int, float)}
-    del numbers["epochs"]  # it has two
+    for name in ("epochs", "p", "q", "eta"):  # they have several
+        del numbers[name]
+    assert len(numbers) > 10
     assert {n: float(shown[n]) for n in numbers} == numbers
+
+
+def test_every_command_has_a_section_in_the_reference():
+    sections = re.findall(r"^## palmette (\w+)\n\n```\{palmette\} (\w+)\n```$", PAGE_OF_COMMANDS, re.MULTILINE)
+    assert Counter(sections) == Counter((name, name) for name in main.commands)
 
 
 def tokens(page):
@@ -136,7 +159,7 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path):
 
 def test_every_page_is_in_the_navigation_once():
     listed = Counter()
-    pages = [page.stem for page in PAGES[1:] if not any(fnmatch(page.stem, part) for part in PARTS)]
+    pages = [page.stem for page in PAGES[1:]]
     for page in PAGES[1:]:
         for block in NAVIGATION.findall(page.read_text()):
             entries = [line for line in block.splitlines() if line and not line.startswith(":")]
@@ -160,3 +183,25 @@ def test_no_page_is_unfinished(page):
     text = page.read_text()
     assert text.strip()
     assert "@@" not in text
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_a_page_opens_with_what_the_reader_can_do_afterwards(page):
+    opening = " ".join(page.read_text().split()[:40])
+    assert re.search(r"\bAfter this page\b", opening) or page.name == "index.md"
+
+
+@pytest.mark.parametrize("name", ["weights-cpu", "weights-cuda", "training-cpu", "training-cuda"])
+def test_a_table_of_the_benchmarks_is_renewed_between_its_marks(name):
+    page = (ROOT / "docs/benchmarks.md").read_text()
+    changed = renewed(page, name, "| new |\n")
+    assert changed.count("| new |") == 1
+    assert "| what | palmette |" not in changed.partition("| new |")[0].rpartition("<!-- ")[2]
+    assert (
+        renewed(
+            changed,
+            name,
+            page.partition(f"{name}: written by benchmarks -->\n\n")[2].partition(f"\n<!-- end of {name}")[0],
+        )
+        == page
+    )

@@ -262,7 +262,7 @@ def test_rules_about_scores_are_refused(library, rule):
 @LIBRARY
 def test_the_example_of_repeated_fits_on_the_page_runs(tmp_path, monkeypatch, library):
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / "docs/own-model.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/trainers.md").read_text()
     part = text.partition(f"## {library.title()}\n")[2].partition("\n## ")[0]
     names = {"__name__": "page"}
     for block in part.split("```py\n")[1:]:

@@ -277,7 +277,7 @@ def test_weights_in_pieces_are_refused():
 
 def test_the_example_on_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / "docs/own-model.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/trainers.md").read_text()
     example = text.partition("## Lightning\n")[2].partition("```py\n")[2].partition("```")[0]
     names = {"__name__": "page"}
     exec(example, names)

@@ -340,7 +340,7 @@ def test_there_is_no_pruner_before_training():
 
 def test_the_example_on_the_page_runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[2] / "docs/own-model.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/trainers.md").read_text()
     example = text.partition("## Transformers\n")[2].partition("```py\n")[2].partition("```")[0]
     names = {}
     exec(example, names)

@@ -4,8 +4,8 @@ D1 to D4 are Dalton's laws for measures of inequality; Rickard added P1 and P2. 
 six. The statements are those of Diao et al. 2023, section 1, with strict inequalities.
 
 Vectors (`palmette.measures.trials`) are tried from short to long, so that the first counterexample is simple. A
-property that holds on all trials is not proved. The small print of `docs/axioms.md` says how ties and undefined
-values are judged, and which betas refute Bill Gates (P1).
+property that holds on all trials is not proved. `docs/axioms.md` says how ties and undefined values are judged,
+and which betas refute Bill Gates (P1).
 """
 
 from __future__ import annotations
