@@ -36,7 +36,7 @@ def test_pixels_keep_their_row_and_column(tmp_path):
         (b"hello world", "begins with 00 00 08"),
         (b"\0\0\x0d\x01\0\0\0\0", "begins with 00 00 08"),
         (idx(np.zeros((2, 3), np.uint8))[:-1], r"promises 6 bytes of shape \(2, 3\), 5 follow"),
-        (idx(np.zeros((2, 3), np.uint8)) + b"x", "promises 6 bytes .* 7 follow"),
+        (idx(np.zeros((2, 3), np.uint8)) + b"x", "promises 6 bytes .* more follow"),
         (struct.pack(">HBB4I", 0, 8, 4, *[2**32 - 1] * 4), "is not whole"),
         (gzip.compress(idx(pixels(50, 9)))[:-20], "is not a whole gzip file"),
         (b"\x1f\x8bnonsense", "is not a whole gzip file"),

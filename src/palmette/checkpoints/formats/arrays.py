@@ -71,7 +71,7 @@ def read_npz(file: Path) -> Contents:
 
 
 def members(archive: ZipFile) -> list[ZipInfo]:
-    """Members of a .npz file, if they can be no larger than their compressed bytes, which are there once, allow."""
+    """Members of a .npz file; refuse sizes that its compressed bytes cannot have, and bytes that count twice."""
     found = list({info.filename: info for info in archive.infolist()}.values())
     packed = sum(info.compress_size for info in found)
     for info in found:

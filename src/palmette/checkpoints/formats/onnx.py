@@ -1,7 +1,7 @@
 """ONNX: the constants of a graph, which tells what each of them is for.
 
-A file is one Protocol Buffers message: fields, each with a number, a length and its content. The values of a tensor
-are one field, which is passed over here and read in parts when it is needed.
+A file is one Protocol Buffers message: fields, each with a number, a length and its content. The values of a
+tensor are one field, which is passed over here and read in parts when it is needed.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _Scope = ChainMap[str, int]  # name in a graph -> position in the list of tensor
 def read(file: Path) -> Contents:
     """All initialisers and constants, also those of branches and loops.
 
-    Those of Gather are embeddings; those of MatMul, Gemm, Conv and recurrent layers are weights. The graph also tells
-    which axis counts the neurons: the second where a MatMul multiplies from the right. Names do not: exporters call
-    the transposed weight of a Linear ``onnx::MatMul_7``.
+    Those of Gather are embeddings; those of MatMul, Gemm, Conv and recurrent layers are weights. The graph also
+    tells which axis counts the neurons: the second where a MatMul multiplies from the right. Names do not:
+    exporters call the transposed weight of a Linear ``onnx::MatMul_7``.
     """
     with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
         model = _fields(data, (0, len(data)))
