@@ -26,6 +26,7 @@ from palmette.pruning.masks import Masks
 from palmette.studies.locking import FolderLock
 
 _SEAL_BYTES = 73  # length of `_seal`
+_LARGEST = 2000  # times the size of an archive; records shrink to a tenth or so
 _OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either is a run, so that damage is detected
 
 
@@ -150,7 +151,8 @@ class RunDir:
     def timings(self) -> list[dict[str, Any]]:
         """Timings in order; empty if the file is damaged, since nothing depends on them."""
         with suppress(RunDamaged):
-            return [timing for timing in _lines(self.timings_file) if timing.keys() >= {"round", "seconds"}]
+            lines = _lines(self.timings_file)
+            return [one for one in lines if type(one["round"]) is int and type(one.get("seconds")) in (int, float)]
         return []
 
     def write_sealed(self, target: Path, state: Any) -> None:
@@ -289,8 +291,13 @@ def _unpacked(archive: Path, changed: int) -> Path:
     atexit.register(place.cleanup)
     try:
         with tarfile.open(archive) as file:
+            left = _LARGEST * archive.stat().st_size
+            for member in file:  # stops at the first that is too large, before its bytes are unpacked
+                left -= member.size
+                if left < 0:
+                    raise tarfile.TarError(f"it would unpack to over {_LARGEST} times its size")
             file.extractall(place.name, filter="data")
-    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+    except (tarfile.TarError, lzma.LZMAError, EOFError, ValueError) as error:
         raise RunDamaged(f"{str(archive)!r} is not an archive of runs, or is incomplete: {error}") from error
     return Path(place.name)
 
@@ -312,7 +319,7 @@ def _lines(file: Path) -> list[dict[str, Any]]:
             if not isinstance(found[-1], dict) or "round" not in found[-1]:
                 why = "it is not the record of a round"
                 raise ValueError(why)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise RunDamaged(
                 f"line {number} of {str(file)!r} is damaged: {why}. Restore the file from a copy, or "
                 f"remove {str(file.parent)!r} to start the run again"

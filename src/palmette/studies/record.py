@@ -13,6 +13,7 @@ from palmette.errors import RunDamaged
 from palmette.pruning.stopping import RoundSummary, StopRule
 from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
 from palmette.studies.folder import RunDir, find_runs
+from palmette.studies.shape import check_shape
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -89,7 +90,7 @@ class Record:
             for numbers in (record.retrained, *layers):
                 # The sum raises unless all three are numbers; an index may be None.
                 numbers["total"] + numbers["kept"] + numbers["density"], numbers["pq_index"], numbers["gini_index"]
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"has a line that is not a record: {error!r}") from error
         if sum(layer["total"] for layer in layers) != record.retrained["total"]:
             raise ValueError(f"lacks a layer in round {record.round}")
@@ -250,7 +251,9 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
         )
     try:
         there = read_spec(rundir.experiment)
-    except (TypeError, ValueError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # settings that nobody checked can break anything
         raise RunDamaged(f"the run folder {str(rundir.path)!r} has no readable settings: {error}") from error
     if asked is not None and asked != there:
         raise RunDamaged(
@@ -274,6 +277,7 @@ def records_of(rundir: RunDir) -> list[dict[str, Any]]:
     try:
         for record in records:
             Record.from_json(record)
+            check_shape(record)
         if [record["round"] for record in records] != list(range(len(records))):
             raise ValueError("has missing or duplicate rounds")
     except RunDamaged as error:

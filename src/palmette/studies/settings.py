@@ -47,6 +47,8 @@ def toml_at(text_or_path: str | Path) -> tuple[str, dict[str, Any]]:
                 )
             text = Path(text_or_path).read_text(encoding="utf-8-sig")  # some editors write a BOM
         return place, tomllib.loads(text)
+    except RecursionError as error:
+        raise ValueError(f"{place}its lists are nested too deep") from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise placed(place, error) from error
 
