@@ -49,6 +49,8 @@ def read_npz(path: Path) -> Images:
             if missing:
                 raise ValueError(f"it needs the arrays {', '.join(_ARRAYS)}, {missing[0]} is missing")
             arrays = {name: file[name] for name in _ARRAYS}
+            if odd := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+                raise ValueError(f"{odd[0]} in it is no array")
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged file can raise nearly anything
