@@ -21,6 +21,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from campaign.corpus import KINDS
 from campaign.ledger import Case, Result, Row
 
 SECONDS = 5.0
@@ -29,7 +30,6 @@ _ADDRESSES = 4 << 30  # bytes of address space of a process
 _RESIDENT = 3 << 28  # bytes in use at any time, of which a third is torch
 _SILENT = 300  # seconds without an answer: a reader that waits uses no CPU time
 _AT_ONCE = 2000
-_GOALS = {"fuzz-weights": 700_000, "fuzz-others": 300_000}
 
 
 class Files:
@@ -37,8 +37,10 @@ class Files:
 
     def __init__(self, kind: str, seed: int, folder: Path) -> None:
         module, _, name = kind.rpartition(":")
-        corpus = importlib.import_module(module or "campaign.corpus")
-        self.target = getattr(corpus, name) if module else (corpus.WEIGHTS | corpus.OTHERS)[name]
+        if module:
+            self.target = getattr(importlib.import_module(module), name)
+        else:
+            self.target = next(targets[name] for targets in KINDS.values() if name in targets)
         self.kind, self.seed, self.file = kind, seed, folder / self.target.file
         self.seeds = self.target.seeds()
         self.file.parent.mkdir(parents=True, exist_ok=True)
@@ -177,26 +179,20 @@ def _peak() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) << 10
 
 
-def _cases(kinds: str, goal: int, seed: int) -> Iterator[Case]:
-    from campaign import corpus
-
-    names = list(getattr(corpus, kinds))
-    each = -(-goal // (len(names) * _AT_ONCE))
-    for name in names:
+def _cases(row: str, goal: int, seed: int) -> Iterator[Case]:
+    each = -(-goal // (len(KINDS[row]) * _AT_ONCE))
+    for kind in KINDS[row]:
         for i in range(each):
-            run = functools.partial(executed, name, seed, i * _AT_ONCE, _AT_ONCE)
-            yield Case(f"{name} {i}", lambda folder, run=run: run())  # type: ignore[misc]
+            run = functools.partial(executed, kind, seed, i * _AT_ONCE, _AT_ONCE)
+            yield Case(f"{kind} {i}", lambda folder, run=run: run())  # type: ignore[misc]
 
 
-def _row(name: str, kinds: str, what: str) -> Row:
-    goal = _GOALS[name]
-    return Row(name, what, goal, functools.partial(_cases, kinds, goal))
-
-
-ROWS = (
-    _row("fuzz-weights", "WEIGHTS", "damaged checkpoints: refused in words, or read, in 5 s and 768 MB"),
-    _row("fuzz-others", "OTHERS", "damaged masks, parts, data sets and runs: refused in words, or read"),
-)
+_WHAT = "refused in words or read, each in 5 s and 768 MB"
+_GOALS = {
+    "fuzz-weights": (700_000, f"damaged checkpoints: {_WHAT}"),
+    "fuzz-others": (300_000, f"damaged masks, data sets and runs: {_WHAT}"),
+}
+ROWS = tuple(Row(name, what, goal, functools.partial(_cases, name, goal)) for name, (goal, what) in _GOALS.items())
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ def how_compressible(
         budget: the budget whose next cut is predicted; `Sap()` by default.
         include, exclude: patterns of parameter names, see `palmette.prunable`.
         masks: for a model: weights that are not pruned yet, such as ``pruner.masks``; all by default.
-        memory: for a file: bytes that the process may use, unless a single row of a weight needs more. Files that
-            cannot be read in parts (a packed file of `palmette.save`, an old .pt) are loaded in addition.
+        memory: for a file: bytes that the process may use, unless a single row of a weight needs more. A packed
+            file of `palmette.save` is loaded in addition.
 
     Returns:
         The report: print it, or read `whole`, `layers`, `headroom`, `verdict` and `warnings`; `to_dict` for JSON.

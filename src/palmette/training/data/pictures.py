@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -37,7 +38,10 @@ def read_pictures(paths: Sequence[Path], *, shape: tuple[int, int, int] | None =
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         first = _decoded(paths[0], pillow)
         size = shape[1:] if shape else first.shape[1:]
-        whole = np.empty((len(paths), 3, *size), np.uint8)
+        try:
+            whole = np.empty((len(paths), 3, *size), np.uint8)
+        except MemoryError as error:
+            raise ValueError(f"{len(paths):,} pictures as {str(paths[0])!r} do not fit into memory") from error
         starts = range(0, len(paths), _AT_ONCE)
         # A list: `any` alone would stop at the first picture in colour and skip errors in later ones.
         colour = any(list(threads.map(lambda start: _fill(whole, start, paths, pillow), starts)))
@@ -131,6 +135,7 @@ def _pillow() -> Any:
         raise ModuleNotFoundError(
             "PNG and JPEG files are read with Pillow: `pip install pillow`, or the extra `palmette[report]`"
         ) from error
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # the errors here say what matters
     return Image
 
 
