@@ -22,6 +22,7 @@ import torch
 
 from palmette.errors import NotWritten, RunDamaged
 from palmette.files import explained, replaced, sync
+from palmette.measures.parameters import as_number
 from palmette.pruning.masks import Masks
 from palmette.studies.locking import FolderLock
 
@@ -151,8 +152,8 @@ class RunDir:
     def timings(self) -> list[dict[str, Any]]:
         """Timings in order; empty if the file is damaged, since nothing depends on them."""
         with suppress(RunDamaged):
-            lines = _lines(self.timings_file)
-            return [one for one in lines if type(one["round"]) is int and type(one.get("seconds")) in (int, float)]
+            known = [one for one in _lines(self.timings_file) if type(one["round"]) is int]
+            return [one for one in known if 0 <= as_number(one.get("seconds")) < 1e12]
         return []
 
     def write_sealed(self, target: Path, state: Any) -> None:

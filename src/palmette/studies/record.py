@@ -13,7 +13,7 @@ from palmette.errors import RunDamaged
 from palmette.pruning.stopping import RoundSummary, StopRule
 from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
 from palmette.studies.folder import RunDir, find_runs
-from palmette.studies.shape import check_shape
+from palmette.studies.shape import check_shapes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -277,7 +277,7 @@ def records_of(rundir: RunDir) -> list[dict[str, Any]]:
     try:
         for record in records:
             Record.from_json(record)
-            check_shape(record)
+        check_shapes(records)
         if [record["round"] for record in records] != list(range(len(records))):
             raise ValueError("has missing or duplicate rounds")
     except RunDamaged as error:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 _COUNTS = ("total", "kept", "dead_neurons")
 _NETWORK = (*_COUNTS, "density", "pq_index", "gini_index")
-_SEARCH = ("score", "start", "repeats", "answer", "good_density", "bad_density")
+_SEARCH = ("score", "error", "start", "repeats", "answer", "good_density", "bad_density")
 
 
-def check_shape(line: Mapping[str, Any]) -> None:
-    """Raise `ValueError` unless all that readers take from the record of a round is there, and of its kind."""
+def check_shapes(lines: Sequence[Mapping[str, Any]]) -> None:
+    """Raise `ValueError` unless all that readers take from the records of a run is there, and of its kind."""
+    for line in lines:
+        _check_shape(line)
+    if len({line.get("search") is None for line in lines}) > 1:
+        raise ValueError("has rounds with a search and rounds without")
+
+
+def _check_shape(line: Mapping[str, Any]) -> None:
     if not _is_count(line.get("round")):
         raise ValueError(f"has a line whose round is no whole number, {_shown(line.get('round'))}")
     for name, why in (("stopped", str), ("good", bool)):
@@ -24,6 +31,11 @@ def check_shape(line: Mapping[str, Any]) -> None:
         _numbers(line, "validation")
     if line.get("search") is not None:
         _numbers(line, "search", *_SEARCH)
+        for name in ("start", "repeats", "answer"):
+            if not (line["search"][name] is None or 0 <= line["search"][name] <= line["round"]):
+                raise ValueError(f"has a line whose {name!r} is no earlier round")
+        if type(line["search"]["answer"]) is not int:
+            raise ValueError(f"has no answer in round {line['round']}")
     _network(line, "retrained", line.get("retrained"))
     pruned, cut, grid = (_mapping(line, name) for name in ("pruned", "cut", "index_map"))
     for name, value in pruned.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from palmette.training.data.download import scratch_folder
 _GREY = ("1", "L", "LA")
 _DEEP = ("I", "F")  # also I;16 and the like; Pillow would clip values above 255
 _AT_ONCE = 64
+_PIXELS, _RATIO = 1 << 22, 1 << 10  # pixels that any file may have, or each of its bytes
 
 
 def read_pictures(paths: Sequence[Path], *, shape: tuple[int, int, int] | None = None) -> Tensor:
@@ -117,6 +119,8 @@ def _fill(whole: np.ndarray[Any, Any], start: int, paths: Sequence[Path], pillow
 def _decoded(path: Path, pillow: Any) -> np.ndarray[Any, Any]:
     try:
         with pillow.open(path) as picture:
+            if math.prod(picture.size) > max(_PIXELS, _RATIO * path.stat().st_size):
+                raise ValueError(f"{math.prod(picture.size):,} pixels do not fit into its bytes")
             if picture.mode.startswith(_DEEP):
                 raise ValueError(f"it has more than 8 bits per channel (mode {picture.mode})")
             grey = picture.mode in _GREY
