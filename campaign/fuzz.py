@@ -21,7 +21,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from campaign.corpus import KINDS
 from campaign.ledger import Case, Result, Row
 
 SECONDS = 5.0
@@ -40,6 +39,8 @@ class Files:
         if module:
             self.target = getattr(importlib.import_module(module), name)
         else:
+            from campaign.corpus.kinds import KINDS
+
             self.target = next(targets[name] for targets in KINDS.values() if name in targets)
         self.kind, self.seed, self.file = kind, seed, folder / self.target.file
         self.seeds = self.target.seeds()
@@ -79,8 +80,9 @@ class _Worker:
         self.log = Path(self.scratch.name, "stderr.txt")
         command, pipe = [sys.executable, "-m", "campaign.fuzz", "work"], subprocess.PIPE
         place = Path(__file__).parents[1]
+        env = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with self.log.open("wb") as errors:
-            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, cwd=place)
+            self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, cwd=place, env=env)
         atexit.register(self.process.kill)
 
     def answers(self, task: dict[str, Any]) -> Iterator[str]:
@@ -103,16 +105,20 @@ class _Worker:
 
     def why(self) -> str:
         """End of the process, in words."""
-        self.process.kill() if self.process.poll() is None else None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.process.stdout.close()
         code = self.process.wait()
-        for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None:
-                pipe.close()
         atexit.unregister(self.process.kill)
-        if code == -signal.SIGPROF:
-            return "took longer than it may"
         words = self.log.read_text(errors="replace").strip()[-300:]
         self.scratch.cleanup()
+        if code == -signal.SIGPROF:
+            return "took longer than it may"
         return f"{signal.Signals(-code).name if code < 0 else f'exit {code}'}: {words}"
 
 
@@ -152,9 +158,6 @@ def _work() -> None:
     os.dup2(2, 1)  # what a reader prints is no answer
     resource.setrlimit(resource.RLIMIT_AS, (_ADDRESSES, _ADDRESSES))
     warnings.simplefilter("ignore")
-    import torch
-
-    torch.set_num_threads(1)
     for line in sys.stdin:
         task = json.loads(line)
         files = Files(task["kind"], task["seed"], Path(task["folder"]))
@@ -180,6 +183,8 @@ def _peak() -> int:
 
 
 def _cases(row: str, goal: int, seed: int) -> Iterator[Case]:
+    from campaign.corpus.kinds import KINDS
+
     each = -(-goal // (len(KINDS[row]) * _AT_ONCE))
     for kind in KINDS[row]:
         for i in range(each):

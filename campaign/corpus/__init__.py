@@ -1,7 +1,1 @@
 """Small valid files of every format that palmette reads, and what reads them."""
-
-from campaign.corpus.others import OTHERS
-from campaign.corpus.weights import WEIGHTS
-
-KINDS = {"fuzz-weights": WEIGHTS, "fuzz-others": OTHERS}
-"""Row of the campaign -> name of a kind of file -> its reader."""

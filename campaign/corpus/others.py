@@ -35,7 +35,7 @@ def _parts() -> list[Seed]:
     from palmette.checkpoints.parts import measure_part
 
     def write(file: Path) -> None:
-        file.write_bytes(safetensors_bytes(small_state()))
+        file.write_bytes(safetensors_bytes({name: one.half() for name, one in small_state().items()}))
         file.write_text(json.dumps(measure_part(file, 1, 1)))
 
     whole = written(write, ".safetensors")
@@ -70,7 +70,7 @@ def _read_idx(file: Path) -> None:
 
 def _batches() -> list[Seed]:
     batch = {b"data": np.zeros((2, 3), "u1"), b"labels": [1, 2], b"filenames": [b"a", b"b"]}
-    return [Seed(pickle.dumps(batch, protocol)) for protocol in (0, 2, 4, 5)]
+    return [Seed(pickle.dumps(batch, protocol)) for protocol in (0, 2, 4)]
 
 
 def _read_batch(file: Path) -> None:
