@@ -328,7 +328,7 @@ def test_tensors_without_dense_values_are_left_out(saved, kind):
     assert names(saved({"strange": strange, "w": torch.eye(2)})) == ["w"]
     said = refused(saved({"strange": strange}))
     assert "holds no dense floating-point tensor" in said
-    assert "by name; strange is quantised, sparse or of integers: take the model before that" in said
+    assert "by name; strange is quantised, sparse, expanded or of integers: take the model before that" in said
 
 
 def test_torchscript_is_refused(tmp_path):

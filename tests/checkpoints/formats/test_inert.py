@@ -37,9 +37,7 @@ def test_programs_cost_no_more_than_their_bytes():
     assert [type(read(program)) for program in bombs.values()] == [type(None), Call, dict]
     with pytest.raises(ValueError, match="but only 4 remain"):
         read(b"B\xff\xff\xff\x7fabc.")
-    for _ in range(2):
-        deep = read(b"]" * 100_000 + b"a" * 99_999 + b".")
-    assert len(deep) == 1
+    assert len(read(b"]" * 20_000 + b"a" * 19_999 + b".")) == 1  # no recursion
 
 
 @pytest.mark.parametrize("program", [b"", b".", b"a.", b"0.", b"(s.", b"h\x01.", b"t.", b"NR.", b"\xff."])

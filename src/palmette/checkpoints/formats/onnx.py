@@ -43,11 +43,11 @@ def read(file: Path) -> Contents:
         model = _fields(data, (0, len(data)))
         if not model.ranges[7]:
             raise ValueError("it holds no graph")
-        walk = _Walk(data)
-        walk.graph(model.ranges[7][-1], ChainMap())
+        graphs = _Graphs(data)
+        graphs.graph(model.ranges[7][-1], ChainMap())
         for function in model.ranges[25]:
-            walk.graph(function, ChainMap(), nodes=7)
-        return _contents(file, walk)
+            graphs.graph(function, ChainMap(), nodes=7)
+        return _contents(file, graphs)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def _integers(data: mmap.mmap, fields: _Fields, number: int) -> Iterator[int]:
             yield value
 
 
-class _Walk:
+class _Graphs:
     """Tensors found so far, and what the nodes of graphs do with them."""
 
     def __init__(self, data: mmap.mmap) -> None:
@@ -161,37 +161,37 @@ class _Walk:
         return self.texts(fields, number)[-1] if fields.ranges[number] else ""
 
 
-def _contents(file: Path, walk: _Walk) -> Contents:
+def _contents(file: Path, graphs: _Graphs) -> Contents:
     """All tensors; one whose name is taken, as in another branch, gets a number."""
     times: dict[str, int] = {}
     tensors, embedded, layers = [], [], []
-    for i, (name, place) in enumerate(walk.found):
+    for i, (name, place) in enumerate(graphs.found):
         times[name] = times.get(name, 0) + 1
         name = name if times[name] == 1 else f"{name}#{times[name]}"
-        head = _fields(walk.data, place)
-        shape = tuple(_integers(walk.data, head, 1))
+        head = _fields(graphs.data, place)
+        shape = tuple(_integers(graphs.data, head, 1))
         if any(size >= 1 << 63 for size in shape):
             raise ValueError(_DAMAGED)
-        if i in walk.recurrent and len(shape) == 3:  # directions × units of all gates × inputs
+        if i in graphs.recurrent and len(shape) == 3:  # directions × units of all gates × inputs
             shape = (shape[0] * shape[1], shape[2])
-        tensor = _stored(file, name, shape, head, walk)
-        turned, groups = walk.layers.get(i, (False, 1))
+        tensor = _stored(file, name, shape, head, graphs)
+        turned, groups = graphs.layers.get(i, (False, 1))
         tensors.append(replace(tensor, transposed=turned, groups=groups) if len(shape) > 1 else tensor)
-        embedded += [name] if i in walk.embedded else []
-        layers += [name] if i in walk.layers else []
-    check_together(tensors, sum(path.stat().st_size for path in {file, *walk.outside}))
+        embedded += [name] if i in graphs.embedded else []
+        layers += [name] if i in graphs.layers else []
+    check_together(tensors, sum(path.stat().st_size for path in {file, *graphs.outside}))
     return Contents(tensors, embedded=embedded, layers=layers)
 
 
-def _stored(file: Path, name: str, shape: tuple[int, ...], head: _Fields, walk: _Walk) -> StoredWeight:
+def _stored(file: Path, name: str, shape: tuple[int, ...], head: _Fields, graphs: _Graphs) -> StoredWeight:
     kind = (head.numbers[2] or [0])[-1]
     if kind not in _FLOATS:
         return unreadable(name, shape, 0, "is of integers or of a float that is not read")
-    dtype, data = _FLOATS[kind], walk.data
+    dtype, data = _FLOATS[kind], graphs.data
     size = math.prod(shape) * dtype.itemsize
     if head.numbers[14][-1:] == [1]:
         entries = [_fields(data, place) for place in head.ranges[13]]
-        where = {walk.text(entry, 1): walk.text(entry, 2) for entry in entries}
+        where = {graphs.text(entry, 1): graphs.text(entry, 2) for entry in entries}
         location, start = where.get("location", ""), int(where.get("offset", "0"))
         if not is_inside(location):
             raise ValueError(f"the data of {name!r} is outside of its folder: {location!r}")
@@ -200,7 +200,7 @@ def _stored(file: Path, name: str, shape: tuple[int, ...], head: _Fields, walk: 
             raise ValueError(f"{location!r} with the data of {name!r} is not there")
         if not 0 <= start <= outside.stat().st_size - size:
             raise ValueError(f"{location!r} with the data of {name!r} {_CUT_OFF}")
-        walk.outside.add(outside)
+        graphs.outside.add(outside)
         return StoredWeight(name, shape, dtype, part_of(outside, start, shape, dtype), size)
     chunks = head.ranges[9] or head.ranges[_LISTS[kind]]
     if not head.ranges[9] and dtype.itemsize == 2:  # each 16-bit float is an integer
