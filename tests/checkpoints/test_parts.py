@@ -1,6 +1,7 @@
 """Parts of a checkpoint, measured by different processes, add up to the report of one process."""
 
 import json
+from contextlib import suppress
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 import palmette as pm
+from palmette.checkpoints import parts
 from palmette.checkpoints.parts import measure_part, merge_parts
 from palmette.cli import main
 from palmette.measures import spectrum
@@ -86,14 +88,19 @@ def test_command_writes_and_merges_parts(tmp_path):
     run(file, "--part", "2/3", "-o", other, "--gamma", "2")
     assert "agree in 'gamma'" in refused(files[0], other, files[2])
     for damage in ({"few": {"float32": "!!!"}}, {}):
-        other.write_text(json.dumps(json.loads(files[1].read_text()) | {"wide": damage}))
+        part = json.loads(files[1].read_text()) | {"wide": damage}
+        other.write_text(json.dumps(part))
+        assert "other.json' is damaged; measure it again" in refused(files[0], other, files[2])
+        other.write_text(json.dumps(part | {"sha256": parts._digest(part)}))
         assert "part 2 of 3 is damaged; measure it again" in refused(files[0], other, files[2])
     assert "no file at 'missing.json'" in refused("missing.json")
     other.write_text('{"a": 1}')
     assert "is no part of a measurement" in refused(other)
     for lost in ("of", "checkpoint", "layers"):
         other.write_text(json.dumps({k: v for k, v in json.loads(files[1].read_text()).items() if k != lost}))
-        assert "is no part of a measurement" in refused(files[0], other, files[2])
+        assert "is damaged; measure it again" in refused(files[0], other, files[2])
+    other.write_text("[" * 100_000)
+    assert "is no part of a measurement" in refused(other)
     file.unlink()
     assert "is not here; merging reads weights of more than 16 bits once more" in refused(*files)
     checkpoint(file, KINDS["float32"])
@@ -137,3 +144,28 @@ def test_memory_limits_the_number_of_threads():
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+def test_every_changed_value_is_noticed(tmp_path):
+    file = checkpoint(tmp_path / "a.safetensors", KINDS["mixed"], layers=5)
+    part = measure_part(file, 1, 1)
+
+    def changed(value):
+        if isinstance(value, dict):
+            for key in value:
+                yield from ({**value, key: other} for other in changed(value[key]))
+        elif isinstance(value, list):
+            yield value[1:] if value else [0]
+            for i, one in enumerate(value[:3]):
+                yield from ([*value[:i], other, *value[i + 1 :]] for other in changed(one))
+        else:
+            yield from (other for other in (None, [], -1, 10**400, "x") if other != value)
+
+    every = list(changed(part))
+    assert len(every) > 300
+    for one in every:
+        with pytest.raises(ValueError, match=r"is damaged; measure it again|is no part of a measurement"):
+            merge_parts([one])
+        sealed = one | {"sha256": parts._digest(one)}
+        with suppress(ValueError, OSError):  # made on purpose: it may be right, and raises no error of a library
+            merge_parts([sealed])

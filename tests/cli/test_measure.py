@@ -328,7 +328,7 @@ def test_tensors_without_dense_values_are_left_out(saved, kind):
     assert names(saved({"strange": strange, "w": torch.eye(2)})) == ["w"]
     said = refused(saved({"strange": strange}))
     assert "holds no dense floating-point tensor" in said
-    assert "by name; strange is quantised, sparse or of integers: take the model before that" in said
+    assert "by name; strange is quantised, sparse, expanded or of integers: take the model before that" in said
 
 
 def test_torchscript_is_refused(tmp_path):
@@ -352,10 +352,8 @@ def test_truncated_file_is_refused(saved, tmp_path, name):
         whole = (tmp_path / name).read_bytes()
     else:
         whole = saved(np.ones(99) if name == "a.npy" else {"w": torch.ones(9, 11)}, name).read_bytes()
-    why = {
-        "a.npy": "it is shorter than its header says",
-        "a.npz": "its contents are not weights in the .npz format",
-    }.get(name, "it is damaged, or was cut off when it was copied")
+    short, cut = "it is shorter than its header says", "it is damaged, or was cut off when it was copied"
+    why = short if name == "a.npy" else cut
     assert refused(saved(whole[: len(whole) // 2], name)) == f"palmette: FILE could not be read: {why}"
 
 

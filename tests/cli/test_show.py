@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -161,7 +162,18 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize(("file", "content"), [*DAMAGE.items(), ("records.jsonl", '{"round": 0}\n')])
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        *DAMAGE.items(),
+        *[("records.jsonl", text) for text in ('{"round": 0}\n', f'{{"round": {DEEP}\n')],
+        *[("experiment.toml", text) for text in (f"p = {DEEP}", "a." * 20_000 + "a = 1")],
+    ],
+    ids=range(6),
+)
 def test_damaged_run_is_named_among_others_and_refused_alone(folder, file, content):
     run(TICKET, folder / TICKET.id)
     other = dataclasses.replace(TICKET, seed=1)
@@ -263,3 +275,36 @@ def test_epochs_are_counted_as_the_rewind_has_them():
 
 def test_a_folder_that_is_not_there_is_a_new_run(tmp_path):
     assert standing(RunDir(tmp_path / "none"), TICKET).state == "new"
+
+
+COLUMNS = [
+    ("retrained", "dead_neurons"),
+    ("retrained", "kept"),
+    ("retrained", "layers", 0, "total"),
+    ("cut", "weights"),
+    ("index_map", "p"),
+    ("train",),
+    ("pruned",),
+]
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory):
+    return run(TICKET, tmp_path_factory.mktemp("once") / TICKET.id).path
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=str)
+def test_record_without_a_column_is_damage_and_no_crash(folder, once, column):
+    shutil.copytree(once, folder / TICKET.id)
+    file = folder / TICKET.id / "records.jsonl"
+    first, line, *rest = file.read_text().splitlines()
+    record = json.loads(line)
+    *path, last = column
+    place = record
+    for name in path:
+        place = place[name] if name else next(iter(place.values()))
+    place.pop(last)
+    for other in ({}, {last: "x"}, {last: float("nan")}, {last: 10**400}):
+        place |= other
+        file.write_text("\n".join([first, json.dumps(record), *rest, ""]))
+        assert "1 damaged" in show(folder)

@@ -12,7 +12,7 @@ from torch import nn
 
 import palmette as pm
 from palmette.compression.packing import _DTYPES
-from palmette.errors import MaskMismatch, NotWritten, PackedDamaged
+from palmette.errors import MaskMismatch, NotReadable, NotWritten, PackedDamaged
 
 
 def same_bits(a, b):
@@ -248,7 +248,7 @@ def rewritten(path, change, parts=None):
         table = json.loads(file.metadata()["tensors"])
     change(table)
     for name, entry in table.items():
-        if entry.get("code") in ("mask", "indices"):
+        if isinstance(entry, dict) and entry.get("code") in ("mask", "indices"):
             stored = [tensors[f"{name}:{part}"] for part in ("values", entry["code"])]
             entry["crc32"] = [zlib.crc32(t.view(torch.uint8).numpy()) for t in stored]
     text = json.dumps(table)
@@ -268,6 +268,14 @@ def rewritten(path, change, parts=None):
         (lambda t: t["w"].update(low=-1), None),
         (lambda t: t["w"].update(code="pickle"), None),
         (lambda t: t["w"].pop("code"), None),
+        (lambda t: t["w"].update(shape=[10**400]), None),
+        (lambda t: t["w"].update(shape=[0, 2**62, 2**62]), None),
+        (lambda t: t["w"].update(shape=[2**33, 2**33]), None),
+        (lambda t: t["w"].update(shape=[1] * 100), None),
+        (lambda t: t["w"].update(low=None), None),
+        (lambda t: t["w"].update(low=True), None),
+        (lambda t: t["w"].update(dtype=[]), None),
+        (lambda t: t.update(v=7), None),
         (lambda t: t.update(v={"code": "same", "as": "x"}), None),
         (lambda t: None, {"w:values": torch.zeros(5)}),
         (lambda t: None, {"w:indices": torch.zeros(3, dtype=torch.uint8)}),
@@ -276,6 +284,26 @@ def rewritten(path, change, parts=None):
 def test_table_that_contradicts_the_tensors_is_refused(change, parts, path):
     pm.save(path, {"w": sparse(100, 100, zeros=0.9)})
     rewritten(path, change, parts)
+    with pytest.raises(PackedDamaged, match="damaged"):
+        pm.load(path)
+
+
+def test_file_that_would_unpack_to_far_more_than_its_bytes_needs_the_model(path):
+    pm.save(path, {"weight": torch.zeros(8, 4)})
+    rewritten(path, lambda t: t.update(weight={**t["weight"], "shape": [750_000, 1000]}))
+    for read in (pm.load, pm.how_compressible):
+        with pytest.raises(
+            (PackedDamaged, NotReadable), match=r"would unpack to 3,000,000,000; .* load\(path, model\)"
+        ):
+            read(path)
+    with pytest.raises(MaskMismatch, match=r"weight \(\(750000, 1000\) instead of \(8, 4\)\)"):
+        pm.load(path, nn.Linear(4, 8, bias=False))
+
+
+@pytest.mark.parametrize("table", ["[" * 100_000, "7", "null", '{"w": 1}', "{"])
+def test_table_of_another_kind_is_refused(path, table):
+    crc = str(zlib.crc32(table.encode()))
+    save_file({"w": torch.ones(3)}, path, {"format": "palmette-packed-1", "tensors": table, "crc32": crc})
     with pytest.raises(PackedDamaged, match="damaged"):
         pm.load(path)
 

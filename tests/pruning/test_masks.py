@@ -192,13 +192,45 @@ def test_a_damaged_file_is_refused(tmp_path, bits, metadata):
         pm.Masks.load(tmp_path / "masks")
 
 
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        "[" * 100_000,
+        "7",
+        "[]",
+        "null",
+        '{"w": 3}',
+        '{"w": [[3]]}',
+        '{"w": [1e400]}',
+        '{"w": [-3, -1]}',
+        '{"w": null}',
+    ]
+    + [json.dumps({"w": sizes}) for sizes in ([10**400], [2**62, 2], [0, 2**62, 2**62], [3] * 100)],
+)
+def test_shapes_of_any_other_kind_are_refused(tmp_path, shapes):
+    metadata = {"format": "palmette-masks-1", "shapes": shapes}
+    safetensors.torch.save_file({"w": BITS}, tmp_path / "masks", metadata)
+    with pytest.raises(MaskMismatch, match="not a complete mask file"):
+        pm.Masks.load(tmp_path / "masks")
+
+
 def test_the_undamaged_example_file_loads(tmp_path):
     metadata = {"format": "palmette-masks-1", "shapes": json.dumps({"w": [3]})}
     safetensors.torch.save_file({"w": BITS}, tmp_path / "masks", metadata)
     assert pm.Masks.load(tmp_path / "masks")["w"].tolist() == [True, False, True]
 
 
-@pytest.mark.parametrize("state", [{}, {"format": "palmette-masks-1", "shapes": {"w": [3]}}], ids=str)
+@pytest.mark.parametrize(
+    "state",
+    [
+        {},
+        {"format": "palmette-masks-1", "shapes": {"w": [3]}},
+        {"format": "palmette-masks-1", "shapes": 3, "bits": {}},
+        {"format": "palmette-masks-1", "shapes": {"w": [3]}, "bits": {"w": b"7"}},
+        {"format": "palmette-masks-sharded-1", "kept": 3},
+    ],
+    ids=str,
+)
 def test_a_state_that_is_not_one_of_masks_is_refused(state):
     with pytest.raises(MaskMismatch):
         pm.Masks.from_state_dict(state)

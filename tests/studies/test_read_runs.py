@@ -176,3 +176,12 @@ def test_damaged_or_escaping_archive_is_refused(folder, tmp_path):
         file.add(folder, arcname="../../elsewhere")
     with pytest.raises(RunDamaged, match="not an archive of runs"):
         pm.read_runs(archive.parent)
+
+
+def test_archive_that_unpacks_to_far_more_than_its_bytes_is_refused(tmp_path):
+    (tmp_path / "zeros").write_bytes(bytes(1 << 24))
+    with tarfile.open(tmp_path / "runs.tar.xz", "w:xz") as file:
+        file.add(tmp_path / "zeros", arcname="records.jsonl")
+    assert (tmp_path / "runs.tar.xz").stat().st_size < 4000
+    with pytest.raises(RunDamaged, match="it would unpack to over 2000 times its size"):
+        pm.read_runs(tmp_path)

@@ -17,6 +17,7 @@ from palmette.measures.spectrum import Counts, Spectrum, joined, points_of
 from palmette.pruning.budgets import Sap
 from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.choosing.zeros import are_pruned, without_zeros
+from palmette.pruning.counting import CutPlan
 from palmette.pruning.methods import SCOPES, Zeros
 from palmette.pruning.sources.file import FileSource
 from palmette.pruning.sources.stored import CHUNK, StoredWeight
@@ -67,7 +68,7 @@ class Layer:
     @staticmethod
     def of(one: Survey, budget: Sap) -> Layer:
         """The layer that a survey describes."""
-        stored = one.stored
+        stored, plan = one.stored, budget.plan_of_sums(one.layer)
         return Layer(
             name=stored.name,
             shape=stored.shape,
@@ -76,8 +77,8 @@ class Layer:
             neurons=stored.neurons,
             bytes=stored.nbytes,
             sums=one.layer,
-            measures=_measures(one.spectrum, budget, one.layer),
-            cuts={"neuron": one.neuron_cut, "layer": int(budget.plan_of_sums(one.layer).cut)},
+            measures=_measures(one.spectrum, budget, plan),
+            cuts={"neuron": one.neuron_cut, "layer": int(plan.cut)},
             dead=one.dead,
             counts=one.spectrum.counts() if one.spectrum.narrow else None,
         )
@@ -156,20 +157,20 @@ def conclude(
         spectrum.add_counts(layer.counts or {})
     for part in parts:
         spectrum.merge(part.wide)
-    cut = int(budget.plan_of_sums(sums).cut)
+    plan = budget.plan_of_sums(sums)
+    cut = int(plan.cut)
     points = {i: joined(points_of(one.counts)) for i, one in enumerate(found) if one.counts is not None}
     source = FileSource(weights, sums, weights, spectrum, points, chunk)
     cuts = [cut] if len(found) == 1 else [c for c, _ in source.thresholds(cut)]
     layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))
-    whole = _together(layers, _measures(spectrum, budget, sums), left_out)
+    whole = _together(layers, _measures(spectrum, budget, plan), left_out)
     said, minded = verdict(layers, whole, budget), warnings(layers, whole, budget, left_out)
     return Compressibility(budget, layers, whole, tuple(left_out), title, said, minded)
 
 
-def _measures(spectrum: Spectrum, budget: Sap, sums: PowerSums) -> dict[str, Any]:
+def _measures(spectrum: Spectrum, budget: Sap, plan: CutPlan) -> dict[str, Any]:
     """Measures of the magnitudes of a row, by the names of `Measurement`."""
-    plan = budget.plan_of_sums(sums)
-    index, retained, d = float(plan.index), float(plan.retained), int(sums.d)
+    index, retained, d = float(plan.index), float(plan.retained), int(plan.sums.d)
     known = math.isfinite(index)
     return {
         "levels": len(spectrum.points()[0]),  # with buckets, a lower bound

@@ -91,7 +91,11 @@ def _nothing(what: str, left_out: Sequence[LeftOut], include: list[str] | None, 
     able = [t for t in left_out if t.why in ("embedding", "norm", "a bias", UNKNOWN)]
     if not able:
         others = [t.name for t in left_out if len(t.shape) > 1 and t.why == NO_FLOATS]
-        shown = f"; {others[0]} is quantised, sparse or of integers: take the model before that" if others else ""
+        shown = (
+            f"; {others[0]} is quantised, sparse, expanded or of integers: take the model before that"
+            if others
+            else ""
+        )
         return f"{what} holds no dense floating-point tensor of two or more dimensions by name{shown}"
     shown = ", ".join(f"{t.name} ({t.why})" for t in able[:4]) + (", …" if len(able) > 4 else "")
     return f"{what} holds no weight of a layer; name others with --include (include=), such as {shown}"

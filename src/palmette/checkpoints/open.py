@@ -1,11 +1,13 @@
 """Open a checkpoint without the model's code: tensors by name, read in parts when they are needed.
 
-`open_checkpoint` reads headers only, and the first rows of tensors that have a mask file. Files that cannot be
-read in parts are loaded as a whole: a packed file of `palmette.save`, an old .pt.
+`open_checkpoint` reads headers only, and the first rows of tensors that have a mask file. A packed file of
+`palmette.save` is loaded as a whole.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -124,11 +126,9 @@ def _suffix(path: Path) -> str:
 
 def _with_plain_names(contents: Contents) -> Contents:
     """Names without the prefixes that DataParallel and `torch.compile` put before all of them."""
-    prefix, names = "", [t.name for t in contents.tensors]
-    while names and (
-        more := next((p for p in ("module.", "_orig_mod.") if all(n.startswith(prefix + p) for n in names)), "")
-    ):
-        prefix += more
+    common = os.path.commonprefix([t.name for t in contents.tensors])  # noqa: RUF071, of letters
+    found = re.match(r"(module\.|_orig_mod\.)*", common)
+    prefix = found[0] if found else ""
     tensors = [replace(t, name=t.name.removeprefix(prefix)) for t in contents.tensors]
     aliases = {a.removeprefix(prefix): n.removeprefix(prefix) for a, n in contents.aliases.items()}
     return replace(contents, tensors=tensors, aliases=aliases)

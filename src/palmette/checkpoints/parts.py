@@ -9,7 +9,8 @@ import base64
 import hashlib
 import json
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,7 @@ from palmette.pruning.choosing.zeros import as_zeros
 from palmette.pruning.methods import Zeros
 from palmette.pruning.sources.stored import MEMORY, StoredWeight, unreadable, within
 
-FORMAT = "palmette-part-1"
-_KEYS = {"path", "checkpoint", "part", "of", *OF_SAP, "layers", "wide", "left_out"}
+FORMAT = "palmette-part-2"
 _PLAIN = ("name", "dtype", "coding", "neurons", "bytes", "measures", "cuts", "dead")
 _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -72,7 +72,7 @@ def measure_part(
         zeros = "count" if checkpoint.vectors else zeros
         found = look(_share(checkpoint.weights, part, of), budget=budget, zeros=zeros, chunk=chunk)
         fingerprint = _fingerprint(checkpoint.weights)
-    return {
+    result = {
         "format": FORMAT,
         "path": str(checkpoint.path.resolve()),
         "checkpoint": fingerprint,
@@ -83,6 +83,14 @@ def measure_part(
         "wide": _wide_to_json(found.wide),
         "left_out": [asdict(tensor) for tensor in checkpoint.left_out],
     }
+    return result | {"sha256": _digest(result)}
+
+
+def _digest(part: Mapping[str, Any]) -> str:
+    """Digest of all values of a part but itself."""
+    with suppress(TypeError, ValueError, RecursionError):
+        return hashlib.sha256(json.dumps({**part, "sha256": ""}, sort_keys=True).encode()).hexdigest()
+    return ""
 
 
 def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int = MEMORY) -> Compressibility:
@@ -95,17 +103,25 @@ def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int 
         parts: results of `measure_part`, or files that hold them, in any order.
         memory: as for `palmette.how_compressible`.
     """
-    found = sorted((_opened(part) for part in parts), key=lambda part: int(part["part"]))
+    found = sorted(map(_opened, parts), key=lambda part: part["part"])
     _check_complete(found)
-    first, path = found[0], Path(found[0]["path"])
+    try:
+        return _merged(found, memory)
+    except (ValueError, OSError):
+        raise
+    except Exception as error:  # what another program wrote can break anything
+        raise ValueError("the parts are damaged; measure them again") from error
+
+
+def _merged(found: Sequence[Mapping[str, Any]], memory: int) -> Compressibility:
+    first, path = found[0], Path(str(found[0].get("path")))
     findings = [_findings(part) for part in found]
-    left_out = [LeftOut(**{**tensor, "shape": tuple(tensor["shape"])}) for tensor in first["left_out"]]
+    left_out, budget = _settings(first)
     layers = [layer for part in findings for layer in part.layers]
     if all(layer.counts is not None for layer in layers):  # the weights are not read again
         weights = [unreadable(layer.name, (), 0, "is known") for layer in layers]
     else:
-        weights = _weights(path, [layer.name for layer in layers], first["checkpoint"])
-    budget = Sap(**{key: first[key] for key in OF_SAP})
+        weights = _weights(path, [layer.name for layer in layers], first.get("checkpoint"))
     with within(memory) as chunk, readable(path):
         return conclude(findings, weights, budget=budget, left_out=left_out, title=path.name, chunk=chunk)
 
@@ -116,40 +132,55 @@ def _check_complete(parts: Sequence[Mapping[str, Any]]) -> None:
         raise ValueError("parts must hold all parts of a measurement, got none")
     first, many, numbers = parts[0], parts[0]["of"], [part["part"] for part in parts]
     for part in parts:
-        if part["checkpoint"] != first["checkpoint"]:
+        if part.get("checkpoint") != first.get("checkpoint"):
             raise ValueError(
                 f"part {part['part']} is of other weights than part {first['part']}; measure both again"
             )
         for key in ("of", *OF_SAP):
-            if part[key] != first[key]:
-                raise ValueError(
-                    f"parts of one measurement agree in {key!r}, got {first[key]!r} of part {first['part']} and "
-                    f"{part[key]!r} of part {part['part']}"
-                )
-    if missing := [n for n in range(1, many + 1) if n not in numbers]:
-        raise ValueError(f"part {missing[0]} of {many} is missing; there are {', '.join(map(str, numbers))}")
+            if part.get(key) != first.get(key):
+                got = f"{first.get(key)!r} of part {first['part']} and {part.get(key)!r} of part {part['part']}"
+                raise ValueError(f"parts of one measurement agree in {key!r}, got {got}")
+    if len(set(numbers)) < many:
+        missing = next(n for n in range(1, many + 1) if n not in numbers)
+        raise ValueError(f"part {missing} of {many} is missing; there are {', '.join(map(str, numbers))}")
     if twice := [n for n in numbers if numbers.count(n) > 1]:
         raise ValueError(f"part {twice[0]} of {many} was given twice")
 
 
 def _opened(part: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
-    if isinstance(part, Mapping):
-        return part
-    if not Path(part).is_file():
-        raise FileNotFoundError(f"no file at {str(part)!r}")
-    try:
-        found = json.loads(Path(part).read_bytes())
-    except ValueError:
-        found = None
-    if not (isinstance(found, dict) and found.get("format") == FORMAT and found.keys() >= _KEYS):
-        raise ValueError(f"{str(part)!r} is no part of a measurement, as `palmette measure --part` writes them")
+    found: Any = part
+    if not isinstance(part, Mapping):
+        if not Path(part).is_file():
+            raise FileNotFoundError(f"no file at {str(part)!r}")
+        try:
+            found = json.loads(Path(part).read_bytes())
+        except (ValueError, RecursionError):
+            found = None
+    what = "the part" if isinstance(part, Mapping) else repr(str(part))
+    if not (isinstance(found, Mapping) and found.get("format") == FORMAT):
+        raise ValueError(f"{what} is no part of a measurement, as this `palmette measure --part` writes them")
+    numbers = found.get("part"), found.get("of")
+    if found.get("sha256") != _digest(found) or not all(type(n) is int and 0 < n < 10**6 for n in numbers):
+        raise ValueError(f"{what} is damaged; measure it again")
     return found
 
 
 def _findings(part: Mapping[str, Any]) -> Findings:
-    try:
+    with _undamaged(part):
         return Findings(tuple(map(_layer_from_json, part["layers"])), _wide_from_json(part["wide"]))
-    except (KeyError, TypeError, ValueError, zlib.error) as error:
+
+
+def _settings(part: Mapping[str, Any]) -> tuple[list[LeftOut], Sap]:
+    with _undamaged(part):
+        left_out = [LeftOut(**tensor | {"shape": tuple(tensor["shape"])}) for tensor in part["left_out"]]
+        return left_out, Sap(**{key: part[key] for key in OF_SAP})
+
+
+@contextmanager
+def _undamaged(part: Mapping[str, Any]) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # what another program wrote can break anything
         raise ValueError(f"part {part['part']} of {part['of']} is damaged; measure it again") from error
 
 
@@ -174,7 +205,7 @@ def _fingerprint(weights: Sequence[StoredWeight]) -> str:
     return found.hexdigest()
 
 
-def _weights(path: Path, names: Sequence[str], fingerprint: str) -> list[StoredWeight]:
+def _weights(path: Path, names: Sequence[str], fingerprint: object) -> list[StoredWeight]:
     """The measured weights, opened again."""
     if not path.exists():
         raise FileNotFoundError(
@@ -227,10 +258,10 @@ def _wide_to_json(spectrum: Spectrum) -> dict[str, Any]:
 
 
 def _wide_from_json(plain: Mapping[str, Any]) -> Spectrum:
-    few = [_decoded(coded, np.dtype(name).newbyteorder("<").str) for name, coded in plain["few"].items()]
+    few = [_decoded(coded, {"float32": "<f4", "float64": "<f8"}[name]) for name, coded in plain["few"].items()]
     types = ("<i4", "<i8", "<f8")
     buckets = {
-        int(bits): tuple(_decoded(coded, kind) for coded, kind in zip(arrays, types, strict=True))
+        {"31": 31, "63": 63}[bits]: tuple(_decoded(coded, kind) for coded, kind in zip(arrays, types, strict=True))
         for bits, arrays in plain["buckets"].items()
     }
     return Spectrum.of_wide(few, buckets, zeros=plain["zeros"])

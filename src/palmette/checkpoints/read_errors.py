@@ -15,14 +15,11 @@ _TRUNCATED = (
     "incomplete metadata",
     "header length",
     "header too small",
-    "central directory",
-    "not a ZIP archive",
-    "unexpected EOF",
+    "not a zip file",
     "reading array header",
-    "values to unpack",  # this and the next three: GGUF
-    "index 0 is out of bounds",
-    "changing to a larger dtype",
-    "cannot reshape array",
+    "exhausted before seeing",  # this and the next two: pickles
+    "but only",
+    "not enough data",
     "Invalid argument",  # an offset beyond the end of the file
 )
 _OTHER_FORMAT = ("header too large", "JSON in header", "magic string", "Cannot parse header", "magic invalid")
@@ -57,16 +54,12 @@ def check_downloaded(file: Path) -> None:
 def _cause(error: Exception, suffix: str) -> str:
     from safetensors import SafetensorError
 
-    if pickled := re.search(r"Unsupported global: GLOBAL (\S+)", str(error)):
-        return f"it needs {pickled[1]}, and only tensors are loaded; save model.state_dict() in its place"
-    if "TorchScript archives" in str(error):
-        return "it is a program of TorchScript, and only tensors are loaded; save model.state_dict() in its place"
     if any(words in str(error) for words in _TRUNCATED):
         return "it is damaged, or was cut off when it was copied"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    # torch adds paragraphs to its messages; those of KeyError and struct.error are no help to users.
-    first = re.split(r"\n|; |(?<=\S)\. ", str(error).strip())[0].rstrip(".")
+    # Libraries add paragraphs to their messages; those of KeyError and struct.error are no help to users.
+    first = re.split(r"\n|(?<=\S)\. ", str(error).strip())[0].rstrip(".")
     helpful = isinstance(error, ValueError | TypeError | RuntimeError | MemoryError | SafetensorError)
     if first and helpful and not any(words in first for words in _OTHER_FORMAT):
         return first

@@ -63,8 +63,8 @@ def how_compressible(
             `zeros`.
         zeros: "pruned" (default): where more than 1 % of a weight without a mask is exactly zero, the zeros were
             pruned before and do not count. "count": they count, and go first.
-        memory: for a file: bytes that the process may use, unless a single row of a weight needs more. Files that
-            cannot be read in parts (a packed file of `palmette.save`, an old .pt) are loaded in addition.
+        memory: for a file: bytes that the process may use, unless a single row of a weight needs more. A packed
+            file of `palmette.save` is loaded in addition.
 
     Returns:
         The report: print it, or read `whole`, `layers`, `headroom`, `verdict` and `warnings`; `to_dict` for JSON.

@@ -211,13 +211,13 @@ def print_table(console: Console, names: Sequence[str], columns: dict[str, list[
     for group in _FIRST_TO_GO:
         if max(map(len, names)) > room():
             columns = {heading: cells for heading, cells in columns.items() if heading not in group}
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
+    table, width = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0)), room()
     table.add_column("", overflow="fold")
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for i, name in enumerate(names):
         style = "bold" if 0 < i == len(names) - 1 else ""
-        table.add_row(_broken(name, room()), *(column[i] for column in columns.values()), style=style)
+        table.add_row(_broken(name, width), *(column[i] for column in columns.values()), style=style)
     console.print(table)
     console.print()
 

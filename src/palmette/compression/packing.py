@@ -9,7 +9,7 @@ import json
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, overload
 
@@ -35,6 +35,8 @@ _NAMES = (
     "float64 float32 float16 bfloat16 complex64 int64 int32 int16 int8 uint64 uint32 uint16 uint8 bool "
     "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
 )
+_ROOM, _SHARE = 1 << 28, 1 << 16
+"""Bytes that a file unpacks to at most, and times its size; more only into a model, which says how many it has."""
 _DTYPES = {name: getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name)}
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -113,26 +115,48 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
     try:
         with safe_open(path, "pt") as file:
             table = _table(path, file.metadata() or {})
+            if model is None:
+                _check_size(table, path)
+            else:
+                _check_model(model, table, path)
             state = _unpacked_all(table, file.get_tensor)
     except PackedDamaged:
         raise
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (SafetensorError, _Damaged, MemoryError) as error:
         raise PackedDamaged(
             f"{str(path)!r} is damaged or no safetensors file: {reason_of(error)}; copy it again "
             "from its source, or read a file of torch.save with torch.load"
         ) from error
     if model is None:
         return state
-    inner = uncompiled(model)
-    own = {n: v for n, v in inner.state_dict().items() if isinstance(v, Tensor)}
+    uncompiled(model).load_state_dict(state)
+    return model
+
+
+class _Damaged(ValueError):
+    """A file contradicts itself."""
+
+
+def _check_size(table: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    entries = [entry for entry in table.values() if entry["code"] != "same"]
+    size = sum(math.prod(entry["shape"]) * _DTYPES[entry["dtype"]].itemsize for entry in entries)
+    if size > max(_ROOM, _SHARE * (there := path.stat().st_size)):
+        raise PackedDamaged(
+            f"{str(path)!r} has {there:,} bytes and would unpack to {size:,}; if that is right, give the model to "
+            "fill, as load(path, model)"
+        )
+
+
+def _check_model(model: nn.Module, table: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    own = {n: v for n, v in uncompiled(model).state_dict().items() if isinstance(v, Tensor)}
     if empty := [n for n, v in own.items() if v.is_meta]:
         raise ValueError(
             f"{empty[0]!r} is on the meta device, where there is no room for weights: call "
             'model.to_empty(device="cpu") first'
         )
-    check_match(state, {n: v.shape for n, v in own.items()}, f"the weights in {str(path)!r}")
-    inner.load_state_dict(state)
-    return model
+    shapes = {name: table[entry.get("as", name)]["shape"] for name, entry in table.items()}
+    heads = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+    check_match(heads, {n: v.shape for n, v in own.items()}, f"the weights in {str(path)!r}")
 
 
 def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -223,10 +247,42 @@ def _table(path: Path, metadata: Mapping[str, str]) -> dict[str, dict[str, Any]]
             f"{str(path)!r} was not written by pm.save: its metadata has format {found!r}, not {_FORMAT!r}; an "
             "ordinary safetensors file is read by safetensors.torch.load_file"
         )
-    if metadata.get("crc32") != str(zlib.crc32(metadata["tensors"].encode())):
-        raise ValueError("the checksum of its table of tensors is wrong")
-    table: dict[str, dict[str, Any]] = json.loads(metadata["tensors"])
+    text = metadata.get("tensors", "")
+    if metadata.get("crc32") != str(zlib.crc32(text.encode())):
+        raise _Damaged("the checksum of its table of tensors is wrong")
+    try:
+        table = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _Damaged("its table of tensors is not JSON") from error
+    if not isinstance(table, dict):
+        raise _Damaged("its table of tensors has no names")
+    before: set[str] = set()
+    for name, entry in table.items():
+        if not _is_entry(entry, before):
+            raise _Damaged(f"the entry of {name!r} in its table of tensors is none")
+        before |= set() if "as" in entry else {name}
     return table
+
+
+def _is_entry(entry: Any, before: Collection[str]) -> bool:
+    """Whether a value is an entry of the table, below those `before` that are tensors of their own."""
+    if not isinstance(entry, dict):
+        return False
+    if entry.get("code") == "same":
+        return isinstance(same := entry.get("as"), str) and same in before
+    shape, low = entry.get("shape"), entry.get("low", 0)
+    return (
+        entry.get("code") in ("dense", "mask", "indices")
+        and "as" not in entry
+        and isinstance(dtype := entry.get("dtype"), str)
+        and dtype in _DTYPES
+        and isinstance(shape, list)
+        and len(shape) <= 64
+        and all(type(n) is int and n >= 0 for n in shape)
+        and math.prod(n or 1 for n in shape) < 1 << 60
+        and type(low) is int
+        and isinstance(entry.get("crc32"), list)
+    )
 
 
 def _unpacked_all(table: Mapping[str, Mapping[str, Any]], stored: Callable[[str], Tensor]) -> dict[str, Tensor]:
@@ -238,31 +294,34 @@ def _unpacked_all(table: Mapping[str, Mapping[str, Any]], stored: Callable[[str]
         names = [name] if entry["code"] == "dense" else [f"{name}:values", f"{name}:{entry['code']}"]
         parts = [stored(part) for part in names]
         if [_crc(part) for part in parts] != entry["crc32"]:
-            raise ValueError(f"the checksum of {name!r} is wrong")
+            raise _Damaged(f"the checksum of {name!r} is wrong")
         state[name] = parts[0] if entry["code"] == "dense" else _unpacked(name, entry, *parts)
         if _name_of(state[name]) != entry["dtype"] or list(state[name].shape) != entry["shape"]:
-            raise ValueError(f"{name!r} is not {entry['dtype']} of shape {entry['shape']}")
+            raise _Damaged(f"{name!r} is not {entry['dtype']} of shape {entry['shape']}")
     return state
 
 
 def _unpacked(name: str, entry: Mapping[str, Any], values: Tensor, code: Tensor) -> Tensor:
     dtype, shape = _DTYPES[entry["dtype"]], entry["shape"]
-    if values.dtype != dtype or values.dim() != 1 or code.dtype != torch.uint8 or min(shape, default=0) < 0:
-        raise ValueError(f"the values of {name!r} are not {entry['dtype']} of shape {shape}")
+    if values.dtype != dtype or values.dim() != 1 or code.dtype != torch.uint8 or code.dim() != 1:
+        raise _Damaged(f"the values of {name!r} are not {entry['dtype']} of shape {shape}")
     size, kept = math.prod(shape), len(values)
+    if kept > size:
+        raise _Damaged(f"{name!r} has more values than entries")
     integers = values.view(INTEGER[values.element_size()]).numpy()
     flat = np.zeros(size, integers.dtype)
     if entry["code"] == "mask":
         if len(code) != mask_bytes(size):
-            raise ValueError(f"the mask of {name!r} has {len(code)} bytes for shape {shape}")
+            raise _Damaged(f"the mask of {name!r} has {len(code)} bytes for shape {shape}")
         there = np.unpackbits(code.numpy(), count=size, bitorder="little").view(np.bool_)
         if np.count_nonzero(there) != kept:
-            raise ValueError(f"the mask of {name!r} does not keep {kept} entries")
+            raise _Damaged(f"the mask of {name!r} does not keep {kept} entries")
         flat[there] = integers
-    elif entry["code"] == "indices":
-        flat[unpack_indices(code.numpy(), kept, size, entry["low"])] = integers
     else:
-        raise ValueError(f"{name!r} has the unknown code {entry['code']!r}")
+        try:
+            flat[unpack_indices(code.numpy(), kept, size, entry.get("low", -1))] = integers
+        except ValueError as error:
+            raise _Damaged(f"{name!r}: {error}") from error
     return torch.from_numpy(flat).view(dtype).reshape(shape)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -53,15 +54,14 @@ def plan_of_sums(budget: Budget, sums: PowerSums) -> CutPlan:
 
 def count_sap(budget: Sap, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
     """r and c of Algorithm 1 for each unit."""
-    size, retained, power = sums.d.to(torch.float64), _retained(budget, sums), _power(budget)
-    # Rounding depends on the order of summation; where it could change a count, sum exactly.
-    rounding = 0.0 if source is None else source.rounding
-    noise = 2 * power * (rounding + 8) * torch.finfo(torch.float64).eps
-    limit = share(sums.d, budget.beta)
-    least, most = (_sap_cut(budget, retained * (1 + sign * noise), size, limit)[1] for sign in (1, -1))
-    in_doubt = (least != most) & (sums.p_sum > 0)
-    if source is not None and bool(in_doubt.any()) and (again := source.rounded(in_doubt)) is not None:
-        retained[in_doubt] = _retained(budget, exact_power_sums(again, p=sums.p, q=sums.q))
+    size, retained, limit = sums.d.to(torch.float64), _retained(budget, sums), share(sums.d, budget.beta)
+    if source is not None:
+        # Rounding depends on the order of summation; where it could change a count, sum exactly.
+        noise = 2 * _power(budget) * (source.rounding + 8) * torch.finfo(torch.float64).eps
+        least, most = (_sap_cut(budget, retained * (1 + sign * noise), size, limit)[1] for sign in (1, -1))
+        in_doubt = (least != most) & (sums.p_sum > 0)
+        if bool(in_doubt.any()) and (again := source.rounded(in_doubt)) is not None:
+            retained[in_doubt] = _retained(budget, exact_power_sums(again, p=sums.p, q=sums.q))
     return _sap_cut(budget, retained, size, limit)
 
 
@@ -114,13 +114,16 @@ def _sap_cut(budget: Sap, retained: Tensor, size: Tensor, limit: Tensor) -> tupl
 
 def share(d: Tensor, share: float) -> Tensor:
     """floor(d * share), exact for `share` as a decimal or fraction as written."""
-    share = float(share)
-    exact = Fraction(share).limit_denominator(1_000_000)
-    if float(exact) != share:
-        exact = Fraction(str(share))
+    exact = _as_written(float(share))
     sizes, where = torch.unique(d, return_inverse=True)
     counts = [size * exact.numerator // exact.denominator for size in sizes.tolist()]
     return torch.tensor(counts, dtype=torch.int64, device=d.device)[where]
+
+
+@lru_cache
+def _as_written(share: float) -> Fraction:
+    exact = Fraction(share).limit_denominator(1_000_000)
+    return exact if float(exact) == share else Fraction(str(share))
 
 
 def _whole_if_near(x: Tensor, size: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -155,15 +156,17 @@ class Masks(Mapping[str, Tensor]):
         """Masks from a `state_dict`, on the CPU."""
         if not isinstance(state, Mapping):
             raise TypeError(f"from_state_dict takes the result of state_dict, got {type(state).__name__}")
-        if state.get("format") == _SHARDED:
-            return Masks({n: m.to(torch.bool) for n, m in state.get("kept", {}).items()})
+        if state.get("format") == _SHARDED and isinstance(kept := state.get("kept"), Mapping):
+            return Masks({n: m.to(torch.bool) if isinstance(m, Tensor) else m for n, m in kept.items()})
         if state.get("format") != MASKS_FORMAT:
             got = state.get("format")
             raise MaskMismatch(f"these are not masks of format {MASKS_FORMAT!r}, got format {got!r}")
         shapes, bits = state.get("shapes", {}), state.get("bits", {})
+        if not (isinstance(shapes, Mapping) and isinstance(bits, Mapping)):
+            raise MaskMismatch("the masks are damaged: shapes and bits are not by name")
         if shapes.keys() != bits.keys():
             raise MaskMismatch(f"the masks are damaged: shapes of {list(shapes)}, but bits of {list(bits)}")
-        return Masks({n: _unpacked(bits[n], tuple(shapes[n]), n) for n in shapes})
+        return Masks({n: _unpacked(bits[n], shapes[n], n) for n in shapes})
 
     @functools.cached_property
     def digest(self) -> str:
@@ -214,7 +217,7 @@ class Masks(Mapping[str, Tensor]):
             masks = Masks.from_state_dict(
                 {"format": MASKS_FORMAT if ours else kind, "shapes": shapes, "bits": bits}
             )
-        except (SafetensorError, ValueError) as error:
+        except (SafetensorError, ValueError, RecursionError) as error:
             raise MaskMismatch(f"{str(path)!r} is not a complete mask file: {error}") from error
         if like is not None:
             check_match(masks, {n: w.shape for n, w in like.items()}, f"the masks in {str(path)!r}")
@@ -283,9 +286,12 @@ def _packed(mask: Tensor) -> Tensor:
     return torch.from_numpy(np.packbits(mask.cpu().contiguous().numpy().reshape(-1), bitorder="little"))
 
 
-def _unpacked(bits: Tensor, shape: tuple[int, ...], name: str) -> Tensor:
-    size = int(np.prod(shape, dtype=np.int64))
-    if bits.dtype != torch.uint8 or bits.numel() != (size + 7) // 8:
-        raise MaskMismatch(f"the mask of {name!r} is damaged: {bits.numel()} bytes for shape {shape}")
+def _unpacked(bits: Any, shape: Any, name: str) -> Tensor:
+    known = isinstance(shape, list | tuple) and len(shape) <= 64 and all(type(n) is int and n >= 0 for n in shape)
+    if not (known and isinstance(bits, Tensor) and bits.dtype == torch.uint8):
+        raise MaskMismatch(f"the mask of {name!r} is damaged: it has no shape or no bits")
+    size = math.prod(shape)
+    if bits.numel() != (size + 7) // 8 or math.prod(n or 1 for n in shape) >= 1 << 60:
+        raise MaskMismatch(f"the mask of {name!r} is damaged: {bits.numel()} bytes for shape {tuple(shape)}")
     flat = np.unpackbits(bits.cpu().numpy(), count=size, bitorder="little").astype(bool)
     return torch.from_numpy(flat).reshape(shape)

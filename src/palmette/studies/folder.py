@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
-import lzma
 import os
 import re
-import tarfile
-import tempfile
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
@@ -19,9 +14,11 @@ from safetensors import SafetensorError
 
 from palmette.errors import MaskMismatch, NotWritten, RunDamaged, reason_of
 from palmette.files import explained, replaced, sync
+from palmette.measures.parameters import as_number
 from palmette.pruning.masks import Masks, check_masks_file
-from palmette.studies.locking import FolderLock
-from palmette.studies.sealing import SealedLines, plain_line, read_state, sealed_state
+from palmette.studies.disk.archives import called, unpacked
+from palmette.studies.disk.locking import FolderLock
+from palmette.studies.disk.sealing import SealedLines, plain_line, read_state, sealed_state
 
 _OF_RUNS = ("experiment.toml", "records.jsonl")  # a folder with either is a run, so that damage is detected
 
@@ -189,7 +186,8 @@ class RunDir:
         with suppress(RunDamaged):
             found, end = self._timings.read().values, self._end()
             if end is None or len(found) >= end["timings"]:
-                return [t for t in found if type(t["round"]) is int and type(t.get("seconds")) in (int, float)]
+                known = [t for t in found if type(t["round"]) is int]
+                return [t for t in known if 0 <= as_number(t.get("seconds")) < 1e12]
         return []
 
     def mask_damage(self, records: Iterable[Mapping[str, Any]], *, only_heads: bool = True) -> str | None:
@@ -325,12 +323,12 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
         if folder.is_file() and folder.name.endswith(".tar.xz"):
             files = [folder]
         elif folder.is_dir():
-            files = _called(folder, *_OF_RUNS, "runs.tar.xz")
+            files = called(folder, *_OF_RUNS, "runs.tar.xz")
         else:
             what = f"{str(folder)!r} is a file" if folder.exists() else f"no folder at {str(folder)!r}"
             raise FileNotFoundError(f"{what}; name folders with runs in them, or archives of runs, .tar.xz")
         for archive in [file.resolve() for file in files if file.suffix == ".xz"]:
-            files += _called(_unpacked(archive, archive.stat().st_mtime_ns), *_OF_RUNS)
+            files += called(unpacked(archive, archive.stat().st_mtime_ns), *_OF_RUNS)
         for run in [RunDir(file.parent) for file in files if file.name in _OF_RUNS]:
             # Not a run: an experiment.toml without lock and records, records without timings, and a version 1 run
             # of `prune_and_retrain` with a custom budget, which had only settings.json.
@@ -338,21 +336,3 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
             if known and (run.lock_file.exists() or run.records_file.exists()):
                 found[run.path.resolve()] = run
     return list(found.values())
-
-
-def _called(folder: Path, *names: str) -> list[Path]:
-    # Not `rglob`, which fails if a finishing run removes a folder meanwhile.
-    return sorted(Path(place, name) for place, _, there in os.walk(folder) for name in names if name in there)
-
-
-@functools.cache
-def _unpacked(archive: Path, changed: int) -> Path:
-    """Folder of an unpacked archive; `changed` keys the cache by modification time."""
-    place = tempfile.TemporaryDirectory(prefix="palmette-")
-    atexit.register(place.cleanup)
-    try:
-        with tarfile.open(archive) as file:
-            file.extractall(place.name, filter="data")
-    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
-        raise RunDamaged(f"{str(archive)!r} is not an archive of runs, or is incomplete: {error}") from error
-    return Path(place.name)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from palmette.errors import RunDamaged
 from palmette.pruning.stopping import RoundSummary, StopRule
+from palmette.studies.disk.shape import check_shapes
 from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec
 from palmette.studies.folder import RunDir, find_runs
 
@@ -94,7 +95,7 @@ class Record:
                 # The sum raises unless all three are numbers; an index may be None.
                 numbers["total"] + numbers["kept"] + numbers["density"], numbers["pq_index"], numbers["gini_index"]
             wrong = next(record._implausible(), None)
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"has a line that is not a record: {error!r}") from error
         if sum(layer["total"] for layer in layers) != record.retrained["total"]:
             raise ValueError(f"lacks a layer in round {record.round}")
@@ -282,7 +283,9 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
     try:
         there = read_spec(rundir.experiment)
         text = rundir.experiment.read_bytes().decode("utf-8-sig")
-    except (TypeError, ValueError, OSError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # settings that nobody checked can break anything
         raise RunDamaged(f"the run folder {str(rundir.path)!r} has no readable settings: {error}") from error
     if (named := _id_unless_whole(text, there)) is not None:
         raise RunDamaged(
@@ -322,6 +325,7 @@ def records_of(rundir: RunDir, *, resuming: bool = False) -> list[dict[str, Any]
     try:
         for record in records:
             Record.from_json(record)
+        check_shapes(records)
         if [record["round"] for record in records] != list(range(len(records))):
             raise ValueError("has missing or duplicate rounds")
     except RunDamaged as error:

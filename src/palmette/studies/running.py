@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import torch
 
 from palmette.errors import RunBusy, RunDamaged
+from palmette.studies.disk.locking import allow_open_files
 from palmette.studies.engine import SECONDS_BETWEEN_SAVES, Observer, RoundEngine
 from palmette.studies.experiment import Experiment
 from palmette.studies.extending import extends, goes_on, networks_to_keep
 from palmette.studies.folder import RunDir
-from palmette.studies.locking import allow_open_files
 from palmette.studies.record import experiment_of, records_of
 from palmette.studies.trainers.fleet_trainer import FleetRun, FleetTrainer
 from palmette.training.data import load

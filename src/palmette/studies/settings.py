@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from palmette.measures.parameters import as_number, is_number
 
+_LONGEST = 1 << 14  # a file has forty lines; tomllib takes the square of the length of a key
 _KINDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text"}
 
 
@@ -46,9 +47,11 @@ def toml_at(text_or_path: str | Path) -> tuple[str, dict[str, Any]]:
                     f"no experiment at {text!r}: a TOML file with settings, such as `epochs = 20`"
                 )
             text = Path(text_or_path).read_text(encoding="utf-8-sig")  # some editors write a BOM
+        if len(text) > _LONGEST:
+            raise ValueError(f"settings take at most {_LONGEST:,} letters of TOML, got {len(text):,}")
         return place, tomllib.loads(text)
-    except RecursionError:
-        raise ValueError(f"{place}its values are nested too deeply") from None
+    except RecursionError as error:
+        raise ValueError(f"{place}its lists are nested too deep") from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise placed(place, error) from error
 

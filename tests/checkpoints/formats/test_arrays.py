@@ -1,10 +1,14 @@
 """Plain numbers: .npy and .npz."""
 
+import io
+import zipfile
+
 import numpy as np
 import pytest
 from checkpoint_files import values
 
 from palmette.checkpoints.open import open_checkpoint
+from palmette.errors import NotReadable
 
 
 def test_every_array_of_an_npz_is_one_vector_or_matrix(tmp_path):
@@ -53,3 +57,36 @@ def test_patterns_select_arrays(tmp_path):
 def test_labels_of_an_npz_are_left_out(tmp_path):
     np.savez(tmp_path / "a.npz", labels=np.array(["x", "y"]), numbers=np.arange(4.0))
     assert [w.name for w in open_checkpoint(tmp_path / "a.npz").weights] == ["numbers"]
+
+
+def npz(file, packing, content, claimed=None):
+    """A .npz file whose directory may claim another size than its member has."""
+    with zipfile.ZipFile(file, "w", packing) as archive:
+        archive.writestr("a.npy", content)
+        if claimed is not None:
+            archive.infolist()[0].file_size = claimed
+
+
+def header(shape):
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("shape", [(10**9, 10**9), (-1, -4), (2**62, 2**62), (5,)])
+def test_arrays_larger_than_their_file_are_refused(tmp_path, shape):
+    (tmp_path / "a.npy").write_bytes(header(shape) + bytes(32))
+    npz(tmp_path / "a.npz", zipfile.ZIP_STORED, header(shape) + bytes(32))
+    for name in ("a.npy", "a.npz"):
+        with pytest.raises(NotReadable, match="it is shorter than its header says"):
+            open_checkpoint(tmp_path / name)
+
+
+@pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_sizes_that_compressed_bytes_cannot_have_are_refused(tmp_path, packing):
+    npz(tmp_path / "a.npz", packing, header((10**8,)) + bytes(80), claimed=8 * 10**8 + 128)
+    with pytest.raises(NotReadable, match=r"'a.npy' in it cannot be as large as it says"):
+        open_checkpoint(tmp_path / "a.npz")
+    npz(tmp_path / "a.npz", zipfile.ZIP_LZMA, header((4,)) + bytes(32))
+    with pytest.raises(NotReadable, match="compressed in a way that NumPy does not use"):
+        open_checkpoint(tmp_path / "a.npz")

@@ -5,6 +5,7 @@ import pytest
 from checkpoint_files import values
 
 from palmette.checkpoints.open import open_checkpoint
+from palmette.errors import NotReadable
 
 
 @pytest.mark.parametrize("external", [False, True])
@@ -74,3 +75,123 @@ def test_graph_tells_layers_from_other_initialisers(tmp_path):
         "shift": "not the weight of a layer",
         "tied.weight": "embedding",
     }
+
+
+def saved(file, nodes, given=(), inputs="x"):
+    from onnx import TensorProto, helper, save
+
+    shown = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (*inputs, "y")]
+    graph = helper.make_graph(nodes, "g", shown[:-1], shown[-1:], list(given))
+    save(helper.make_model(graph), file)
+    return file
+
+
+def tensor(name, *shape, dtype="f4"):
+    from onnx import numpy_helper
+
+    return numpy_helper.from_array(np.arange(np.prod(shape), dtype=dtype).reshape(shape), name)
+
+
+def branch(nodes, given=(), inputs=()):
+    from onnx import TensorProto, helper
+
+    shown = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in (*inputs, "z")]
+    return helper.make_graph(nodes, "branch", shown[:-1], shown[-1:], list(given))
+
+
+def test_weights_of_constants_branches_and_loops_are_found(tmp_path):
+    pytest.importorskip("onnx")
+    from onnx import helper
+
+    def constant(name, *shape):
+        return helper.make_node("Constant", [], [name], value=tensor("", *shape))
+
+    def times(weight):
+        return helper.make_node("MatMul", ["x", weight], ["z"])
+
+    branches = {
+        "then_branch": branch([constant("c", 3, 5), times("c")]),
+        "else_branch": branch([constant("c", 3, 7), times("c")]),
+    }
+    loop = branch([times("inner")], [tensor("step", 1)], inputs=["i", "go", "inner"])
+    nodes = [
+        constant("table", 9, 3),
+        helper.make_node("Gather", ["table", "x"], ["e"]),
+        helper.make_node("If", ["x"], ["b"], **branches),
+        helper.make_node("Identity", ["w"], ["v"]),
+        helper.make_node("Gemm", ["x", "v"], ["h"], transB=1),
+        helper.make_node("Loop", ["", "", "looped"], ["l"], body=loop),
+        helper.make_node("LSTM", ["x", "gates", "again"], ["y"], hidden_size=2),
+    ]
+    given = [tensor("w", 4, 3), tensor("looped", 3, 6), tensor("gates", 2, 8, 3), tensor("again", 2, 8, 2)]
+    checkpoint = open_checkpoint(saved(tmp_path / "a.onnx", nodes, given))
+    assert {w.name: (w.shape, w.neurons) for w in checkpoint.weights} == {
+        "w": ((4, 3), 4),
+        "looped": ((3, 6), 6),
+        "gates": ((16, 3), 16),
+        "again": ((16, 2), 16),
+        "c": ((3, 7), 7),  # attributes are written in alphabetical order
+        "c#2": ((3, 5), 5),
+    }
+    assert {t.name: t.why for t in checkpoint.left_out}["table"] == "embedding"
+    for stored in checkpoint.weights:
+        assert values(stored).flatten().tolist() == list(range(stored.entries))
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2", "f8"])
+def test_weights_written_as_lists_of_numbers_are_read(tmp_path, dtype):
+    onnx = pytest.importorskip("onnx")
+    kind = {"f4": onnx.TensorProto.FLOAT, "f2": onnx.TensorProto.FLOAT16, "f8": onnx.TensorProto.DOUBLE}[dtype]
+    given = [onnx.helper.make_tensor("w", kind, [2, 3], [0.5, -1, 2, 3, 4, 5])]
+    node = onnx.helper.make_node("Gemm", ["x", "w"], ["y"])
+    (found,) = open_checkpoint(saved(tmp_path / "a.onnx", [node], given)).weights
+    assert values(found).tolist() == [[0.5, -1, 2], [3, 4, 5]]
+
+
+def varint(number):
+    return bytes([*((number >> 7 * i) & 127 | 128 for i in range(9)), number >> 63])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xff" * 1_000_000,  # a number without end
+        b"\x3a" + varint((1 << 63) + 5),  # a graph longer than the file
+        b"\x3a\x02\x0b\x0c",  # groups, which ONNX never has
+        b"\x3a\x04\x2a\x7f\x08\x01",
+    ],
+    ids=["endless", "too long", "groups", "cut"],
+)
+def test_damaged_messages_are_refused_at_once(tmp_path, content):
+    (tmp_path / "a.onnx").write_bytes(content)
+    with pytest.raises(NotReadable, match="it is damaged, or was cut off when it was copied"):
+        open_checkpoint(tmp_path / "a.onnx")
+
+
+def test_graphs_without_end_are_refused(tmp_path):
+    content = b""
+    for _ in range(200):  # an attribute of a node, with a graph
+        for field in (6, 5, 1):
+            content = bytes([field << 3 | 2]) + varint(len(content)) + content
+    (tmp_path / "a.onnx").write_bytes(b"\x3a" + varint(len(content)) + content)
+    with pytest.raises(NotReadable, match="its graphs are nested more than 32 deep"):
+        open_checkpoint(tmp_path / "a.onnx")
+
+
+@pytest.mark.parametrize(
+    ("location", "offset"), [("../data.bin", 0), ("data.bin", 60), ("data.bin", -4), ("no", 0)]
+)
+def test_data_in_other_files_must_be_inside_and_whole(tmp_path, location, offset):
+    onnx = pytest.importorskip("onnx")
+    (tmp_path / "data.bin").write_bytes(bytes(64))
+    weight = tensor("w", 2, 3)
+    weight.ClearField("raw_data")
+    weight.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", str(offset))):
+        entry = weight.external_data.add()
+        entry.key, entry.value = key, value
+    node = onnx.helper.make_node("Gemm", ["x", "w"], ["y"])
+    graph = onnx.helper.make_graph([node], "g", [], [], [weight])
+    (tmp_path / "a.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    with pytest.raises(NotReadable, match=r"outside of its folder|was cut off|is not there"):
+        open_checkpoint(tmp_path / "a.onnx")

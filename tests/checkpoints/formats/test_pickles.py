@@ -1,15 +1,13 @@
 """PyTorch's own files."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from checkpoint_files import NESTINGS, assert_holds, net
 from torch import nn
 
 import palmette as pm
-from palmette.checkpoints.formats import pickles
 from palmette.checkpoints.open import open_checkpoint
+from palmette.errors import NotReadable
 
 
 @pytest.mark.parametrize("nesting", NESTINGS)
@@ -27,35 +25,71 @@ def test_both_networks_of_a_file_are_measured(tmp_path):
     assert names == {"generator", "discriminator"}
 
 
-@pytest.mark.parametrize("large", [0, pickles.LARGE])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_zipped_and_legacy_files_are_read(tmp_path, monkeypatch, zipped, large):
-    monkeypatch.setattr(pickles, "LARGE", large)
+def test_zipped_and_legacy_files_are_read(tmp_path, zipped):
     model = net()
     torch.save(model.state_dict(), tmp_path / "a.th", _use_new_zipfile_serialization=zipped)
     assert_holds(open_checkpoint(tmp_path / "a.th"), model)
 
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
+DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn]
 
 
+@pytest.mark.parametrize("zipped", [True, False])
 @pytest.mark.parametrize(
     "nesting", [{"state_dict": {}}, {"epoch": 3, "model": {}, "optimizer": {"0": torch.ones(5)}}]
 )
-def test_large_files_are_read_in_parts(tmp_path, monkeypatch, nesting):
-    state = {f"{i}.weight": torch.randn(24, 10).to(dtype) for i, dtype in enumerate(DTYPES)}
+def test_every_kind_of_tensor_is_read_in_parts(tmp_path, nesting, zipped):
+    dtypes = DTYPES if zipped else DTYPES[:4]
+    state = {f"{i}.weight": torch.randn(24, 10).to(dtype) for i, dtype in enumerate(dtypes)}
     state |= {"view.weight": state["1.weight"][4:9], "turned.weight": state["1.weight"].t()}
     state |= {"tied.weight": state["0.weight"], "parameter.weight": nn.Parameter(torch.ones(2, 3))}
     state |= {"bias": torch.ones(3), "sparse": torch.eye(3).to_sparse(), "counter": torch.tensor(3)}
-    torch.save({key: state if value == {} else value for key, value in nesting.items()}, tmp_path / "a.pt")
-    mapped = open_checkpoint(tmp_path / "a.pt")
-    monkeypatch.setattr(pickles, "LARGE", 0)
-    monkeypatch.setattr(pickles, "_load", lambda file: pytest.fail("it was loaded"))
-    streamed = open_checkpoint(tmp_path / "a.pt")
-    assert [replace(w, read=None) for w in streamed.weights] == [replace(w, read=None) for w in mapped.weights]
-    assert (streamed.aliases, streamed.left_out) == (mapped.aliases, mapped.left_out)
-    for weight in streamed.weights:
+    saved = {key: state if value == {} else value for key, value in nesting.items()}
+    torch.save(saved, tmp_path / "a.pt", _use_new_zipfile_serialization=zipped)
+    found = open_checkpoint(tmp_path / "a.pt")
+    names = [*(f"{i}.weight" for i in range(len(dtypes))), "view.weight", "turned.weight", "parameter.weight"]
+    assert [(w.name, w.dtype, w.shape) for w in found.weights] == [
+        (name, state[name].dtype, tuple(state[name].shape)) for name in names
+    ]
+    assert found.aliases == {"tied.weight": "0.weight"}
+    for weight in found.weights:
         assert torch.equal(weight.read(1, 2), state[weight.name][1:2])
+
+
+def test_dicts_that_hold_one_another_are_not_followed_for_ever(tmp_path):
+    twice = {"w.weight": torch.ones(2, 2)}
+    for _ in range(60):
+        twice = {"a": twice, "b": twice}
+    endless = {"w.weight": torch.ones(2, 2)}
+    endless["again"] = {"and": endless, "w.weight": torch.ones(2, 2)}
+    for name, saved in (("twice", twice), ("endless", endless)):
+        torch.save(saved, tmp_path / f"{name}.pt")
+        with pytest.raises(NotReadable, match=r"its dicts (hold one another|are nested more than 64 deep)"):
+            open_checkpoint(tmp_path / f"{name}.pt")
+
+
+def test_tensors_of_more_values_than_the_file_are_left_out(tmp_path):
+    wide = torch.ones(1, 1).expand(10**6, 10**6)
+    torch.save({"wide.weight": wide, "fc.weight": torch.ones(2, 2)}, tmp_path / "a.pt")
+    assert [w.name for w in open_checkpoint(tmp_path / "a.pt").weights] == ["fc.weight"]
+
+
+def test_views_of_the_same_bytes_are_bounded(tmp_path):
+    whole = torch.ones(4000)
+    state = {f"{i}.weight": whole[i:].view(1, -1) for i in range(600)}
+    torch.save(state, tmp_path / "a.pt")
+    with pytest.raises(NotReadable, match=r"its tensors overlap: .* more than 16 times the file"):
+        open_checkpoint(tmp_path / "a.pt")
+
+
+def test_tensor_beyond_its_storage_is_damage(tmp_path):
+    torch.save({"w.weight": torch.ones(16, 16)}, tmp_path / "a.pt")
+    whole = (tmp_path / "a.pt").read_bytes()
+    assert whole.count(b"K\x10K\x10") == 1  # the shape
+    (tmp_path / "a.pt").write_bytes(whole.replace(b"K\x10K\x10", b"K\x10K\x11"))
+    with pytest.raises(NotReadable, match="it is damaged, or was cut off when it was copied"):
+        open_checkpoint(tmp_path / "a.pt")
 
 
 def test_weight_and_mask_of_torch_prune_are_joined(tmp_path):

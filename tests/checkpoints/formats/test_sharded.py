@@ -43,3 +43,29 @@ def test_index_decides_which_shard_has_a_tensor(tmp_path):
     index.write_text("{")
     with pytest.raises(ValueError, match=r"model.safetensors.index.json has no weight_map of files"):
         open_checkpoint(index)
+
+
+@pytest.mark.parametrize(
+    "name", ["../a.safetensors", "/tmp/a.safetensors", "x/../../a.safetensors", "C:a", r"..\a", ""]
+)
+def test_shards_outside_of_the_folder_are_refused(tmp_path, name):
+    folder = tmp_path / "model"
+    folder.mkdir()
+    save_file({"a.weight": torch.eye(2)}, tmp_path / "a.safetensors")
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a.weight": name}}))
+    with pytest.raises(ValueError, match="it names a shard outside of its folder"):
+        open_checkpoint(index)
+
+
+def test_shards_in_folders_below_and_by_links_are_read(tmp_path):
+    (tmp_path / "blobs").mkdir()
+    (tmp_path / "model" / "parts").mkdir(parents=True)
+    save_file({"a.weight": torch.eye(2)}, tmp_path / "blobs" / "0")
+    (tmp_path / "model" / "parts" / "1.safetensors").symlink_to(tmp_path / "blobs" / "0")  # a cache of downloads
+    index = tmp_path / "model" / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a.weight": "./parts/1.safetensors"}}))
+    assert [w.name for w in open_checkpoint(index).weights] == ["a.weight"]
+    index.write_text("[" * 100_000)
+    with pytest.raises(ValueError, match=r"has no weight_map of files"):
+        open_checkpoint(index)

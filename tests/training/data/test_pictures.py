@@ -214,3 +214,11 @@ def test_a_missing_pillow_is_reported_with_the_install_command(tmp_path, monkeyp
         load(folder)
     with pytest.raises(ModuleNotFoundError, match="Pillow"):
         read_pictures([])
+
+
+def test_pictures_of_more_pixels_than_their_bytes_hold_are_refused(tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    image.new("1", (9000, 9000)).save(tmp_path / "wide.png")
+    assert (tmp_path / "wide.png").stat().st_size < 20_000
+    with pytest.raises(ValueError, match=r"wide\.png' is not .* 81,000,000 pixels do not fit into its bytes"):
+        pictures.read_pictures([tmp_path / "wide.png"])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import IO, Any
-from zipfile import ZipFile
+from zipfile import ZIP_DEFLATED, ZIP_STORED, ZipFile, ZipInfo
 
 import numpy as np
 from torch import Tensor
@@ -18,6 +19,8 @@ from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.sources.stored import StoredWeight
 
 _Array = np.ndarray[Any, Any]
+DEFLATE = 1032
+"""Bytes that a byte of a deflate stream can hold at most."""
 _Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
 """Shape, whether in column-major order, and dtype."""
 
@@ -29,6 +32,7 @@ def read_npy(file: Path) -> Contents:
     _, _, dtype = header
     if other := _no_numbers(dtype):
         raise ValueError(f"it holds {other}")
+    _check_whole(header, file.stat().st_size - start)
 
     def numbers(at: int, n: int) -> _Array:
         return np.fromfile(file, dtype, n, offset=start + at * dtype.itemsize)
@@ -53,16 +57,37 @@ def read_npz(file: Path) -> Contents:
 
     found, left_out = [], []
     with ZipFile(file) as archive:
-        for member in archive.namelist():
+        for member in members(archive):
             with archive.open(member) as handle:
                 header, start = _header(handle), handle.tell()
-            name, (shape, _, dtype) = member.removesuffix(".npy"), header
+            name, (shape, _, dtype) = member.filename.removesuffix(".npy"), header
             if other := _no_numbers(dtype):
                 left_out.append(LeftOut(name, shape, other))
             else:
-                read = partial(numbers, member, start, dtype)
-                found.append(_stored(name, header, partial(whole, member), read))
+                _check_whole(header, member.file_size - start)
+                read = partial(numbers, member.filename, start, dtype)
+                found.append(_stored(name, header, partial(whole, member.filename), read))
     return Contents(found, left_out=left_out, vectors=True)
+
+
+def members(archive: ZipFile) -> list[ZipInfo]:
+    """Members of a .npz file; refuse sizes that its compressed bytes cannot have, and bytes that count twice."""
+    found = list({info.filename: info for info in archive.infolist()}.values())
+    packed = sum(info.compress_size for info in found)
+    for info in found:
+        most = {ZIP_STORED: 1, ZIP_DEFLATED: DEFLATE}.get(info.compress_type)
+        if most is None:
+            raise ValueError(f"{info.filename!r} in it is compressed in a way that NumPy does not use")
+        if info.file_size > most * info.compress_size + DEFLATE or packed > os.path.getsize(str(archive.filename)):
+            raise ValueError(f"{info.filename!r} in it cannot be as large as it says")
+    return found
+
+
+def _check_whole(header: _Header, there: int) -> None:
+    """Refuse an array of more bytes than there are after its header."""
+    shape, _, dtype = header
+    if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > there:
+        raise ValueError("it is shorter than its header says")
 
 
 def _no_numbers(dtype: np.dtype[Any]) -> str:

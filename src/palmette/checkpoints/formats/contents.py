@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PureWindowsPath
 
 from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.sources.stored import StoredWeight
@@ -29,3 +30,18 @@ class Contents:
     layers: Sequence[str] = ()
     vectors: bool = False
     left_out: Sequence[LeftOut] = ()
+
+
+_SHARED = 16
+
+
+def check_together(tensors: Iterable[StoredWeight], size: int) -> None:
+    """Refuse tensors that share bytes so often that reading them takes far longer than `size` bytes should."""
+    if (total := sum(t.nbytes for t in tensors)) > _SHARED * size:
+        raise ValueError(f"its tensors overlap: {total:,} bytes are more than {_SHARED} times the file")
+
+
+def is_inside(name: str) -> bool:
+    """Whether a path, as a file names it, stays in the folder of that file, on any platform."""
+    path = PureWindowsPath(name)  # knows the separators of all
+    return bool(path.parts) and not (path.drive or path.root or ".." in path.parts)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from palmette.checkpoints.formats import pickles, safetensors
-from palmette.checkpoints.formats.contents import Contents
+from palmette.checkpoints.formats.contents import Contents, is_inside
 from palmette.checkpoints.read_errors import check_downloaded, readable
 from palmette.pruning.sources.stored import StoredWeight
 
@@ -16,10 +16,13 @@ def read(index: Path) -> Contents:
     """Tensors of all files that the index names."""
     try:
         where = json.loads(index.read_text(encoding="utf-8")).get("weight_map")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         where = None
     if not (isinstance(where, dict) and all(isinstance(name, str) for name in where.values())):
         raise ValueError(f"{index.name} has no weight_map of files")
+    if outside := [name for name in where.values() if not is_inside(name)]:
+        raise ValueError(f"it names a shard outside of its folder: {outside[0]!r}")
+    where = {tensor: str(Path(name)) for tensor, name in where.items()}  # "./a" and "a" are one
     shards = list(dict.fromkeys(where.values()))
     if missing := [name for name in shards if not (index.parent / name).is_file()]:
         raise ValueError(f"{len(missing)} of {len(shards)} shards are missing, such as {missing[0]}")
@@ -35,4 +38,4 @@ def _shard(file: Path) -> Sequence[StoredWeight]:
         check_downloaded(file)
         if file.suffix == ".safetensors":
             return safetensors.tensors_of(file)[0]
-        return pickles.read(file, in_parts=True).tensors  # many small shards are large together
+        return pickles.read(file).tensors

@@ -143,5 +143,7 @@ def _counted(spectrum: Spectrum, budget: Budget) -> PowerSums:
 
 
 def _one_below_another(sums: Sequence[PowerSums]) -> PowerSums:
+    if len(sums) == 1:
+        return sums[0]
     d, scale, p_sum, q_sum = map(torch.cat, zip(*((s.d, s.scale, s.p_sum, s.q_sum) for s in sums), strict=True))
     return PowerSums(d, scale, p_sum, q_sum, sums[0].p, sums[0].q)

@@ -102,11 +102,10 @@ def _binary(path: Path, count: int, release: _Release) -> tuple[Tensor, Tensor]:
     if not path.is_file():
         raise FileNotFoundError(f"the binary release of {release.name} needs {path.name} in {str(path.parent)!r}")
     row = release.label_bytes + _PIXELS
-    raw = np.fromfile(path, np.uint8)
-    if raw.size != count * row:
+    if (size := path.stat().st_size) != count * row:
         rule = f"{count:,} images of {row:,} bytes are {count * row:,}"
-        raise ValueError(f"{str(path)!r} is not whole: {rule}, it has {raw.size:,}")
-    rows = torch.from_numpy(raw).view(count, row)
+        raise ValueError(f"{str(path)!r} is not whole: {rule}, it has {size:,}")
+    rows = torch.from_numpy(np.fromfile(path, np.uint8)).view(count, row)
     return _checked(rows[:, release.label_bytes :], rows[:, release.label_bytes - 1].long(), path, release)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palmette.checkpoints.formats.arrays import DEFLATE
 from palmette.training.data.data_set import DataSet, Download
 from palmette.training.data.images import Images
 
@@ -30,22 +31,27 @@ def read_idx(path: Path) -> Tensor:
     The header is two zero bytes, the type (8 for bytes), the number of dimensions, then each of them as a
     big-endian 32-bit number. LeCun, "The MNIST database of handwritten digits".
     """
-    raw = path.read_bytes()
-    if raw[:2] == b"\x1f\x8b":
-        try:
-            raw = gzip.decompress(raw)
-        except (EOFError, OSError, zlib.error) as error:
-            raise ValueError(f"{str(path)!r} is not a whole gzip file: {error}") from error
-    if len(raw) < 4 or raw[:3] != b"\0\0\x08" or not 1 <= raw[3] <= 4 or len(raw) < 4 + 4 * raw[3]:
-        raise ValueError(
-            f"an IDX file of bytes begins with 00 00 08 and its shape, {str(path)!r} with {raw[:4]!r}"
-        )
-    shape = struct.unpack_from(f">{raw[3]}I", raw, 4)
-    start, want = 4 + 4 * raw[3], math.prod(shape)
-    if len(raw) - start != want:
+    with path.open("rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    most = path.stat().st_size * (DEFLATE if zipped else 1)
+    try:
+        with gzip.open(path) if zipped else path.open("rb") as file:
+            head = file.read(4)
+            sizes = file.read(4 * head[3]) if head[:3] == b"\0\0\x08" and 1 <= head[-1] <= 4 else b""
+            if len(head) < 4 or len(sizes) != 4 * head[3]:
+                raise ValueError(
+                    f"an IDX file of bytes begins with 00 00 08 and its shape, {str(path)!r} with {head!r}"
+                )
+            shape = struct.unpack(f">{head[3]}I", sizes)
+            want = math.prod(shape)
+            raw = file.read(min(want, most) + 1)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError(f"{str(path)!r} is not a whole gzip file: {error}") from error
+    if len(raw) != want:
         rule = f"promises {want:,} bytes of shape {shape}"
-        raise ValueError(f"{str(path)!r} is not whole: its header {rule}, {len(raw) - start:,} follow")
-    return torch.from_numpy(np.frombuffer(raw, np.uint8, want, start).reshape(shape).copy())
+        follow = f"{len(raw):,} follow" if len(raw) < want else "more follow"
+        raise ValueError(f"{str(path)!r} is not whole: its header {rule}, {follow}")
+    return torch.from_numpy(np.frombuffer(raw, np.uint8).reshape(shape).copy())
 
 
 def _read(name: str, mean: float, sd: float, folder: Path) -> Images:

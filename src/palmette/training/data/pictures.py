@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +24,7 @@ from palmette.training.data.download import scratch_folder
 _GREY = ("1", "L", "LA")
 _DEEP = ("I", "F")  # also I;16 and the like; Pillow would clip values above 255
 _AT_ONCE = 64
+_PIXELS, _RATIO = 1 << 22, 1 << 10  # pixels that any file may have, or each of its bytes
 
 
 def read_pictures(paths: Sequence[Path], *, shape: tuple[int, int, int] | None = None) -> Tensor:
@@ -37,7 +40,10 @@ def read_pictures(paths: Sequence[Path], *, shape: tuple[int, int, int] | None =
     with ThreadPoolExecutor(os.cpu_count()) as threads:
         first = _decoded(paths[0], pillow)
         size = shape[1:] if shape else first.shape[1:]
-        whole = np.empty((len(paths), 3, *size), np.uint8)
+        try:
+            whole = np.empty((len(paths), 3, *size), np.uint8)
+        except MemoryError as error:
+            raise ValueError(f"{len(paths):,} pictures as {str(paths[0])!r} do not fit into memory") from error
         starts = range(0, len(paths), _AT_ONCE)
         # A list: `any` alone would stop at the first picture in colour and skip errors in later ones.
         colour = any(list(threads.map(lambda start: _fill(whole, start, paths, pillow), starts)))
@@ -113,6 +119,8 @@ def _fill(whole: np.ndarray[Any, Any], start: int, paths: Sequence[Path], pillow
 def _decoded(path: Path, pillow: Any) -> np.ndarray[Any, Any]:
     try:
         with pillow.open(path) as picture:
+            if math.prod(picture.size) > max(_PIXELS, _RATIO * path.stat().st_size):
+                raise ValueError(f"{math.prod(picture.size):,} pixels do not fit into its bytes")
             if picture.mode.startswith(_DEEP):
                 raise ValueError(f"it has more than 8 bits per channel (mode {picture.mode})")
             grey = picture.mode in _GREY
@@ -131,6 +139,7 @@ def _pillow() -> Any:
         raise ModuleNotFoundError(
             "PNG and JPEG files are read with Pillow: `pip install pillow`, or the extra `palmette[report]`"
         ) from error
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # the errors here say what matters
     return Image
 
 

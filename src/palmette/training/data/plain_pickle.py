@@ -2,74 +2,52 @@
 
 from __future__ import annotations
 
-import pickle
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from palmette.checkpoints.formats.inert import Call, Name, read_inert
+
+_MAKE_ARRAY = ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct")
+_NAMES = {*_MAKE_ARRAY, "numpy.ndarray", "numpy.dtype", "_codecs.encode"}
+
 
 def load_plain(path: Path) -> Any:
-    """Load a pickle file of plain data; `ValueError` names anything else in it.
+    """Load a pickle file of plain data: a value, or a dict of values; `ValueError` names anything else in it.
 
-    A pickle is a program that may call anything. Here it may call three stand-ins, enough to build arrays and
-    without attributes that it could change. Strings of Python 2 are loaded as bytes.
+    Nothing is called: the arrays that it describes are made here. Strings of Python 2 are loaded as bytes.
     """
     try:
-        with path.open("rb") as file:
-            return _Plain(file, encoding="bytes").load()
-    except FileNotFoundError:
+        found = read_inert(BytesIO(path.read_bytes()), _why_not)
+        return {key: _value(one) for key, one in found.items()} if isinstance(found, dict) else _value(found)
+    except OSError:
         raise
     except Exception as error:  # a damaged pickle can raise nearly anything
         raise ValueError(f"{str(path)!r} is not a pickle of plain data: {error}") from error
 
 
-class _EmptyArray:
-    """Stand-in for numpy's `_reconstruct`: an empty array, which the pickle then fills."""
-
-    __slots__ = ()
-
-    def __call__(self, kind: object, shape: object, code: object) -> np.ndarray[Any, Any]:
-        if kind is not _ARRAY:
-            raise ValueError("only a plain numpy array can be made")
-        return np.empty(0, np.uint8)
+def _why_not(name: str) -> str:
+    return "" if name in _NAMES else f"it asks for {name}, which is not an array, list, dict, string or bytes"
 
 
-class _Number:
-    """Stand-in for `numpy.dtype`: types of numbers, never objects or structures."""
-
-    __slots__ = ()
-
-    def __call__(self, code: object, align: object = False, copy: object = False) -> np.dtype[Any]:
-        text = code.decode("ascii") if isinstance(code, bytes) else code
-        if not (isinstance(text, str) and text[:1] in tuple("biuf") and text[1:] in tuple("1248")):
-            raise ValueError(f"an array in it has the type {text!r}, only numbers are allowed")
-        return np.dtype(text)
-
-
-class _Encode:
-    """Stand-in for `_codecs.encode`, with which Python 3 writes bytes in an old pickle protocol."""
-
-    __slots__ = ()
-
-    def __call__(self, text: object, encoding: object = "latin1") -> bytes:
-        if not isinstance(text, str) or encoding not in ("latin1", b"latin1"):
-            raise ValueError(f"only text can be encoded, as latin1, got {encoding!r}")
-        return text.encode("latin1")
-
-
-_ARRAY = "numpy.ndarray"
-_ALLOWED: dict[tuple[str, str], object] = {
-    ("numpy.core.multiarray", "_reconstruct"): _EmptyArray(),
-    ("numpy._core.multiarray", "_reconstruct"): _EmptyArray(),
-    ("numpy", "ndarray"): _ARRAY,
-    ("numpy", "dtype"): _Number(),
-    ("_codecs", "encode"): _Encode(),
-}
-
-
-class _Plain(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _ALLOWED:
-            raise ValueError(f"it asks for {module}.{name}, which is not an array, list, dict, string or bytes")
-        return _ALLOWED[module, name]
+def _value(found: Any) -> Any:
+    if not isinstance(found, Call | Name):
+        return found
+    if not (
+        isinstance(found, Call)
+        and found.name in _MAKE_ARRAY
+        and found.args[:1] == (Name("numpy.ndarray"),)
+        and isinstance(found.state, tuple)
+        and len(found.state) == 5
+    ):
+        raise ValueError("only a plain numpy array can be made")
+    _, shape, kind, by_columns, content = found.state
+    code = kind.args[0] if isinstance(kind, Call) and kind.name == "numpy.dtype" and kind.args else None
+    text = code.decode("latin-1") if isinstance(code, bytes) else code
+    if not (isinstance(text, str) and text[:1] in tuple("biuf") and text[1:] in tuple("1248")):
+        raise ValueError(f"an array in it has the type {text!r}, only numbers are allowed")
+    swapped = isinstance(kind.state, tuple) and kind.state[1:2] in ((">",), (b">",))
+    array = np.frombuffer(content, np.dtype(text).newbyteorder(">" if swapped else "<"))
+    return array.reshape(shape, order="F" if by_columns else "C").astype(text)

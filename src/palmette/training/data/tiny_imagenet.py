@@ -23,7 +23,7 @@ def read_tiny_imagenet(root: Path) -> Images:
 
     Stanford CS231n, Le and Yang 2015.
     """
-    names = tuple(sorted((root / "wnids.txt").read_text().split()))
+    names = tuple(sorted((root / "wnids.txt").read_text(errors="replace").split()))
     train, train_labels = _training(root, names)
     test, test_labels = _validation(root, names)
     if (len(train), len(test)) != (_TRAIN, _TEST):
@@ -60,7 +60,7 @@ def _validation(root: Path, names: tuple[str, ...]) -> tuple[list[Path], Tensor]
     number = {name: label for label, name in enumerate(names)}
     paths: list[Path] = []
     labels: list[int] = []
-    for line, text in enumerate(notes.read_text().splitlines(), 1):
+    for line, text in enumerate(notes.read_text(errors="replace").splitlines(), 1):
         words = text.split()
         if len(words) < 2 or words[1] not in number:
             rule = "must be a file name and a class of wnids.txt"

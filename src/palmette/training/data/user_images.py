@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zipfile import ZipFile
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from palmette.checkpoints.formats.arrays import members
 from palmette.training.data.images import Images, mean_and_sd
 from palmette.training.data.pictures import by_class, read_pictures
 
@@ -40,11 +42,15 @@ def read_npz(path: Path) -> Images:
     y_train. Mean, sd and augmentation are as for `read_folder`.
     """
     try:
+        with ZipFile(path) as archive:
+            members(archive)
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             missing = [name for name in _ARRAYS if name not in file]
             if missing:
                 raise ValueError(f"it needs the arrays {', '.join(_ARRAYS)}, {missing[0]} is missing")
             arrays = {name: file[name] for name in _ARRAYS}
+            if odd := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
+                raise ValueError(f"{odd[0]} in it is no array")
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged file can raise nearly anything

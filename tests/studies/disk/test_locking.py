@@ -9,7 +9,7 @@ import pytest
 
 from palmette.errors import RunBusy
 from palmette.studies import locking
-from palmette.studies.locking import FolderLock, allow_open_files
+from palmette.studies.disk.locking import FolderLock, allow_open_files
 
 
 @pytest.fixture(params=[True, False], ids=["name in the lock", "name next to it"])

@@ -1,0 +1,1 @@
+"""Small valid files of every format that palmette reads, and what reads them."""

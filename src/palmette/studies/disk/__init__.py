@@ -1,0 +1,1 @@
+"""What a run folder is made of: seals, locks, shapes of lines, archives."""
