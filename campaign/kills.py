@@ -53,7 +53,8 @@ def _traced(scenario: Scenario, folder: Path) -> tuple[Any, list[Event]]:
     return scenario.command(folder), tracer.events
 
 
-def _killed(scenario: Scenario, folder: Path, point: Point) -> None:
+def killed(scenario: Scenario, folder: Path, point: Point) -> None:
+    """Run a scenario up to a point of its death."""
     Tracer(folder, point).install()
     scenario.command(folder)
 
@@ -93,7 +94,7 @@ def _slice(name: str, number: int, folder: Path) -> Result:
         lost, tried = [], 0
         for point in points(known.events)[number::SLICES]:
             refill(place, known.before)
-            ended = forked(partial(_killed, scenario, place, point))
+            ended = forked(partial(killed, scenario, place, point))
             if ended.why != "signal 9":
                 raise RuntimeError(f"{name} was to be killed at {point}, but {ended}")
             seen = forked(partial(scenario.look, place))

@@ -22,9 +22,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import click.testing
 import numpy as np
 import torch
-from click.testing import CliRunner
 from torch import nn
 
 import palmette as pm
@@ -57,20 +57,35 @@ class Scenario:
 
 def import_all() -> None:
     """Import what commands import late, so that every child has it."""
-    late = ("studies.running", "studies.retraining", "reports.figures", "checkpoints.prune", "cli.display.watch")
-    for name in ("torch._dynamo", "pandas", "matplotlib.backends.backend_agg", *(f"palmette.{n}" for n in late)):
+    late = ("studies.running", "studies.retraining", "reports.figures", "reports.html.page", "checkpoints.prune")
+    for name in (
+        "torch._dynamo",
+        "pandas",
+        "altair",
+        "matplotlib.backends.backend_agg",
+        *(f"palmette.{n}" for n in late),
+    ):
         importlib.import_module(name)
 
 
 def palmette(*arguments: object) -> str:
-    """Output of a command; raise `Refused` with its sentence if it ends with an error."""
-    result = CliRunner().invoke(main, [str(a) for a in arguments])
+    """What a command writes to stdout; raise `Refused` with its sentence if it ends with an error."""
+    return str(_invoked(*arguments).stdout)
+
+
+def output_of(*arguments: object) -> str:
+    """What a command writes, to stderr too."""
+    return str(_invoked(*arguments).output)
+
+
+def _invoked(*arguments: object) -> click.testing.Result:
+    result = click.testing.CliRunner().invoke(main, [str(a) for a in arguments])
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise result.exception
     if result.exit_code:
         said = result.stderr.strip() or result.stdout.strip().splitlines()[-1]
         raise Refused(f"exit code {result.exit_code}: {said[-300:]}")
-    return str(result.stdout)
+    return result
 
 
 def files(folder: Path) -> dict[str, bytes | None]:
