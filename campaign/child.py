@@ -42,22 +42,43 @@ class Refused(Exception):
     """Raised by work that saw palmette refuse it in one sentence."""
 
 
+class Child:
+    """A child that runs `work`; what it prints is dropped."""
+
+    def __init__(self, work: Callable[[], Any], *, seconds: int = 120) -> None:
+        reading, writing = os.pipe()
+        self._seconds = seconds
+        if (child := os.fork()) == 0:
+            os.close(reading)
+            _work(work, writing, seconds)
+        os.close(writing)
+        self._pipe, self.id = os.fdopen(reading, "rb"), child
+
+    def stopped(self) -> bool:
+        """Wait until it stops itself, or ends; return whether it stopped."""
+        state = os.waitid(os.P_PID, self.id, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        return state is not None and state.si_code == os.CLD_STOPPED
+
+    def resume(self) -> None:
+        """Let it continue."""
+        os.kill(self.id, signal.SIGCONT)
+
+    def wait(self) -> Ended:
+        """Wait for its end."""
+        with self._pipe as pipe:
+            content = pipe.read()
+        code = os.waitstatus_to_exitcode(os.waitpid(self.id, 0)[1])
+        if code == -signal.SIGALRM:
+            return Ended("hung", why=f"over {self._seconds} s")
+        if code:
+            return Ended("killed", why=f"signal {-code}" if code < 0 else f"exit code {code}")
+        found: Ended = pickle.loads(content)
+        return found
+
+
 def forked(work: Callable[[], Any], *, seconds: int = 120) -> Ended:
-    """Run `work` in a child of this process and return how it ended; what it prints is dropped."""
-    reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
-        os.close(reading)
-        _work(work, writing, seconds)
-    os.close(writing)
-    with os.fdopen(reading, "rb") as pipe:
-        content = pipe.read()
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if code == -signal.SIGALRM:
-        return Ended("hung", why=f"over {seconds} s")
-    if code:
-        return Ended("killed", why=f"signal {-code}" if code < 0 else f"exit code {code}")
-    found: Ended = pickle.loads(content)
-    return found
+    """Run `work` in a child of this process and return how it ended."""
+    return Child(work, seconds=seconds).wait()
 
 
 def _work(work: Callable[[], Any], writing: int, seconds: int) -> None:

@@ -42,10 +42,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Point:
-    """Where to die: before the event `number`, or when half of what it writes is written."""
+    """Where to die: before the event `number`, or when half of what it writes is written.
+
+    With SIGSTOP for a `signal`, the process stops there, until it gets SIGCONT.
+    """
 
     number: int
     half: bool = False
+    signal: int = signal.SIGKILL
 
 
 def points(events: list[Event]) -> list[Point]:
@@ -80,7 +84,7 @@ class Tracer:
         if self.point is not None and self.point.number == len(self.events):
             if self.point.half and write is not None:
                 write(event.data[: len(event.data) // 2])
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.point.signal)
         self.events.append(event)
 
     def install(self) -> None:
