@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import palmette as pm
 from campaign.child import REFUSALS, Ended, Refused, forked
@@ -30,11 +30,11 @@ from campaign.scenarios import (
 )
 from campaign.tracing import Point
 from palmette.pruning.masks import Masks
-from palmette.studies.folder import find_runs
+from palmette.studies.folder import RunDir, find_runs
 from palmette.studies.trainers.snapshots import read_good
 
 TRIALS = 40  # in a case
-_NAMED = re.compile("damage|not match|unsealed|left out|no readable|missing", re.IGNORECASE)
+_NAMED = re.compile("damage|not match|unsealed|left out|no readable|missing|of another", re.IGNORECASE)
 _TIMES = ["seconds", "images_per_second", "members"]
 
 
@@ -60,6 +60,8 @@ def damages(content: Mapping[str, bytes], choose: random.Random) -> tuple[str, d
         data, suffix = content[name], Path(name).suffix
         text = suffix in (".toml", ".jsonl", ".json", ".txt")
         kind = choose.choice(["flip", "flip", "cut", "swap", "remove", *(["digit", "line"] if text else [])])
+        if kind == "remove" and name.endswith(".masks.safetensors"):
+            continue  # weights without their masks are a whole checkpoint
         if kind == "remove":
             return f"{name} removed", {name: None}
         if not data:
@@ -150,10 +152,16 @@ def _table(folder: Path) -> str:
 def _masks(folder: Path) -> list[Any]:
     """Every mask that a record speaks of."""
     return [
-        (run.path.name, record["round"], state_of(Masks.load(run.mask(record["round"]))))
+        (run.path.name, record["round"], state_of(_masks_of(run, record["round"])))
         for run in find_runs(folder)
         for record in run.records()
     ]
+
+
+def _masks_of(run: RunDir, round: int) -> Masks:
+    if hasattr(run, "load_masks"):
+        return cast(Masks, run.load_masks(round))
+    return Masks.load(run.mask(round))
 
 
 def _returned(folder: Path) -> list[list[str]]:

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import pickle
+import re
 import secrets
 import shutil
 import struct
@@ -30,6 +31,7 @@ from torch import nn
 import palmette as pm
 from campaign.child import Refused
 from palmette.cli import main
+from palmette.cli.prune import prune
 from palmette.studies.folder import find_runs
 from palmette.training.data import cifar, idx, load
 from palmette.training.data.data_set import Download
@@ -74,8 +76,8 @@ def palmette(*arguments: object) -> str:
 
 
 def output_of(*arguments: object) -> str:
-    """What a command writes, to stderr too."""
-    return str(_invoked(*arguments).output)
+    """What a command writes, to stderr too, but for the sizes of files."""
+    return re.sub(r"\d+(\.\d+)? [kM]?B\b", "… B", str(_invoked(*arguments).output))
 
 
 def _invoked(*arguments: object) -> click.testing.Result:
@@ -114,6 +116,8 @@ def _meaning(name: str, content: bytes) -> object:
         if name.endswith(".safetensors"):
             start = 8 + int.from_bytes(content[:8], "little")
             return json.dumps(json.loads(content[8:start]), sort_keys=True), content[start:]
+        if name.endswith("finished.json"):  # a kill may lose the time of a round
+            return {key: value for key, value in json.loads(content).items() if key not in ("timings", "seal")}
         if name.endswith(".pt"):
             return _plain(torch.load(io.BytesIO(content), weights_only=True))
     return content
@@ -223,8 +227,12 @@ def retrained(folder: Path, seed: int = 0, rounds: int = 5) -> Any:
 # Checkpoints.
 
 
+_FORCE = tuple(name for option in prune.params for name in option.opts if name == "--force")
+
+
 def _prune(folder: Path, *options: object) -> None:
-    palmette("prune", folder / "model.safetensors", "-o", folder / "out.safetensors", "--density", 0.3, *options)
+    source, out = folder / "model.safetensors", folder / "out.safetensors"
+    palmette("prune", source, "-o", out, "--density", 0.3, *_FORCE, *options)
 
 
 def _one_file(folder: Path) -> None:
