@@ -11,7 +11,7 @@ from typing import Any
 
 from campaign.child import Ended, forked
 from campaign.ledger import Case, Result, Row
-from campaign.scenarios import SCENARIOS, Scenario, files, import_all, meanings, refill, server
+from campaign.scenarios import SCENARIOS, Scenario, files, import_all, meanings, records, refill, server
 from campaign.tracing import Event, Point, Tracer, points
 
 SLICES = 12  # cases of a scenario; each takes every twelfth point
@@ -31,7 +31,8 @@ class Undisturbed:
 
 def undisturbed(scenario: Scenario, folder: Path) -> Undisturbed:
     """Run a scenario in `folder`; raise if it fails."""
-    import_all()
+    if scenario.look is records:
+        import_all()
     refill(folder, {})
     value_of(forked(partial(scenario.prepare, folder)))
     before, seen_before = files(folder), value_of(forked(partial(scenario.look, folder)))

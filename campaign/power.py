@@ -66,8 +66,8 @@ class Disk:
 
     def apply(self, event: Event) -> None:
         """Do what a program did."""
-        if event.kind == "sync" and event.path == ".":
-            self._sync(self.root)
+        if event.path == ".":
+            self._sync(self.root, deep=event.kind == "sync all")
             return
         folder, name = self._place(event.path)
         thing = folder.names().get(name)
@@ -85,12 +85,13 @@ class Disk:
             folder.since.append((name, None))
             other.since.append((target, thing))
 
-    @staticmethod
-    def _sync(thing: Any) -> None:
+    def _sync(self, thing: Any, *, deep: bool = False) -> None:
         if isinstance(thing, _File):
             thing.synced, thing.since = written(thing.synced, thing.since), []
         elif isinstance(thing, _Folder):
             thing.synced, thing.since = thing.names(), []
+            for inside in thing.synced.values() if deep else ():
+                self._sync(inside, deep=True)
 
     def after(self, way: str, choose: random.Random) -> dict[str, bytes | None]:
         """Files that may be found after a power cut."""
@@ -112,7 +113,7 @@ class Disk:
                 return file.synced
             if way == "contents only":
                 return now
-            kept = choose.randint(0, len(now))
+            kept = choose.randint(0, max(0, len(now) - 1))
             torn = (now[:kept], now[:kept] + bytes(len(now) - kept), now, file.synced)
             return choose.choice(torn[: 2 if way == "torn" else 4])
 

@@ -27,7 +27,7 @@ class Event:
     """One change of a folder.
 
     Args:
-        kind: "create", "write", "truncate", "sync", "rename", "unlink", "mkdir" or "rmdir".
+        kind: "create", "write", "truncate", "sync", "sync all", "rename", "unlink", "mkdir" or "rmdir".
         path: relative to the folder.
         target: new name of what is renamed.
         offset: where `data` is written; the new size of what is truncated.
@@ -100,6 +100,7 @@ class Tracer:
             (self._synced, ("fsync", "fdatasync")),
             (self._truncated, ("truncate", "ftruncate")),
             (self._low_opener, ("open",)),
+            (self._all_synced, ("sync",)),
         ):
             for name in names:
                 setattr(os, name, wrapped(getattr(os, name)))
@@ -167,6 +168,12 @@ class Tracer:
             if (path := self.inside(file if isinstance(file, int) else file.fileno())) is not None:
                 self.note(Event("sync", path))
             plain(file)
+
+        return synced
+
+    def _all_synced(self, plain: Callable[[], None]) -> Callable[[], None]:
+        def synced() -> None:
+            self.note(Event("sync all", "."))  # on the disk nothing is at stake here: spare the machine
 
         return synced
 
