@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -15,6 +16,8 @@ from palmette.pruning.budgets import Budget
 from palmette.pruning.counting import CutPlan
 from palmette.pruning.stopping import RoundSummary
 from palmette.pruning.text_table import aligned
+
+_NUMBERS = ("d", "index", "r", "c")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +121,39 @@ class Decision:
             density = f"{self.density_before:.4f} -> {self.density_after:.4f}"
             rows.append(("all", units, f"{self.kept_before:,}", f"{self.index:.4f}", "", f"{self.cut:,}", density))
         return "\n".join([f"{self.budget}, scope {self.scope}", *aligned(rows)])
+
+
+def packed(decisions: Sequence[Decision]) -> bytes:
+    """Decisions as one value. Their numbers are joined: thousands of small tensors take long to write."""
+    groups = [group for decision in decisions for group in decision.groups]
+    parts = {name: [getattr(group, name).cpu() for group in groups] for name in _NUMBERS}
+    state = {
+        "decisions": [vars(d) | {"groups": [(g.name, g.total, len(g.d)) for g in d.groups]} for d in decisions],
+        **{name: torch.cat(found) for name, found in parts.items() if found},
+    }
+    torch.save(state, file := io.BytesIO())
+    return file.getvalue()
+
+
+def unpacked(content: bytes) -> list[Decision]:
+    """What `packed` gave; earlier versions wrote a list of states."""
+    state = torch.load(io.BytesIO(content), weights_only=True)
+    if isinstance(state, list):
+        return [Decision.from_state_dict(one) for one in state]
+    sizes = [size for one in state["decisions"] for _, _, size in one["groups"]]
+    parts = {name: iter(state[name].split(sizes)) for name in _NUMBERS if sizes}
+    return [
+        Decision.from_state_dict(
+            one
+            | {
+                "groups": [
+                    {"name": name, "total": total} | {key: next(part) for key, part in parts.items()}
+                    for name, total, _ in one["groups"]
+                ]
+            }
+        )
+        for one in state["decisions"]
+    ]
 
 
 def _line(group: UnitDecisions) -> tuple[str, ...]:
