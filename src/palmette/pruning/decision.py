@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -124,13 +125,11 @@ class Decision:
 
 
 def packed(decisions: Sequence[Decision]) -> bytes:
-    """Decisions as one value. Their numbers are joined: thousands of small tensors take long to write."""
+    """Decisions as one value: a text and four tensors, since thousands of small objects take long to write."""
     groups = [group for decision in decisions for group in decision.groups]
     parts = {name: [getattr(group, name).cpu() for group in groups] for name in _NUMBERS}
-    state = {
-        "decisions": [vars(d) | {"groups": [(g.name, g.total, len(g.d)) for g in d.groups]} for d in decisions],
-        **{name: torch.cat(found) for name, found in parts.items() if found},
-    }
+    heads = [vars(d) | {"groups": [(g.name, g.total, len(g.d)) for g in d.groups]} for d in decisions]
+    state = {"decisions": json.dumps(heads), **{name: torch.cat(found) for name, found in parts.items() if found}}
     torch.save(state, file := io.BytesIO())
     return file.getvalue()
 
@@ -140,20 +139,15 @@ def unpacked(content: bytes) -> list[Decision]:
     state = torch.load(io.BytesIO(content), weights_only=True)
     if isinstance(state, list):
         return [Decision.from_state_dict(one) for one in state]
-    sizes = [size for one in state["decisions"] for _, _, size in one["groups"]]
+    heads = json.loads(state["decisions"])
+    sizes = [size for one in heads for _, _, size in one["groups"]]
     parts = {name: iter(state[name].split(sizes)) for name in _NUMBERS if sizes}
-    return [
-        Decision.from_state_dict(
-            one
-            | {
-                "groups": [
-                    {"name": name, "total": total} | {key: next(part) for key, part in parts.items()}
-                    for name, total, _ in one["groups"]
-                ]
-            }
-        )
-        for one in state["decisions"]
-    ]
+    for one in heads:
+        one["groups"] = [
+            {"name": name, "total": total} | {key: next(part) for key, part in parts.items()}
+            for name, total, _ in one["groups"]
+        ]
+    return [Decision.from_state_dict(one) for one in heads]
 
 
 def _line(group: UnitDecisions) -> tuple[str, ...]:
