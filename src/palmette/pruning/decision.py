@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -126,12 +127,23 @@ class Decision:
 
 def packed(decisions: Sequence[Decision]) -> bytes:
     """Decisions as one value: a text and four tensors, since thousands of small objects take long to write."""
-    groups = [group for decision in decisions for group in decision.groups]
-    parts = {name: [getattr(group, name).cpu() for group in groups] for name in _NUMBERS}
-    heads = [vars(d) | {"groups": [(g.name, g.total, len(g.d)) for g in d.groups]} for d in decisions]
-    state = {"decisions": json.dumps(heads), **{name: torch.cat(found) for name, found in parts.items() if found}}
+    parts = [_PARTS.get(d) or _PARTS.setdefault(d, _parts_of(d)) for d in decisions]
+    state: dict[str, Any] = {"decisions": f"[{','.join(head for head, _ in parts)}]"}
+    if parts:
+        columns = zip(*(numbers for _, numbers in parts), strict=True)
+        state |= dict(zip(_NUMBERS, map(torch.cat, columns), strict=True))
     torch.save(state, file := io.BytesIO())
     return file.getvalue()
+
+
+_PARTS = WeakKeyDictionary[Decision, tuple[str, tuple[Tensor, ...]]]()  # made once: a state is written every round
+
+
+def _parts_of(decision: Decision) -> tuple[str, tuple[Tensor, ...]]:
+    """Text and numbers of a decision."""
+    groups = decision.groups
+    head = vars(decision) | {"groups": [(g.name, g.total, len(g.d)) for g in groups]}
+    return json.dumps(head), tuple(torch.cat([getattr(g, name).cpu() for g in groups]) for name in _NUMBERS)
 
 
 def unpacked(content: bytes) -> list[Decision]:
