@@ -12,7 +12,7 @@ from campaign.power import Disk, written
 from campaign.tracing import Event, Point, Tracer, points
 
 ROWS = rows()
-LONG = {"large", "rounds"}  # 12 GB of memory; minutes for one case
+LONG = {"large"}  # 12 GB of memory
 
 
 @pytest.mark.parametrize(
