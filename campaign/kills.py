@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from campaign.child import Ended, forked
+from campaign.downloads import server
 from campaign.ledger import Case, Result, Row
-from campaign.scenarios import SCENARIOS, Scenario, files, import_all, meanings, records, refill, server
+from campaign.scenarios import SCENARIOS, Scenario, files, import_all, meanings, records, refill
 from campaign.tracing import Event, Point, Tracer, points
 
 SLICES = 12  # cases of a scenario; each takes every twelfth point

@@ -19,9 +19,10 @@ from torch import nn
 
 import palmette as pm
 from campaign.child import Child, forked
+from campaign.downloads import server
 from campaign.kills import SLICES, fault_of_end, fault_of_look, killed, undisturbed
 from campaign.ledger import Case, Result, Row
-from campaign.scenarios import SCENARIOS, refill, server
+from campaign.scenarios import SCENARIOS, refill
 from campaign.tracing import Point
 
 ROUNDS = 1000

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from campaign.child import forked
+from campaign.downloads import server
 from campaign.kills import SLICES, fault_of_end, fault_of_look, undisturbed
 from campaign.ledger import Case, Result, Row
-from campaign.scenarios import SCENARIOS, refill, server
+from campaign.scenarios import SCENARIOS, refill
 from campaign.tracing import Event
 
 WAYS = ("nothing unsynced", "names only", "contents only", "torn", "mixed")
