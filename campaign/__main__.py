@@ -11,7 +11,7 @@ import click
 from campaign.ledger import Ledger, Row
 
 # Modules with a ROWS tuple, in the order of the table.
-MODULES: tuple[str, ...] = ("fuzz",)
+MODULES: tuple[str, ...] = ("kills", "power", "damage", "fuzz", "optimizers", "values", "overlap")
 
 
 def rows() -> dict[str, Row]:

@@ -126,6 +126,11 @@ def test_odd_shapes_and_views_round_trip(path):
         assert same_bits(loaded[name], tensor.resolve_conj().resolve_neg()), name
 
 
+def test_one_entry_with_a_stride_round_trips(path):
+    pm.save(path, {"w": torch.tensor([[1.0, 2.0, 3.0]])[:, 1::2]})
+    assert pm.load(path)["w"].tolist() == [[2.0]]
+
+
 def test_names_that_look_like_parts_of_others_round_trip(path):
     state = {n: sparse(500, zeros=0.9, seed=i) for i, n in enumerate(["w", "w:values", "v", "w:values:mask", ""])}
     pm.save(path, state)

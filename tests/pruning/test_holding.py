@@ -7,6 +7,7 @@ import weakref
 
 import pytest
 import torch
+from campaign.optimizers import OPTIMIZERS, matrices
 from torch import nn, optim
 
 import palmette as pm
@@ -57,52 +58,8 @@ def weights_of(model):
     return [p.detach().clone() for p in model.parameters() if p.dim() > 1]
 
 
-def matrices(model):
-    return [p for p in model.parameters() if p.dim() == 2]
-
-
 # Inductor's own imports warn.
 INDUCTOR = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-
-OPTIMIZERS = {
-    "SGD": lambda m: optim.SGD(m.parameters(), lr=0.1),
-    "SGD momentum decay": lambda m: optim.SGD(m.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1),
-    "SGD nesterov": lambda m: optim.SGD(m.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
-    "SGD maximize": lambda m: optim.SGD(m.parameters(), lr=0.1, maximize=True, weight_decay=0.1),
-    "SGD foreach": lambda m: optim.SGD(m.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1, foreach=True),
-    "SGD fused": lambda m: optim.SGD(m.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1, fused=True),
-    "Adam": lambda m: optim.Adam(m.parameters(), lr=0.01, weight_decay=0.1),
-    "Adam amsgrad": lambda m: optim.Adam(m.parameters(), lr=0.01, amsgrad=True),
-    "Adam foreach": lambda m: optim.Adam(m.parameters(), lr=0.01, foreach=True),
-    "Adam fused": lambda m: optim.Adam(m.parameters(), lr=0.01, amsgrad=True, fused=True),
-    "AdamW": lambda m: optim.AdamW(m.parameters(), lr=0.01),
-    "AdamW foreach": lambda m: optim.AdamW(m.parameters(), lr=0.01, amsgrad=True, foreach=True),
-    "AdamW fused": lambda m: optim.AdamW(m.parameters(), lr=0.01, fused=True),
-    "Adamax": lambda m: optim.Adamax(m.parameters(), lr=0.01),
-    "Adamax foreach": lambda m: optim.Adamax(m.parameters(), lr=0.01, foreach=True),
-    "NAdam": lambda m: optim.NAdam(m.parameters(), lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
-    "NAdam foreach": lambda m: optim.NAdam(m.parameters(), lr=0.01, foreach=True),
-    "RAdam": lambda m: optim.RAdam(m.parameters(), lr=0.01),
-    "RAdam foreach": lambda m: optim.RAdam(m.parameters(), lr=0.01, foreach=True),
-    "RMSprop": lambda m: optim.RMSprop(m.parameters(), lr=0.01, momentum=0.9, centered=True),
-    "RMSprop foreach": lambda m: optim.RMSprop(m.parameters(), lr=0.01, foreach=True),
-    "RMSprop without eps": lambda m: optim.RMSprop(m.parameters(), lr=0.01, momentum=0.9, eps=0),
-    "Adam without eps": lambda m: optim.Adam(m.parameters(), lr=0.01, eps=0),
-    "Adagrad": lambda m: optim.Adagrad(m.parameters(), lr=0.01, weight_decay=0.1),
-    "Adagrad foreach": lambda m: optim.Adagrad(m.parameters(), lr=0.01, foreach=True),
-    "Adagrad fused": lambda m: optim.Adagrad(m.parameters(), lr=0.01, fused=True),
-    "Adadelta": lambda m: optim.Adadelta(m.parameters(), weight_decay=0.1),
-    "Adadelta foreach": lambda m: optim.Adadelta(m.parameters(), foreach=True),
-    "ASGD": lambda m: optim.ASGD(m.parameters(), lr=0.1, t0=2),
-    "ASGD foreach": lambda m: optim.ASGD(m.parameters(), lr=0.1, t0=2, foreach=True),
-    "Rprop": lambda m: optim.Rprop(m.parameters(), lr=0.01),
-    "Rprop foreach": lambda m: optim.Rprop(m.parameters(), lr=0.01, foreach=True),
-    "Adafactor": lambda m: optim.Adafactor(m.parameters(), lr=0.1, weight_decay=0.1),
-    "Adafactor foreach": lambda m: optim.Adafactor(m.parameters(), lr=0.1, foreach=True),
-    "LBFGS": lambda m: optim.LBFGS(m.parameters(), lr=0.1, max_iter=4),
-    "LBFGS strong Wolfe": lambda m: optim.LBFGS(m.parameters(), max_iter=4, line_search_fn="strong_wolfe"),
-    "Muon": lambda m: optim.Muon(matrices(m), lr=0.02, momentum=0.9),
-}
 
 
 def test_the_table_has_every_optimizer_of_torch():

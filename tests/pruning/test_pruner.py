@@ -454,6 +454,21 @@ def test_a_state_is_loaded_into_a_fresh_pruner():
     assert torch.equal(fresh[0].weight == 0, ~pruner.masks["0.weight"])
 
 
+def test_decisions_of_many_cuts_take_few_tensors_and_earlier_states_are_read():
+    pruner = pm.Pruner(network(), scope="neuron", budget=pm.FixedRatio(0.1))
+    for _ in range(5):
+        pruner.step()
+    state = pruner.state_dict()
+    joined = torch.load(io.BytesIO(state["decisions"]), weights_only=True)
+    assert sum(isinstance(value, torch.Tensor) for value in joined.values()) == 4
+    torch.save([d.state_dict() for d in pruner.decisions], earlier := io.BytesIO())
+    for decisions in (state["decisions"], earlier.getvalue()):
+        other = pm.Pruner(network(), scope="neuron")
+        other.load_state_dict(state | {"decisions": decisions})
+        assert [str(d) for d in other.decisions] == [str(d) for d in pruner.decisions]
+        assert [g.d.dtype for g in other.decisions[0].groups] == [g.d.dtype for g in pruner.decisions[0].groups]
+
+
 def of_another_model(pruner):
     other = pm.Pruner(nn.Sequential(nn.Linear(6, 8)))
     return other.state_dict()

@@ -235,8 +235,9 @@ def _dense(name: str, tensor: Tensor) -> tuple[dict[str, Tensor], dict[str, Any]
 def _plain(tensor: Tensor) -> Tensor:
     """A contiguous tensor on the CPU that shares memory with no other."""
     tensor = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
-    return tensor if whole else tensor.clone()
+    # One entry passes as contiguous with any stride, which a plain clone would keep.
+    whole = tensor.numel() > 1 and tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return tensor if whole else tensor.clone(memory_format=torch.contiguous_format)
 
 
 def _table(path: Path, metadata: Mapping[str, str]) -> dict[str, dict[str, Any]]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -15,6 +18,8 @@ from palmette.pruning.budgets import Budget
 from palmette.pruning.counting import CutPlan
 from palmette.pruning.stopping import RoundSummary
 from palmette.pruning.text_table import aligned
+
+_NUMBERS = ("d", "index", "r", "c")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +123,43 @@ class Decision:
             density = f"{self.density_before:.4f} -> {self.density_after:.4f}"
             rows.append(("all", units, f"{self.kept_before:,}", f"{self.index:.4f}", "", f"{self.cut:,}", density))
         return "\n".join([f"{self.budget}, scope {self.scope}", *aligned(rows)])
+
+
+def packed(decisions: Sequence[Decision]) -> bytes:
+    """Decisions as one value: a text and four tensors, since thousands of small objects take long to write."""
+    parts = [_PARTS.get(d) or _PARTS.setdefault(d, _parts_of(d)) for d in decisions]
+    state: dict[str, Any] = {"decisions": f"[{','.join(head for head, _ in parts)}]"}
+    if parts:
+        columns = zip(*(numbers for _, numbers in parts), strict=True)
+        state |= dict(zip(_NUMBERS, map(torch.cat, columns), strict=True))
+    torch.save(state, file := io.BytesIO())
+    return file.getvalue()
+
+
+_PARTS = WeakKeyDictionary[Decision, tuple[str, tuple[Tensor, ...]]]()  # made once: a state is written every round
+
+
+def _parts_of(decision: Decision) -> tuple[str, tuple[Tensor, ...]]:
+    """Text and numbers of a decision."""
+    groups = decision.groups
+    head = vars(decision) | {"groups": [(g.name, g.total, len(g.d)) for g in groups]}
+    return json.dumps(head), tuple(torch.cat([getattr(g, name).cpu() for g in groups]) for name in _NUMBERS)
+
+
+def unpacked(content: bytes) -> list[Decision]:
+    """What `packed` gave; earlier versions wrote a list of states."""
+    state = torch.load(io.BytesIO(content), weights_only=True)
+    if isinstance(state, list):
+        return [Decision.from_state_dict(one) for one in state]
+    heads = json.loads(state["decisions"])
+    sizes = [size for one in heads for _, _, size in one["groups"]]
+    parts = {name: iter(state[name].split(sizes)) for name in _NUMBERS if sizes}
+    for one in heads:
+        one["groups"] = [
+            {"name": name, "total": total} | {key: next(part) for key, part in parts.items()}
+            for name, total, _ in one["groups"]
+        ]
+    return [Decision.from_state_dict(one) for one in heads]
 
 
 def _line(group: UnitDecisions) -> tuple[str, ...]:

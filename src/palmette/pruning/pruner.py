@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import math
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.cut import prune
-from palmette.pruning.decision import Decision
+from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, Zeros, check_scope
@@ -245,8 +244,7 @@ class Pruner:
         per weight.
         """
         # As one value: `torch.distributed.checkpoint` reads into the state of a Pruner that has none yet.
-        torch.save([d.state_dict() for d in self.decisions], decisions := io.BytesIO())
-        return {"masks": self._masks.state_dict(), "decisions": decisions.getvalue()}
+        return {"masks": self._masks.state_dict(), "decisions": packed(self.decisions)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict`; the model's pruned weights become zero."""
@@ -256,8 +254,7 @@ class Pruner:
         if missing := {"masks", "decisions"} - state.keys():
             raise ValueError(f"load_state_dict takes the result of state_dict, got one without {sorted(missing)}")
         masks = self._fitted(Masks.from_state_dict(state["masks"]), "the masks of this state")
-        taken = torch.load(io.BytesIO(state["decisions"]), weights_only=True)
-        decisions = [Decision.from_state_dict(d) for d in taken]
+        decisions = unpacked(state["decisions"])
         self._set(masks)
         self.decisions = decisions
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
 from palmette.pruning.masks import Masks
@@ -141,6 +143,8 @@ class RoundEngine:
         for run in sound:
             self._write(run, {"seconds": seconds, **self.trainer.timing, "members": len(runs)})
         self._interrupt_if_asked([run for run in self._left(sound) if run.stopped is None])
+        if (trim := _malloc_trim()) is not None:
+            trim(0)
         return self._left(sound)
 
     def _scores_after_cut(self, runs: Sequence[RunState]) -> list[dict[str, Scores | None]]:
@@ -204,6 +208,19 @@ class RoundEngine:
             rundir.note_failure(outcome)
         self.over.add(rundir)
         self._end(spec, rundir, outcome)
+
+
+@functools.cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Function of glibc that gives free memory back; None with another allocator.
+
+    Each round leaves small tensors between freed large ones, whose room later ones no longer fit: 150 rounds of a
+    network of 4 MB took 1 GB.
+    """
+    try:
+        return cast(Callable[[int], int], ctypes.CDLL(None).malloc_trim)
+    except (OSError, AttributeError, TypeError):
+        return None
 
 
 def _networks(runs: Sequence[RunState]) -> tuple[list[Mapping[str, Weight]], list[Masks]]:

@@ -179,6 +179,32 @@ def test_an_archive_is_unpacked_once(mirror, tmp_path, monkeypatch):
     assert len(mirror.asked) == 1
 
 
+def test_what_a_killed_download_left_is_removed(mirror, tmp_path, monkeypatch):
+    mirror.files["/c.tar.gz"] = tar_of({"inner/data_batch_1.bin": b"abc"})
+    monkeypatch.setattr(cifar, "CIFAR10", replace(cifar.CIFAR10, downloads=(mirror.file("/c.tar.gz"),)))
+    get("CIFAR10", folder=tmp_path)
+    (tmp_path / "c.tar.gz.partial").write_bytes(b"left")
+    (tmp_path / ".cifar-10-batches-bin-x").mkdir()
+    get("CIFAR10", folder=tmp_path)
+    assert names(tmp_path) == ["cifar-10-batches-bin"]
+
+
+def test_a_data_set_that_another_process_was_faster_to_unpack_is_kept(mirror, tmp_path, monkeypatch):
+    archive, target = tmp_path / "c.tar.gz", tmp_path / "set"
+    archive.write_bytes(tar_of({"inner/a": b"mine"}))
+    plain = tarfile.TarFile.extractall
+
+    def overtaken(self, *arguments, **options):
+        plain(self, *arguments, **options)
+        target.mkdir()
+        (target / "a").write_bytes(b"theirs")
+
+    monkeypatch.setattr(tarfile.TarFile, "extractall", overtaken)
+    unpack(archive, target)
+    assert (target / "a").read_bytes() == b"theirs"
+    assert names(tmp_path) == ["c.tar.gz", "set"]
+
+
 def test_an_existing_archive_is_checked(mirror, tmp_path, monkeypatch):
     mirror.files["/c.tar.gz"] = tar_of({"inner/data_batch_1.bin": b"abc"})
     monkeypatch.setattr(cifar, "CIFAR10", replace(cifar.CIFAR10, downloads=(mirror.file("/c.tar.gz"),)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import tarfile
 import tempfile
@@ -15,6 +16,7 @@ from contextlib import contextmanager
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
+from palmette.files import sync
 from palmette.training.data import DATA_SETS, canonical
 from palmette.training.data.data_set import Download, download_folder
 
@@ -42,24 +44,36 @@ def get(name: str, *, folder: str | Path | None = None, progress: Progress | Non
             if not (path.exists() or path.with_suffix("").exists()):  # gzipped or plain
                 fetch(file, path, progress=progress)
         return target
-    if data_set.is_in(target):
-        return target
     (file,) = data_set.downloads
     archive = target.with_name(file.name)
+    if data_set.is_in(target):  # a killed process may have left what it was made of
+        _partial(archive).unlink(missing_ok=True)
+        _remove_scratch(target)
+        return target
     if not archive.exists():
-        fetch(file, archive, progress=progress)
+        archive = _fetched(file, archive, progress)
     elif (found := _md5(archive)) != file.md5:
         rule = f"must have the published MD5 {file.md5}"
         raise ValueError(f"{str(archive)!r} already existed and {rule}, got {found}; remove it and start again")
     unpack(archive, target)
-    archive.unlink()
+    archive.unlink(missing_ok=True)
     return target
 
 
 def fetch(file: Download, path: Path, *, progress: Progress | None = None) -> None:
     """Download one file to `path` by way of `path`.partial, from which a later call resumes."""
+    _fetched(file, path, progress).replace(path)
+    sync(path.parent)
+
+
+def _partial(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
+def _fetched(file: Download, path: Path, progress: Progress | None) -> Path:
+    """Download one file to `path`.partial, checked and synced."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
+    partial = _partial(path)
     have = partial.stat().st_size if partial.exists() else 0
     try:
         with _opened(file.url, have) as answer:
@@ -91,14 +105,15 @@ def fetch(file: Download, path: Path, *, progress: Progress | None = None) -> No
         partial.unlink()
         rule = f"must have the published MD5 {file.md5}"
         raise ValueError(f"{file.url} {rule}, got {found} from {have:,} bytes; the file was deleted")
-    partial.replace(path)
+    sync(partial)
+    return partial
 
 
 def unpack(archive: Path, target: Path) -> None:
     """Unpack a .zip or .tar.gz that holds one folder, and make that folder `target`."""
     with scratch_folder(target) as folder:
         try:
-            if archive.suffix == ".zip":
+            if archive.name.removesuffix(".partial").endswith(".zip"):
                 with zipfile.ZipFile(archive) as pack:
                     pack.extractall(folder)
             else:
@@ -111,20 +126,29 @@ def unpack(archive: Path, target: Path) -> None:
             raise ValueError(f"{str(archive)!r} must hold one folder, got {len(inside)}")
         if target.is_dir() and not any(target.iterdir()):
             target.rmdir()
-        inside[0].replace(target)
+        if hasattr(os, "sync"):  # one call: a release may have 100,000 files, each of which a power cut may empty
+            os.sync()
+        try:
+            inside[0].replace(target)
+        except OSError:
+            if not (target.is_dir() and any(target.iterdir())):  # else another process was faster
+                raise
 
 
 @contextmanager
 def scratch_folder(target: Path) -> Iterator[Path]:
     """Temporary folder next to `target`, in which its content is prepared.
 
-    Leftovers of killed processes are removed. If two processes write one target, the last one wins.
+    Leftovers of killed processes are removed.
     """
-    prefix = f".{target.name}-"
-    for left in target.parent.glob(f"{prefix}*"):
-        shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=prefix) as folder:
+    _remove_scratch(target)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
         yield Path(folder)
+
+
+def _remove_scratch(target: Path) -> None:
+    for left in target.parent.glob(f".{target.name}-*"):
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _md5(path: Path) -> str:
