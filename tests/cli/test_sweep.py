@@ -351,5 +351,5 @@ def test_missing_pyarrow_names_the_install_command(runs, monkeypatch):
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", missing)
     result = palmette("table", runs, "-o", "x.parquet", code=2)
-    assert "pip install 'palmette[report]'" in result.stderr
+    assert "pip install 'palmette[parquet]'" in result.stderr
     assert not Path("x.parquet").exists()

@@ -79,7 +79,7 @@ def written(frame: pd.DataFrame, suffix: str) -> bytes:
         try:
             frame.to_parquet(buffer, index=False)
         except ImportError as error:
-            raise ImportError("a .parquet file needs pyarrow: pip install 'palmette[report]'") from error
+            raise ImportError("a .parquet file needs pyarrow: pip install 'palmette[parquet]'") from error
         return buffer.getvalue()
     if suffix == ".csv":
         text: str = frame.to_csv(index=False, lineterminator="\n")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from palmette.errors import RunBusy
-from palmette.studies import locking
+from palmette.studies.disk import locking
 from palmette.studies.disk.locking import FolderLock, allow_open_files
 
 
