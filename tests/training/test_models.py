@@ -149,8 +149,8 @@ def test_weights_depend_on_the_seed_only():
     assert not torch.equal(first["head.weight"], other["head.weight"])
 
 
-@pytest.mark.parametrize("name", ["mlp", "transformer", "own_models:good"])
-def test_building_does_not_change_the_callers_generator(name, own_models):
+@pytest.mark.parametrize("name", ["mlp", "transformer", "users_own:good"])
+def test_building_does_not_change_the_callers_generator(name, users_own):
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
@@ -207,17 +207,18 @@ three = 3
 
 
 @pytest.fixture
-def own_models(tmp_path, monkeypatch):
-    (tmp_path / "own_models.py").write_text(OWN)
-    (tmp_path / "own_broken.py").write_text("1 / 0")
+def users_own(tmp_path, monkeypatch):
+    (tmp_path / "users_own.py").write_text(OWN)
+    (tmp_path / "users_bad.py").write_text("1 / 0")
+    (tmp_path / "users_old.py").write_text("import torch\ntorch.no_such_function")
     monkeypatch.syspath_prepend(tmp_path)
     yield
-    for name in ("own_models", "own_broken"):
+    for name in ("users_own", "users_bad", "users_old"):
         sys.modules.pop(name, None)
 
 
-@pytest.mark.parametrize("name", ["own_models:good", "own_models:Made"])
-def test_a_users_model_is_imported_and_seeded(own_models, name):
+@pytest.mark.parametrize("name", ["users_own:good", "users_own:Made"])
+def test_a_users_model_is_imported_and_seeded(users_own, name):
     first, again = (build(name, shape=(1, 2, 3), classes=4, seed=1) for _ in range(2))
     assert first.training
     assert size(first) == 6 * 4 + 4
@@ -226,23 +227,24 @@ def test_a_users_model_is_imported_and_seeded(own_models, name):
 
 REFUSED = {
     "resnet19": "no model 'resnet19'; there are linear, mlp, cnn, .*module:function",
-    "own_models:": "'module:function', got 'own_models:'",
+    "users_own:": "'module:function', got 'users_own:'",
     ":good": "'module:function', got ':good'",
     "no_such_module:good": "model 'no_such_module:good': module 'no_such_module' cannot be imported .*PYTHONPATH",
-    "own_broken:good": r"model 'own_broken:good': .* \(ZeroDivisionError: division by zero\)",
-    "own_models:goood": "model 'own_models:goood': module 'own_models' was imported, but has no 'goood'",
-    "own_models:three": "model 'own_models:three': three must be a function",
-    "own_models:flat": r"model 'own_models:flat' fails on two images of shape \(1, 8, 8\): RuntimeError: ",
-    "own_models:positional": r".* called as positional\(shape=\(channels, height, width\), classes=number\)",
+    "users_bad:good": r"model 'users_bad:good': .* \(ZeroDivisionError: division by zero\)",
+    "users_old:good": "module 'users_old' cannot be imported .*no attribute 'no_such_function'",
+    "users_own:goood": "model 'users_own:goood': module 'users_own' was imported, but has no 'goood'",
+    "users_own:three": "model 'users_own:three': three must be a function",
+    "users_own:flat": r"model 'users_own:flat' fails on two images of shape \(1, 8, 8\): RuntimeError: ",
+    "users_own:positional": r".* called as positional\(shape=\(channels, height, width\), classes=number\)",
     "torch:zeros": r"model 'torch:zeros': zeros must be a function that can be called as zeros\(shape=",
-    "own_models:nothing": "model 'own_models:nothing' must return a torch.nn.Module, got str",
-    "own_models:narrow": r"'own_models:narrow' must give one score per class: .*\(2, 3\), got shape \(2, 2\)",
-    "own_models:pair": "model 'own_models:pair' must give .* got tuple",
+    "users_own:nothing": "model 'users_own:nothing' must return a torch.nn.Module, got str",
+    "users_own:narrow": r"'users_own:narrow' must give one score per class: .*\(2, 3\), got shape \(2, 2\)",
+    "users_own:pair": "model 'users_own:pair' must give .* got tuple",
 }
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_an_unusable_model_is_named_with_its_problem(own_models, name):
+def test_an_unusable_model_is_named_with_its_problem(users_own, name):
     with pytest.raises((ValueError, TypeError), match=REFUSED[name]):
         build(name, shape=(1, 8, 8), classes=3)
 

@@ -148,11 +148,13 @@ def imported(path: str, what: str) -> Any:
         kind = "name" if what == "method" else "function"
         raise ValueError(f"a custom {what} must be given as 'module:{kind}', got {path!r}")
     try:
-        return attrgetter(name)(importlib.import_module(module))
-    except AttributeError as error:
-        raise ValueError(f"{what} {path!r}: module {module!r} was imported, but has no {name!r}") from error
+        found = importlib.import_module(module)
     except Exception as error:  # importing user code may raise anything
         raise ValueError(
             f"{what} {path!r}: module {module!r} cannot be imported ({in_full(error)}); "
             "add the folder of the file to PYTHONPATH"
         ) from error
+    try:
+        return attrgetter(name)(found)
+    except AttributeError as error:
+        raise ValueError(f"{what} {path!r}: module {module!r} was imported, but has no {name!r}") from error
