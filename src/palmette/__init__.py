@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from palmette.studies.retraining import prune_and_retrain as prune_and_retrain
     from palmette.studies.running import run as run
     from palmette.studies.search import Limit as Limit
+    from palmette.training.penalty import PQPenalty as PQPenalty
 
 # Where each public name lives. It is loaded when first asked for, so that `import palmette` and
 # `palmette --help` do not wait for torch.
@@ -97,6 +98,7 @@ _HOME = {
     "read_runs": "studies.record",
     "replay": "studies.record",
     "run": "studies.running",
+    "PQPenalty": "training.penalty",
 }
 __all__ = ["__version__", *_HOME]
 
