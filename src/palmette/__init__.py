@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from palmette.measures.classic import MEASURES as MEASURES
     from palmette.measures.gini import gini_index as gini_index
     from palmette.measures.pq import pq_index as pq_index
+    from palmette.pruning.budgets import Allocated as Allocated
     from palmette.pruning.budgets import Densities as Densities
     from palmette.pruning.budgets import FixedRatio as FixedRatio
     from palmette.pruning.budgets import Sap as Sap
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 # Where each public name lives. It is loaded when first asked for, so that `import palmette` and
 # `palmette --help` do not wait for torch.
 _HOME = {
+    "Allocated": "pruning.budgets",
     "Decision": "pruning.decision",
     "Densities": "pruning.budgets",
     "FixedRatio": "pruning.budgets",

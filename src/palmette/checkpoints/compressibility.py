@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.choosing.coverage import LeftOut, coverage
 from palmette.pruning.methods import SCOPES
-from palmette.pruning.text_table import aligned
+from palmette.text_table import aligned
 
 if TYPE_CHECKING:
     from palmette.checkpoints.headroom import Headroom, ScoredCut  # loads torch

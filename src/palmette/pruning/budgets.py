@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from palmette.measures.parameters import as_number, check_eta, check_mass_power, check_pq, setting
 
@@ -256,6 +256,63 @@ class Partly(Budget):
         from palmette.pruning.counting import count_partly
 
         return count_partly(self, source, sums)
+
+
+By = Literal["index", "uniform", "outliers", "alpha", "erk", "sap"]
+ALLOCATIONS: tuple[By, ...] = get_args(By)
+
+
+@dataclass(frozen=True)
+class Allocated(Budget):
+    r"""What another budget keeps of the whole network, shared between its layers.
+
+    All but "uniform" and "erk" give a value :math:`v_b` to each block of the network, whose layers then have the
+    density
+
+    .. math:: \rho_b = \rho + 2 \lambda \left( \frac{v_b - \min v}{\max v - \min v} - \bar v \right)
+
+    where :math:`\rho` is that of the network and :math:`\bar v` the mean of the fraction. A block is all that a
+    numbered name holds, such as ``model.layers.3`` or ``layer1.0``. Use it in scope "layer", or in scope "neuron",
+    where all neurons of a layer have its density.
+
+    Args:
+        budget: how many weights the network keeps.
+        by: "index" (default): more where the PQ Index is high. "sap": less there, as SAP in layer scope.
+            "outliers": more where more scores are above five times their mean (OWL, Yin et al. 2024).
+            "alpha": more where spectra have heavy tails (AlphaPruning, Lu et al. 2024). "erk": more in small
+            layers (Evci et al. 2020). "uniform": the same everywhere.
+        spread: :math:`\lambda`; the densities of two blocks differ by at most twice as much.
+
+    >>> import torch, palmette as pm
+    >>> weights = {"0.weight": torch.arange(1.0, 101.0), "1.weight": torch.ones(100)}
+    >>> masks, decision = pm.prune(weights, scope="layer", budget=Allocated(FixedRatio(0.5), spread=0.1))
+    >>> masks["0.weight"].sum(), masks["1.weight"].sum()
+    (tensor(60), tensor(40))
+    """
+
+    budget: Budget
+    by: By = "index"
+    spread: float = 0.15
+
+    def __post_init__(self) -> None:
+        check_budget(self.budget)
+        if self.by not in ALLOCATIONS:
+            raise ValueError(f"by must be one of {', '.join(ALLOCATIONS)}, got {self.by!r}")
+        if not 0 <= as_number(self.spread) <= 0.5:
+            raise ValueError(f"spread must be between 0 and 0.5, got spread={self.spread!r}")
+
+    @property
+    def p(self) -> float:  # type: ignore[override]
+        """Smaller norm of the reported index, that of the other budget."""
+        return self.budget.p
+
+    @property
+    def q(self) -> float:  # type: ignore[override]
+        """Larger norm of the reported index, that of the other budget."""
+        return self.budget.q
+
+    def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
+        raise TypeError(f"{self!r} shares a cut between layers, so it needs all of them: use prune or a Pruner")
 
 
 def check_budget(budget: Budget) -> None:

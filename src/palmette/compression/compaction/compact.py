@@ -22,8 +22,8 @@ from palmette.compression.compaction.rebuild import rebuild
 from palmette.compression.flops import flops_of, no_fast_path
 from palmette.errors import in_full, in_words, place_of
 from palmette.pruning.sources.sharding import check_whole
-from palmette.pruning.text_table import aligned
 from palmette.pruning.weights import evaluating, is_torch_pruned, uncompiled
+from palmette.text_table import aligned
 
 _Model = TypeVar("_Model", bound=nn.Module)
 

@@ -15,12 +15,13 @@ from palmette.errors import NothingToPrune
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import INTEGER, Tiles
 from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
-from palmette.pruning.budgets import Budget, check_budget
+from palmette.pruning.allocation import LayerFacts, budgets_of, check_shared
+from palmette.pruning.budgets import Allocated, Budget, check_budget
 from palmette.pruning.cut import prune, scores_of
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.selection import NO_CUT, Threshold
-from palmette.pruning.sources.memory import split, write_remaining
+from palmette.pruning.sources.memory import Memory, split, write_remaining
 from palmette.pruning.sources.source import ExactSource
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 from palmette.pruning.sources.survey import Survey, in_order, survey
@@ -166,11 +167,12 @@ class FileCut:
     """Decided cut that is not applied yet.
 
     Args:
-        budget, saliency: basis of the decision.
+        budgets: budget of each weight that is cut neuron by neuron, by name.
+        saliency: scores that rank the weights.
         thresholds: threshold and dtype of the keys, by name; other weights are cut neuron by neuron.
     """
 
-    budget: Budget
+    budgets: Mapping[str, Budget]
     saliency: Saliency
     thresholds: Mapping[str, tuple[Threshold, torch.dtype]]
 
@@ -183,7 +185,7 @@ class FileCut:
             for part in stored.parts(stored.entries if stored.transposed and not stored.stacked else chunk):
                 kept = None if part.kept is None else {name: part.kept.reshape(part.weight.shape)}
                 masks, _ = prune(
-                    {name: part.weight}, kept, scope="neuron", budget=self.budget, saliency=self.saliency
+                    {name: part.weight}, kept, scope="neuron", budget=self.budgets[name], saliency=self.saliency
                 )
                 yield part, masks[name].reshape(part.values.shape)
             return
@@ -213,11 +215,30 @@ def decide(
     check_budget(budget)
     if not weights:
         raise NothingToPrune("weights must hold at least one tensor, got none")
+    budgets = dict.fromkeys((w.name for w in weights), budget)
+    if isinstance(budget, Allocated):
+        check_shared(budget, scope)
+        whole = budget.budget.plan(FileSource.of(survey(weights, budget=budget, neurons=False, chunk=chunk)))
+        budgets = budgets_of(budget, _layers(weights, saliency), int(whole.sums.d[0] - whole.cut[0]))
     units = [w for w in weights if len(w.shape) < 2] if scope == "neuron" else weights
     surveys = survey(units, budget=budget, neurons=False, chunk=chunk)
     thresholds: dict[str, tuple[Threshold, torch.dtype]] = {}
     for group in [surveys] if scope == "global" else ([one] for one in surveys):
         source = FileSource.of(group, saliency, chunk)
-        shares, dtype = source.thresholds(int(budget.plan(source).cut)), _key_dtype(source.scores)
+        plan = budgets[source.weights[0].name].plan(source)
+        shares, dtype = source.thresholds(int(plan.cut)), _key_dtype(source.scores)
         thresholds |= {w.name: (at, dtype) for w, (_, at) in zip(source.weights, shares, strict=True)}
-    return FileCut(budget, saliency, thresholds)
+    return FileCut(budgets, saliency, thresholds)
+
+
+def _layers(weights: Sequence[StoredWeight], saliency: Saliency) -> dict[str, LayerFacts]:
+    def row(stored: StoredWeight) -> Memory:
+        (part,) = stored.parts(stored.entries)
+        return Memory(part.row.segments, part.row.kept)
+
+    return {
+        w.name: LayerFacts(
+            w.shape, partial(row, w), partial(row, w if saliency is magnitude else _scored(saliency, w))
+        )
+        for w in weights
+    }
