@@ -68,13 +68,16 @@ def there(of: Study, name: str, density: float) -> list[float]:
 
 
 def equal_density(of: Study) -> str:
-    """Differences from Lottery Ticket at the densities of SAP (1, 2), and over the range of all studies."""
-    rows = []
+    """Differences from Lottery Ticket at densities of SAP (1, 2) a third apart, and over the range of all studies."""
+    rows: list[tuple[str, ...]] = []
+    last = math.inf
     for t in range(1, min(map(len, of.each(SAP2)))):
         at = of.at(SAP2, t, "density")
-        if (d := mean(at)) < 0.002:
+        if (d := mean(at)) < 0.002 or not (base := there(of, LT, d)):
             break
-        base = there(of, LT, d)
+        if d > last / 1.5:
+            continue
+        last = d
         own = at_own_densities([([at[s]], [a]) for s, a in of.at(SAP2, t).items()], of.curves(LT))
         sap, one_shot = (Difference.between(there(of, n, d), base) for n in (SAP, ONE_SHOT))
         rows.append((percent(d), spread(dict(enumerate(base))), *map(difference, (sap, own, one_shot))))
@@ -83,16 +86,14 @@ def equal_density(of: Study) -> str:
 
 
 def ablations(of: Study) -> str:
-    """Density after some rounds, accuracy at the end and difference from Lottery Ticket of scopes and settings."""
+    """Density after five rounds and difference from Lottery Ticket of scopes and settings."""
     settings = {n: words for row in figures.SETTINGS.values() for words, n in row.items() if n not in METHODS}
     rows = [(n, s, n) for n in METHODS for s in SCOPES] + [(w, "global", n) for n, w in settings.items()]
     lines = []
     for words, scope, name in rows:
-        left = [of.at(name, t, "density", scope) for t in (1, 5, 10, -1)]
-        kept = [percent(mean(at)) if len(at) == of.seeds else "" for at in left]
         gap = sure(of.apart(name, scope=scope, base_scope="global")) if (name, scope) != (LT, "global") else ""
-        lines.append((words, scope, *kept, spread(of.at(name, -1, scope=scope), digits=1), gap))
-    titles = ("T = 1", "T = 5", "T = 10", "end", "accuracy at the end", f"from {LT}, global, {OVER}")
+        lines.append((words, scope, percent(mean(of.at(name, 5, "density", scope))), gap))
+    titles = ("density at T = 5", f"from {LT}, global, {OVER}")
     return table(("", "scope", *titles), lines, words=2)
 
 
