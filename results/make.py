@@ -68,7 +68,7 @@ def there(of: Study, name: str, density: float) -> list[float]:
 
 
 def equal_density(of: Study) -> str:
-    """Differences from Lottery Ticket at densities of SAP (1, 2) a third apart, and over the range of all studies."""
+    """Differences from Lottery Ticket at some densities of SAP (1, 2), and over the range of all studies."""
     rows: list[tuple[str, ...]] = []
     last = math.inf
     for t in range(1, min(map(len, of.each(SAP2)))):
