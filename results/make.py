@@ -85,16 +85,22 @@ def equal_density(of: Study) -> str:
     return table(("density", LT, *(f"{n} − {LT}" for n in (SAP, SAP2, ONE_SHOT))), rows, words=0)
 
 
-def ablations(of: Study) -> str:
-    """Density after five rounds and difference from Lottery Ticket of scopes and settings."""
-    settings = {n: words for row in figures.SETTINGS.values() for words, n in row.items() if n not in METHODS}
-    rows = [(n, s, n) for n in METHODS for s in SCOPES] + [(w, "global", n) for n, w in settings.items()]
-    lines = []
-    for words, scope, name in rows:
-        gap = sure(of.apart(name, scope=scope, base_scope="global")) if (name, scope) != (LT, "global") else ""
-        lines.append((words, scope, percent(mean(of.at(name, 5, "density", scope))), gap))
-    titles = ("density at T = 5", f"from {LT}, global, {OVER}")
-    return table(("", "scope", *titles), lines, words=2)
+def scopes(of: Study) -> str:
+    """Difference of each method from Lottery Ticket in global scope, in each scope."""
+    apart = ([sure(of.apart(name, scope=scope, base_scope="global")) for scope in SCOPES] for name in METHODS)
+    rows = [[name, *cells] for name, cells in zip(METHODS, apart, strict=True)]
+    rows[METHODS.index(LT)][-1] = ""
+    return table(("", *SCOPES), rows)
+
+
+def settings(of: Study) -> bytes:
+    """Each setting of SAP in global scope as CSV: density after five rounds, difference from Lottery Ticket."""
+    lines = ["setting,density_after_5_rounds,difference,low,high"]
+    for words, name in (pair for row in figures.SETTINGS.values() for pair in row.items()):
+        found = of.apart(name)
+        numbers = mean(of.at(name, 5, "density")), found.mean, found.low, found.high
+        lines.append(",".join([words, *("" if math.isnan(v) else f"{v:.6g}" for v in numbers)]))
+    return ("\n".join(lines) + "\n").encode()
 
 
 def rounds(of: Study) -> bytes:
@@ -111,7 +117,7 @@ def blocks() -> dict[Path, dict[str, str]]:
     """Every page that has tables, and its tables."""
     four = [of for of in studies() if len(of.methods) == len(METHODS)]
     found = {of.folder / "README.md": {"equal density": equal_density(of)} for of in four}
-    found |= {study(name).folder / "README.md": {"ablations": ablations(study(name))} for name in BASES}
+    found |= {study(name).folder / "README.md": {"scopes": scopes(study(name))} for name in BASES}
     found[HERE / "FINDINGS.md"] = {"networks": networks()}
     return found | {FRONT: front()}
 
@@ -150,6 +156,8 @@ def main() -> None:
     for of in studies():
         figures.write(of)
         write_whole(of.folder / "rounds.csv", rounds(of))
+    for name in BASES:
+        write_whole(HERE / name / "settings.csv", settings(study(name)))
     for page, tables in blocks().items():
         write_whole(page, renewed(page.read_text(encoding="utf-8"), tables).encode())
 
