@@ -292,13 +292,11 @@ def precision_rows():
 
 
 def clipping_rows():
-    """SAP (1, 2) in both orders of clipping and masking, and as published."""
+    """Density of SAP (1, 2) in both orders of clipping and masking, and as published."""
     rows = []
     for t in (1, 2, 3):
         left = [percent(density(of, SAP2, t)) for of in (RESNET, CLIPPED)]
-        indices = [f"{index(of, SAP2, t):.3f}" for of in (RESNET, CLIPPED)]
-        theirs = [line(f"retrained/{key}", "sap_p1_q2")[t] for key in ("remaining", "pq_index")]
-        rows.append([str(t), *left, f"{theirs[0]:.1f} %", *indices, f"{theirs[1]:.3f}"])
+        rows.append([str(t), *left, f"{line('retrained/remaining', 'sap_p1_q2')[t]:.1f} %"])
     return rows
 
 
