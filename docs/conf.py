@@ -100,8 +100,10 @@ def _open_what_is_here(app: Sphinx, tree: nodes.document) -> None:
                 link.replace_self(link.children)
 
 
-def _summarise(app: Sphinx, name: str, source: list[str]) -> None:
-    """A table of one-line summaries of the functions and classes on an API page, at its mark."""
+def _complete(app: Sphinx, name: str, source: list[str]) -> None:
+    """Summaries of the names on an API page, at its mark, and all studies below the page of results."""
+    if name == "results/README":
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\n*/*\n```\n"
     names = re.findall(r"^\.\. auto(?:function|class):: (\S+)$", source[0], re.MULTILINE)
     rows = "".join(f"   ~{entry if '.' in entry else f'palmette.{entry}'}\n" for entry in names)
     table = f"```{{eval-rst}}\n.. autosummary::\n   :nosignatures:\n\n{rows}```"
@@ -127,6 +129,6 @@ def _start(app: Sphinx, error: Exception | None) -> None:
 def setup(app: Sphinx) -> None:
     app.add_html_math_renderer("mathml", (_inline, None), (_block, None))
     app.add_directive("palmette", _Command)
-    app.connect("source-read", _summarise)
+    app.connect("source-read", _complete)
     app.connect("doctree-read", _open_what_is_here, priority=100)  # before files are collected
     app.connect("build-finished", _start)

@@ -256,9 +256,9 @@ def measured(network: Network) -> Iterator[Line]:
 
 
 def network_table(lines: Sequence[Line]) -> str:
-    """A row for each network: suggested cuts in scope global, and what can go in each scope."""
+    """A row for each network: suggested cuts and what can go, in scope global."""
     heads = ("network", "score", "tolerance", "dense", *(f"index suggests at ({p:g}, {q:g})" for p, q in PAIRS))
-    heads += (*(f"can go: {scope}" for scope in SCOPES), "factor")
+    heads += ("can go", "factor")
     rows = [heads, ("---", "---", *["---:"] * (len(heads) - 2))]
     for name in dict.fromkeys(line.network for line in lines):
         of = {(line.p, line.q, line.scope): line for line in lines if line.network == name}
@@ -271,7 +271,7 @@ def network_table(lines: Sequence[Line]) -> str:
                 first.tolerance,
                 f"{first.dense:{_digits(first)}}",
                 *(f"{cut.suggested:.0%}: {cut.score_suggested:{_digits(cut)}}" for cut in cuts),
-                *(f"{of[*PAIRS[0], scope].largest:.0%}" for scope in SCOPES),
+                f"{first.largest:.0%}",
                 f"{first.factor:.1f}",
             )
         )
@@ -279,29 +279,19 @@ def network_table(lines: Sequence[Line]) -> str:
 
 
 def scope_table(lines: Sequence[Line]) -> str:
-    """A row for norms and scope: how many suggested cuts are within the tolerance, and the factors."""
-    heads = (
-        "p, q",
-        "scope",
-        "suggested",
-        "within the tolerance",
-        "factor: median",
-        "from",
-        "to",
-        "rank correlation",
-    )
+    """A row for norms and scope: how many suggested cuts are within the tolerance, and the median factor."""
+    heads = ("p, q", "scope", "within the tolerance", "factor, median", "rank correlation")
     rows = [heads, ("---", "---", *["---:"] * (len(heads) - 2))]
     for p, q in PAIRS:
         for scope in SCOPES:
             found = [line for line in lines if (line.p, line.q, line.scope) == (p, q, scope)]
-            cuts, factors = [line.suggested for line in found], [line.factor for line in found]
+            cuts = [line.suggested for line in found]
             rows.append(
                 (
                     f"{p:g}, {q:g}",
                     scope,
-                    f"{min(cuts):.0%} to {max(cuts):.0%}",
                     f"{sum(line.within for line in found)} of {len(found)}",
-                    *(f"{x:.1f}" for x in (median(factors), min(factors), max(factors))),
+                    f"{median(line.factor for line in found):.1f}",
                     f"{correlation(_ranks(cuts), _ranks([line.largest for line in found])):.2f}",
                 )
             )

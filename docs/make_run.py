@@ -33,12 +33,13 @@ def main() -> None:
 
 def _table(summary: Sequence[Mapping[str, Any]]) -> str:
     moments = ("kept", "end")
-    titles = ("method", "dense: accuracy", *(f"{m}: {what}" for m in moments for what in ("density", "accuracy")))
+    ends = (f"{moment}: {what}, %" for moment in moments for what in ("density", "accuracy"))
+    titles = ("method", "dense: accuracy, %", *ends)
     lines = [titles, ("---", *("---:" for _ in titles[1:]))]
     for row in summary:
-        cells = [_percent(row["dense"]["accuracy"])]
+        cells = [_in_percent(row["dense"]["accuracy"])]
         for moment in moments:
-            cells += [_percent(row[moment]["density"]), _percent(row[moment]["accuracy"])]
+            cells += [_in_percent(row[moment]["density"]), _in_percent(row[moment]["accuracy"])]
         lines.append((row["method"], *cells))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -49,10 +50,10 @@ def _under(summary: Sequence[Mapping[str, Any]], seconds: float) -> str:
     return f"Mean ± sd over {seeds} seeds; `palmette run`, {speed}, torch {torch.__version__.partition('+')[0]}."
 
 
-def _percent(pair: Sequence[float]) -> str:
+def _in_percent(pair: Sequence[float]) -> str:
     mean, deviation = (100 * value for value in pair)
     digits = 1 if mean >= 1 else 2
-    return f"{mean:.{digits}f} ± {deviation:.{digits}f} %"
+    return f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
 if __name__ == "__main__":

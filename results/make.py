@@ -68,13 +68,16 @@ def there(of: Study, name: str, density: float) -> list[float]:
 
 
 def equal_density(of: Study) -> str:
-    """Differences from Lottery Ticket at the densities of SAP (1, 2), and over the range of all studies."""
-    rows = []
+    """Differences from Lottery Ticket at some densities of SAP (1, 2), and over the range of all studies."""
+    rows: list[tuple[str, ...]] = []
+    last = math.inf
     for t in range(1, min(map(len, of.each(SAP2)))):
         at = of.at(SAP2, t, "density")
-        if (d := mean(at)) < 0.002:
+        if (d := mean(at)) < 0.002 or not (base := there(of, LT, d)):
             break
-        base = there(of, LT, d)
+        if d > last / 1.5:
+            continue
+        last = d
         own = at_own_densities([([at[s]], [a]) for s, a in of.at(SAP2, t).items()], of.curves(LT))
         sap, one_shot = (Difference.between(there(of, n, d), base) for n in (SAP, ONE_SHOT))
         rows.append((percent(d), spread(dict(enumerate(base))), *map(difference, (sap, own, one_shot))))
@@ -82,18 +85,22 @@ def equal_density(of: Study) -> str:
     return table(("density", LT, *(f"{n} − {LT}" for n in (SAP, SAP2, ONE_SHOT))), rows, words=0)
 
 
-def ablations(of: Study) -> str:
-    """Density after some rounds, accuracy at the end and difference from Lottery Ticket of scopes and settings."""
-    settings = {n: words for row in figures.SETTINGS.values() for words, n in row.items() if n not in METHODS}
-    rows = [(n, s, n) for n in METHODS for s in SCOPES] + [(w, "global", n) for n, w in settings.items()]
-    lines = []
-    for words, scope, name in rows:
-        left = [of.at(name, t, "density", scope) for t in (1, 5, 10, -1)]
-        kept = [percent(mean(at)) if len(at) == of.seeds else "" for at in left]
-        gap = sure(of.apart(name, scope=scope, base_scope="global")) if (name, scope) != (LT, "global") else ""
-        lines.append((words, scope, *kept, spread(of.at(name, -1, scope=scope), digits=1), gap))
-    titles = ("T = 1", "T = 5", "T = 10", "end", "accuracy at the end", f"from {LT}, global, {OVER}")
-    return table(("", "scope", *titles), lines, words=2)
+def scopes(of: Study) -> str:
+    """Difference of each method from Lottery Ticket in global scope, in each scope."""
+    apart = ([sure(of.apart(name, scope=scope, base_scope="global")) for scope in SCOPES] for name in METHODS)
+    rows = [[name, *cells] for name, cells in zip(METHODS, apart, strict=True)]
+    rows[METHODS.index(LT)][-1] = ""
+    return table(("", *SCOPES), rows)
+
+
+def settings(of: Study) -> bytes:
+    """Each setting of SAP in global scope as CSV: density after five rounds, difference from Lottery Ticket."""
+    lines = ["setting,density_after_5_rounds,difference,low,high"]
+    for words, name in (pair for row in figures.SETTINGS.values() for pair in row.items()):
+        found = of.apart(name)
+        numbers = mean(of.at(name, 5, "density")), found.mean, found.low, found.high
+        lines.append(",".join([words, *("" if math.isnan(v) else f"{v:.6g}" for v in numbers)]))
+    return ("\n".join(lines) + "\n").encode()
 
 
 def rounds(of: Study) -> bytes:
@@ -110,7 +117,7 @@ def blocks() -> dict[Path, dict[str, str]]:
     """Every page that has tables, and its tables."""
     four = [of for of in studies() if len(of.methods) == len(METHODS)]
     found = {of.folder / "README.md": {"equal density": equal_density(of)} for of in four}
-    found |= {study(name).folder / "README.md": {"ablations": ablations(study(name))} for name in BASES}
+    found |= {study(name).folder / "README.md": {"scopes": scopes(study(name))} for name in BASES}
     found[HERE / "FINDINGS.md"] = {"networks": networks()}
     return found | {FRONT: front()}
 
@@ -149,6 +156,8 @@ def main() -> None:
     for of in studies():
         figures.write(of)
         write_whole(of.folder / "rounds.csv", rounds(of))
+    for name in BASES:
+        write_whole(HERE / name / "settings.csv", settings(study(name)))
     for page, tables in blocks().items():
         write_whole(page, renewed(page.read_text(encoding="utf-8"), tables).encode())
 

@@ -12,7 +12,7 @@ from math import log, nan, sqrt
 
 import numpy as np
 import pytest
-from results.make import blocks, difference, percent, renewed, rounds, spread, sure, table
+from results.make import blocks, difference, percent, renewed, rounds, settings, spread, sure, table
 from results.records import BASES, HERE, LT, ONE_SHOT, keep, studies, study
 
 from palmette.reports.comparison import name_of
@@ -89,8 +89,8 @@ def test_a_page_has_five_points_one_figure_and_one_table(name):
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_page_links_every_figure_and_the_rounds_of_its_folder(name):
-    files = {file.name for file in (HERE / name).glob("*.png")} | {"rounds.csv"}
+def test_a_page_links_every_figure_and_every_csv_file_of_its_folder(name):
+    files = {file.name for ending in ("png", "csv") for file in (HERE / name).glob(f"*.{ending}")}
     text = (HERE / PAGES.get(name, name) / "README.md").read_text()
     prefix = f"../{name}/" if name in PAGES else ""
     found = re.findall(rf"\({re.escape(prefix)}([\w-]+\.(?:png|csv))\)", text)
@@ -101,6 +101,12 @@ def test_a_page_links_every_figure_and_the_rounds_of_its_folder(name):
 @pytest.mark.parametrize("name", STUDIES)
 def test_rounds_are_what_the_records_give(name):
     assert (HERE / name / "rounds.csv").read_bytes() == rounds(study(name)), "python -m results.make writes them"
+
+
+@pytest.mark.parametrize("name", BASES)
+def test_settings_are_what_the_records_give(name):
+    found = (HERE / name / "settings.csv").read_bytes()
+    assert found == settings(study(name)), "python -m results.make writes them"
 
 
 def test_the_index_has_every_study_with_its_size_and_time():

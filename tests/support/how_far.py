@@ -113,7 +113,7 @@ def verdicts(archive):
 
 
 def claim_rows(archive):
-    """Rows of the table of the claim: right, points lost and retrainings, for each network and recipe."""
+    """Rows of the table of the claim: right and retrainings, for each network and recipe."""
     found = verdicts(archive)
     rows = []
     for network, words in dict.fromkeys((v.network, v.recipe) for v in sorted(found, key=_place)):
@@ -121,12 +121,7 @@ def claim_rows(archive):
         cells = [network, words]
         for method in ("Interpolate", "SAP"):
             of = [v for v in here if v.method == method]
-            cells += [
-                f"{sum(v.right for v in of)} of {len(of)}",
-                f"{max(v.lost for v in of):.1f}",
-                f"{min(v.over for v in of):.2f}–{max(v.over for v in of):.2f}",
-                f"{np.mean([v.retrainings for v in of]):.1f}",
-            ]
+            cells += [f"{sum(v.right for v in of)} of {len(of)}", f"{np.mean([v.retrainings for v in of]):.1f}"]
         rows.append(f"| {' | '.join([*cells, f'{np.mean([v.ladder for v in here]):.1f}'])} |")
     return rows
 
@@ -136,11 +131,9 @@ def _place(verdict):
     return verdict.network, recipes.index(verdict.recipe)
 
 
-def miss_rows(archive):
-    """The verdicts that are not right, by name."""
-    missed = sorted((v for v in verdicts(archive) if not v.right), key=lambda v: (v.method, *_place(v), v.seed))
-    return [
-        f"| {v.method} | {v.network} | {v.recipe} | {v.seed} | {100 * v.density:.2g} % | {v.over:.2f} "
-        f"| {v.lost:.1f} |"
-        for v in missed
-    ]
+def verdict_lines(archive):
+    """Every verdict as a line of CSV, those that are not right first."""
+    yield "right,schedule,network,recipe,seed,density,over_hindsight,points_lost,retrainings,ladder_retrainings"
+    for v in sorted(verdicts(archive), key=lambda v: (v.right, v.method, *_place(v), v.seed)):
+        numbers = f"{v.density:.2g},{v.over:.2f},{v.lost:.1f},{v.retrainings},{v.ladder}"
+        yield f"{'yes' if v.right else 'no'},{v.method},{v.network},{v.recipe},{v.seed},{numbers}"

@@ -15,6 +15,7 @@ from palmette.pruning.stopping import IndexTurnsUp, RoundSummary, ScoreDrops
 from palmette.reports.paper.published import published
 from palmette.reports.phases import phases, turns
 from palmette.reports.statistics import Difference, MeanSd, last_within
+from palmette.reports.words import signed
 from palmette.studies.paper import FIGURES
 
 MLP, LINEAR, CIFAR_MLP, CNN = NETWORKS = [study(name) for name in FOUR]
@@ -104,12 +105,6 @@ def steps(of, name, seeds=slice(None)):
 
 def as_said(of, name):
     return [step.sign for step in steps(of, name)] == [-1, 1, -1]
-
-
-def at_turn(of, name, moment, value):
-    """Mean over seeds at the start, lowest, highest or end, as `shape` has them."""
-    column = ("pq_index", "test_accuracy", "density").index(value)
-    return float(np.mean([rows[moment, column] for rows in shape(of, name).values()]))
 
 
 def moment(of, name, which, value):
@@ -268,9 +263,8 @@ def speed_rows():
     rows = []
     for of in (*NETWORKS, CNN200):
         cells = [sure(rounds_apart(of, (SAP2, 10), (LT, 25))), shares(density(of, SAP2, 10), density(of, LT, 25))]
-        cells += [
-            text for n in (SAP, LT) for text in (difference(change(of, n, 0, 30)), percent(density(of, n, 30)))
-        ]
+        cells += [signed(change(of, n, 0, 30).mean) for n in (SAP, LT)]
+        cells += [shares(density(of, SAP, 30), density(of, LT, 30))]
         rows.append([of.network, *cells])
     return rows
 
@@ -298,13 +292,11 @@ def precision_rows():
 
 
 def clipping_rows():
-    """SAP (1, 2) in both orders of clipping and masking, and as published."""
+    """Density of SAP (1, 2) in both orders of clipping and masking, and as published."""
     rows = []
     for t in (1, 2, 3):
         left = [percent(density(of, SAP2, t)) for of in (RESNET, CLIPPED)]
-        indices = [f"{index(of, SAP2, t):.3f}" for of in (RESNET, CLIPPED)]
-        theirs = [line(f"retrained/{key}", "sap_p1_q2")[t] for key in ("remaining", "pq_index")]
-        rows.append([str(t), *left, f"{theirs[0]:.1f} %", *indices, f"{theirs[1]:.3f}"])
+        rows.append([str(t), *left, f"{line('retrained/remaining', 'sap_p1_q2')[t]:.1f} %"])
     return rows
 
 
