@@ -12,7 +12,13 @@ from dataclasses import replace
 from palmette.checkpoints.formats.contents import Contents
 from palmette.errors import NothingToPrune
 from palmette.pruning.choosing.coverage import GAIN, NO_FLOATS, UNKNOWN, VECTOR, LeftOut
-from palmette.pruning.choosing.names import inputs_first, is_layer_weight, is_stack, why_not
+from palmette.pruning.choosing.names import (
+    inputs_first,
+    is_layer_weight,
+    is_stack,
+    transposed_groups,
+    why_not,
+)
 from palmette.pruning.choosing.patterns import as_patterns, check_patterns, matches
 from palmette.pruning.sources.stored import StoredWeight
 
@@ -68,8 +74,12 @@ def sort_out(
             left_out.append(LeftOut(tensor.name, tensor.shape, reason, tensor.nbytes))
         elif is_stack(tensor.name, tensor.shape):
             weights.append(replace(tensor, transposed=inputs_first(tensor.name, shapes), stacked=True))
+        elif is_gpt2 and tensor.name in conv1d:
+            weights.append(replace(tensor, transposed=True))
+        elif tensor.name not in known and (groups := transposed_groups(tensor.name, shapes)):
+            weights.append(replace(tensor, transposed=True, groups=groups))
         else:
-            weights.append(replace(tensor, transposed=True) if is_gpt2 and tensor.name in conv1d else tensor)
+            weights.append(tensor)
     if not weights:
         raise NothingToPrune(_nothing(what, left_out, patterns, unwanted))
     return weights, [*left_out, *contents.left_out]

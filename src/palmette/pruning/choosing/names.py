@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from palmette.pruning.choosing.coverage import UNKNOWN, VECTOR
+from palmette.pruning.choosing.coverage import CONSTANT, UNKNOWN, VECTOR
 
 # Attributes of PyTorch's layers that hold prunable weights.
 _WEIGHTS = re.compile(r"weight|in_proj_weight|[qkv]_proj_weight|weight_(ih|hh|hr)(_l\d+(_reverse)?)?")
@@ -20,6 +20,7 @@ _EMBEDDING = re.compile(
     r"(embed(ding)?s?|embd|emb|wte|wpe|lookup|relative_attention_bias)$|^(embed_(?!out)|shared$)", re.I
 )
 _NORM = re.compile(r"norm|(^|_)(ln|bn|gn)(_|\d|$)", re.I)
+_CONSTANT = re.compile(r"(^|\.)dfl\.conv\.weight$")  # 0, 1, 2, …: YOLO computes expected distances with it
 _STACK = re.compile(r"(^|[._])(experts?|exps|moe)([._]|$)", re.I)
 _ONE_EXPERT = re.compile(r"experts?\.\d+\.", re.I)
 _BESIDE = re.compile(r"bias|norm|scale", re.I)  # in a stack, next to its weights
@@ -42,6 +43,8 @@ def why_not(name: str, shape: Sequence[int], *, attributes: bool = True) -> str:
     """
     if is_stack(name, shape):
         return ""
+    if is_constant(name):
+        return CONSTANT
     *modules, last = _DIRECTION.sub(r"\1", name).split(".")
     owner = modules[-1] if modules else ""
     if re.search(r"(^|_)bias$", last):
@@ -49,12 +52,21 @@ def why_not(name: str, shape: Sequence[int], *, attributes: bool = True) -> str:
     if not attributes:
         owner = last
     elif not is_layer_weight(name):
-        return UNKNOWN
+        return "embedding" if _EMBEDDING.search(owner) else UNKNOWN
     if len(shape) > 3 and all(size == 1 for size in shape[:-1]):  # a scale in the shape of an image
         return VECTOR
     if len(shape) == 2 and _EMBEDDING.search(owner):
         return "embedding"
     return "norm" if _NORM.search(owner) else ""
+
+
+def is_constant(name: str) -> bool:
+    """Whether a layer with this name computes with fixed numbers.
+
+    >>> is_constant("model.22.dfl.conv.weight")
+    True
+    """
+    return _CONSTANT.search(name) is not None
 
 
 def is_stack(name: str, shape: Sequence[int]) -> bool:
@@ -75,6 +87,20 @@ def inputs_first(name: str, shapes: Mapping[str, Sequence[int]]) -> bool:
     prefix = name.rpartition(".")[0]
     up, down = (shapes.get(f"{prefix}.{part}") for part in ("gate_up_proj", "down_proj"))
     return up is not None and down is not None and len(up) == len(down) == 3 and up[2] == 2 * down[1]
+
+
+def transposed_groups(name: str, shapes: Mapping[str, Sequence[int]]) -> int:
+    """Groups of a transposed convolution; 0 for other weights, and where no bias of another length tells.
+
+    >>> transposed_groups("up.weight", {"up.weight": (8, 6, 3), "up.bias": (6,)})
+    1
+    """
+    shape = shapes[name]
+    bias = shapes.get(re.sub("weight$", "bias", _DIRECTION.sub(r"\1", name)), ())
+    if len(shape) < 3 or len(bias) != 1 or bias[0] == shape[0]:
+        return 0
+    groups, rest = divmod(bias[0], shape[1])
+    return 0 if rest or not groups or shape[0] % groups else groups
 
 
 def gain_of(name: str) -> str:

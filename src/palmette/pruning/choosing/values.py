@@ -27,7 +27,9 @@ def check_kind(name: str, values: Tensor, what: str) -> None:
             f"or bfloat16, got {got} for {name!r}"
         )
     if values.is_meta:
-        raise ValueError(f"every {what} must have values to be ranked, got {name!r} on the meta device")
+        raise ValueError(
+            f"every {what} must have values to be ranked, got {name!r} on the meta device; load its values first"
+        )
 
 
 def not_finite(name: str, values: Tensor, what: str, count: int) -> NotFinite:
