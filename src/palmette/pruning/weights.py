@@ -23,7 +23,7 @@ from palmette.pruning.choosing.coverage import (
     LeftOut,
     shown,
 )
-from palmette.pruning.choosing.names import inputs_first, is_constant, is_stack, why_not
+from palmette.pruning.choosing.names import bias_of, inputs_first, is_constant, is_stack, why_not
 from palmette.pruning.choosing.patterns import as_patterns, check_patterns, matches
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -263,7 +263,7 @@ def _layouts(
             constant = CONSTANT if is_constant(name) else ""
             why[parameter] = "embedding" if why.get(parameter) == "embedding" else constant
         elif parameter not in why:
-            why[parameter] = why_not(name, parameter.shape)
+            why[parameter] = why_not(name, parameter.shape, bias_of(name, shapes))
             if is_stack(name, parameter.shape):
                 found[parameter] = Weight(parameter, inputs_first(name, shapes), stacked=True)
     return found, why

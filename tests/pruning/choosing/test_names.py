@@ -254,6 +254,11 @@ def test_the_bias_tells_a_transposed_convolution_in_a_file(tmp_path, layer):
     assert [m.neurons for m in report.layers] == [layer.out_channels, 6]
 
 
+def test_the_bias_tells_a_layer_that_is_called_an_embedding_or_a_norm(tmp_path):
+    model = nn.ModuleDict({"embed": nn.Linear(3, 8), "norm_in": nn.Linear(8, 8), "word_embed": nn.Embedding(5, 5)})
+    assert [m.name for m in agrees(model, tmp_path / "a.pt").layers] == ["embed.weight", "norm_in.weight"]
+
+
 def test_complex_and_sparse_weights_are_left_out_and_said():
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 5, dtype=torch.complex64), nn.Linear(4, 6))
     model[2].weight = nn.Parameter(model[2].weight.detach().to_sparse())

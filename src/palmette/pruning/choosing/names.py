@@ -31,15 +31,16 @@ def is_layer_weight(name: str) -> bool:
     return _WEIGHTS.fullmatch(_DIRECTION.sub(r"\1", name).rpartition(".")[2]) is not None
 
 
-def why_not(name: str, shape: Sequence[int], *, attributes: bool = True) -> str:
+def why_not(name: str, shape: Sequence[int], bias: Sequence[int] = (), *, attributes: bool = True) -> str:
     """Why a tensor is no weight to prune; empty if it is one.
 
     Args:
         name, shape: of the tensor.
+        bias: shape of the bias next to it: that of a Linear layer, not of an embedding, counts its outputs.
         attributes: whether names end with the attribute of a layer, as those of PyTorch do.
 
-    >>> why_not("encoder.fc.weight", (4, 3)), why_not("embed_tokens.weight", (9, 4))
-    ('', 'embedding')
+    >>> why_not("fc.weight", (4, 3)), why_not("embed.weight", (9, 4)), why_not("embed.weight", (9, 4), bias=(9,))
+    ('', 'embedding', '')
     """
     if is_stack(name, shape):
         return ""
@@ -55,6 +56,8 @@ def why_not(name: str, shape: Sequence[int], *, attributes: bool = True) -> str:
         return "embedding" if _EMBEDDING.search(owner) else UNKNOWN
     if len(shape) > 3 and all(size == 1 for size in shape[:-1]):  # a scale in the shape of an image
         return VECTOR
+    if len(shape) == 2 and tuple(bias) == (shape[0],):
+        return ""
     if len(shape) == 2 and _EMBEDDING.search(owner):
         return "embedding"
     return "norm" if _NORM.search(owner) else ""
@@ -89,14 +92,21 @@ def inputs_first(name: str, shapes: Mapping[str, Sequence[int]]) -> bool:
     return up is not None and down is not None and len(up) == len(down) == 3 and up[2] == 2 * down[1]
 
 
-def transposed_groups(name: str, shapes: Mapping[str, Sequence[int]]) -> int:
+def bias_of(name: str, shapes: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    """Shape of the bias of the layer that has this weight; empty without one.
+
+    >>> bias_of("up.weight", {"up.weight": (8, 6, 3), "up.bias": (6,)})
+    (6,)
+    """
+    return shapes.get(re.sub("weight$", "bias", _DIRECTION.sub(r"\1", name)), ())
+
+
+def transposed_groups(shape: Sequence[int], bias: Sequence[int]) -> int:
     """Groups of a transposed convolution; 0 for other weights, and where no bias of another length tells.
 
-    >>> transposed_groups("up.weight", {"up.weight": (8, 6, 3), "up.bias": (6,)})
-    1
+    >>> transposed_groups((8, 6, 3), bias=(6,)), transposed_groups((8, 6, 3), bias=(8,))
+    (1, 0)
     """
-    shape = shapes[name]
-    bias = shapes.get(re.sub("weight$", "bias", _DIRECTION.sub(r"\1", name)), ())
     if len(shape) < 3 or len(bias) != 1 or bias[0] == shape[0]:
         return 0
     groups, rest = divmod(bias[0], shape[1])
