@@ -62,11 +62,16 @@ class Holder:
     def set_masks_(self, masks: Mapping[str, Tensor]) -> None:
         """Hold these masks from now on: pruned weights, gradients and optimizer state become zero.
 
+        Other holders of the same parameters let go, such as that of an earlier Pruner, which optimizers keep alive.
         Everything that can fail runs before anything changes.
         """
         kept = {n: local(m) for n, m in masks.items() if not bool(local(m).all())}
         pairs = [pair for name, mask in kept.items() for pair in self._places_of(name, mask)]
         forgetful = [o for o in self._optimizers if isinstance(o, torch.optim.LBFGS)]
+        ours = {id(parameter) for parameter in self._parameters.values()}
+        for other in _HOLDERS:
+            if other is not self:
+                other._kept = {n: m for n, m in other._kept.items() if id(other._parameters[n]) not in ours}
         self._kept, self._seen, self._told = kept, {}, False
         for values, mask in pairs:
             values.mul_(mask)
