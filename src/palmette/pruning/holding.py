@@ -62,8 +62,8 @@ class Holder:
     def set_masks_(self, masks: Mapping[str, Tensor]) -> None:
         """Hold these masks from now on: pruned weights, gradients and optimizer state become zero.
 
-        Other holders of the same parameters let go, such as that of an earlier Pruner, which optimizers keep alive.
-        Everything that can fail runs before anything changes.
+        Other holders of the same parameters let go: optimizers keep that of an earlier Pruner alive. Everything
+        that can fail runs before anything changes.
         """
         kept = {n: local(m) for n, m in masks.items() if not bool(local(m).all())}
         pairs = [pair for name, mask in kept.items() for pair in self._places_of(name, mask)]
