@@ -651,7 +651,7 @@ def test_held_steps_are_not_looked_at():
     assert looked == []
 
 
-def test_the_pruner_that_was_made_last_holds_its_masks():
+def test_the_pruner_that_was_last_told_to_hold_an_optimizer_holds_its_masks():
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     first = pm.Pruner(model, budget=pm.FixedRatio(0.5), hold=optimizer)
@@ -662,6 +662,8 @@ def test_the_pruner_that_was_made_last_holds_its_masks():
         optimizer.step()
         return int(model.weight.count_nonzero())
 
+    assert left() == 8
+    pm.Pruner(model, zeros="count")  # only looks
     assert left() == 8
     last = pm.Pruner(model, zeros="count", hold=optimizer)
     assert (left(), last.density) == (16, 1)

@@ -41,7 +41,7 @@ from palmette.pruning.weights import (
 class Pruner:
     """Prunes a model step by step, and keeps pruned weights at zero.
 
-    Of several for the same weights, the one that was made or used to cut last holds its masks. A copy
+    Of several for the same weights, the one that was last told to `hold` an optimizer holds its masks. A copy
     (`copy.deepcopy`, pickle) has its own copy of the model and holds the masks there. PyTorch does not copy
     an optimizer's hooks, so call `hold` again for the copied optimizer.
 
