@@ -8,11 +8,15 @@ import torch
 from digits_trainers import STEPS, L, Module, fit, fit_with_lightning
 from killing import killed_in
 from own_digits import X, Y, assert_zero, one_thread, states_are_equal  # noqa: F401
+from torch import distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 
 import palmette as pm
 from palmette.integrations import lightning as of_lightning
 from palmette.integrations import transformers as of_transformers
+from palmette.integrations.callbacks import Cutting
 from palmette.pruning.stopping import AccuracyDrops, ScoreDrops
 
 pytestmark = [
@@ -285,3 +289,13 @@ def test_pruned_weights_that_something_else_changes_are_said_when_a_checkpoint_i
         call, given = made.on_save, (arguments, of_transformers.TrainerState())
     with pytest.warns(UserWarning, match=r"32 pruned weights \(weight\) are no longer zero"):
         call(*given)
+
+
+def test_a_model_that_something_else_has_sharded_is_refused():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = fully_shard(torch.nn.Linear(4, 2), mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(ValueError, match=r"this training cuts them in pieces; .* DDP, or .*FSDP2"):
+            Cutting(steps=[1])._begin(model, None, 0)
+    finally:
+        dist.destroy_process_group()

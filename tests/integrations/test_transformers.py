@@ -296,7 +296,7 @@ def test_weights_in_pieces_are_refused(tmp_path):
     made.args.fsdp = ["full_shard"]
     with pytest.raises(
         ValueError,
-        match=r"in pieces \(fsdp=\['full_shard'\]\); train with one process or DDP, or .*FSDP2",
+        match=r"fsdp=\['full_shard'\] cuts them in pieces; train with one process or DDP, or .*FSDP2",
     ):
         made.train()
 

@@ -649,3 +649,25 @@ def test_held_steps_are_not_looked_at():
     assert versions == {n: p._version for n, p in model.named_parameters() if p.dim() > 1}
     train(model, pruner, optimizer, steps=3)
     assert looked == []
+
+
+def test_the_pruner_that_was_last_told_to_hold_an_optimizer_holds_its_masks():
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    first = pm.Pruner(model, budget=pm.FixedRatio(0.5), hold=optimizer)
+    first.step()
+
+    def left():
+        model(torch.ones(1, 4)).sum().backward()
+        optimizer.step()
+        return int(model.weight.count_nonzero())
+
+    assert left() == 8
+    pm.Pruner(model, zeros="count")  # only looks
+    assert left() == 8
+    last = pm.Pruner(model, zeros="count", hold=optimizer)
+    assert (left(), last.density) == (16, 1)
+    last.step(budget=pm.FixedRatio(0.25))
+    assert left() == 12
+    first.step()  # holds its masks again
+    assert left() == 4

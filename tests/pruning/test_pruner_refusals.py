@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import palmette as pm
-from palmette.errors import MaskMismatch, ParameterGone
+from palmette.errors import MaskMismatch, NothingToPrune, ParameterGone
 
 
 def network():
@@ -170,5 +170,22 @@ def test_a_copied_optimizer_is_held_again():
 def test_weights_without_values_are_refused_by_name():
     with torch.device("meta"):
         model = network()
-    with pytest.raises(ValueError, match=r"0\.weight.*meta"):
-        pm.Pruner(model).step()
+    with pytest.raises(ValueError, match=r"0\.weight.*meta.*; load its values first"):
+        pm.Pruner(model)
+
+
+def test_weights_that_cannot_change_are_refused_by_name():
+    with torch.inference_mode():
+        model = network()
+    with pytest.raises(ValueError, match=r"'0\.weight' was made in inference mode.*make it outside"):
+        pm.Pruner(model)
+
+
+def test_a_model_of_vectors_is_told_what_to_do():
+    with pytest.raises(NothingToPrune, match="quantised must be pruned before"):
+        pm.Pruner(nn.LayerNorm(4))
+
+
+def test_weights_too_narrow_to_rank_are_refused_at_once():
+    with pytest.raises(TypeError, match=r"in float64, float32, float16 or bfloat16, got torch\.float8_e4m3fn"):
+        pm.Pruner(nn.Linear(4, 4).to(torch.float8_e4m3fn))

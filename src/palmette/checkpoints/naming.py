@@ -12,7 +12,14 @@ from dataclasses import replace
 from palmette.checkpoints.formats.contents import Contents
 from palmette.errors import NothingToPrune
 from palmette.pruning.choosing.coverage import GAIN, NO_FLOATS, UNKNOWN, VECTOR, LeftOut
-from palmette.pruning.choosing.names import inputs_first, is_layer_weight, is_stack, why_not
+from palmette.pruning.choosing.names import (
+    bias_of,
+    inputs_first,
+    is_layer_weight,
+    is_stack,
+    transposed_groups,
+    why_not,
+)
 from palmette.pruning.choosing.patterns import as_patterns, check_patterns, matches
 from palmette.pruning.sources.stored import StoredWeight
 
@@ -33,12 +40,11 @@ def sort_out(
     attributes = any(is_layer_weight(t.name) for t in contents.tensors)
     gains = {t.gain.name for t in contents.tensors if t.gain is not None}
     cannot = {t.name: GAIN if t.name in gains else _cannot(t, contents.vectors) for t in contents.tensors}
-    why = dict(cannot)
+    why, shapes = dict(cannot), {t.name: t.shape for t in contents.tensors}
     if not contents.vectors:
         for t in contents.tensors:
-            rule = known.get(t.name, why_not(t.name, t.shape, attributes=attributes))
+            rule = known.get(t.name, why_not(t.name, t.shape, bias_of(t.name, shapes), attributes=attributes))
             why[t.name] = cannot[t.name] or rule
-    shapes = {t.name: t.shape for t in contents.tensors}
     names = {t.name: [t.name] for t in contents.tensors}
     for alias, name in contents.aliases.items():
         names[name].append(alias)
@@ -68,8 +74,14 @@ def sort_out(
             left_out.append(LeftOut(tensor.name, tensor.shape, reason, tensor.nbytes))
         elif is_stack(tensor.name, tensor.shape):
             weights.append(replace(tensor, transposed=inputs_first(tensor.name, shapes), stacked=True))
+        elif is_gpt2 and tensor.name in conv1d:
+            weights.append(replace(tensor, transposed=True))
+        elif tensor.name not in known and (
+            groups := transposed_groups(tensor.shape, bias_of(tensor.name, shapes))
+        ):
+            weights.append(replace(tensor, transposed=True, groups=groups))
         else:
-            weights.append(replace(tensor, transposed=True) if is_gpt2 and tensor.name in conv1d else tensor)
+            weights.append(tensor)
     if not weights:
         raise NothingToPrune(_nothing(what, left_out, patterns, unwanted))
     return weights, [*left_out, *contents.left_out]

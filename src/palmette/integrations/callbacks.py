@@ -19,6 +19,7 @@ from palmette.pruning.masks import Masks
 from palmette.pruning.methods import Scope, Zeros
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.sources.sharding import is_sharded
 from palmette.pruning.stopping import AccuracyDrops, ScoreDrops, StopRule
 from palmette.pruning.tolerance import Tolerance
 from palmette.pruning.weights import uncompiled
@@ -105,6 +106,8 @@ class Cutting:
 
     def _begin(self, model: nn.Module, state: Mapping[str, Any] | None, step: int) -> None:
         """Make the pruner of `model`; `state` is the result of `_state` in a checkpoint to resume from."""
+        if any(map(is_sharded, model.parameters())):
+            raise in_pieces("this training")
         self._seen = self._cut_at = step
         self._due = []
         self._judge.restart()
@@ -269,6 +272,15 @@ class Cutting:
                 "them. Train longer, or cut earlier",
                 stacklevel=3,
             )
+
+
+def in_pieces(setting: str) -> ValueError:
+    """Error about a `setting` of a library that shards the weights."""
+    return ValueError(
+        f"PalmetteCallback holds masks of whole parameters, and {setting} cuts them in pieces; train with one "
+        "process or DDP, or in a loop of your own after fully_shard (FSDP2), where "
+        "pm.Pruner(model, hold=optimizer) holds them"
+    )
 
 
 def _silent(line: str) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from palmette.errors import RunDamaged
 from palmette.files import replaced
-from palmette.integrations.callbacks import Cutting
+from palmette.integrations.callbacks import Cutting, in_pieces
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -49,12 +49,8 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
     def on_train_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """Set up the masks before the first step, from the checkpoint if one is resumed."""
         for name in ("fsdp", "deepspeed"):
-            if getattr(args, name, None):
-                raise ValueError(
-                    f"PalmetteCallback holds masks of whole parameters, and this Trainer cuts them in pieces "
-                    f"({name}={getattr(args, name)!r}); train with one process or DDP, or in a loop of your own "
-                    "after fully_shard (FSDP2), where pm.Pruner(model, hold=optimizer) holds them"
-                )
+            if setting := getattr(args, name, None):
+                raise in_pieces(f"{name}={setting!r}")
         saved = state.stateful_callbacks.get(_KEY)
         if state.global_step == 0 and saved is not None:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Budgets: how many weights to prune in each unit. A budget is a plain value; `counting` computes its counts.
+"""Budgets: how many weights to prune in each unit. A budget is a plain value.
 
 This module imports no torch, so that specs, flags and help texts can be built from it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import Field, dataclass, field, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 class Budget(ABC):
     """Number of weights to prune in each row. `p` and `q` are the norms of the reported index."""
 
-    p: float
-    q: float
+    p: float = 0.5
+    q: float = 1.0
 
     @classmethod
     def parameters(cls) -> list[Field[Any]]:
         """Fields that a user may set, in order; a custom budget need not be a dataclass."""
-        return [f for f in fields(cls) if f.init] if is_dataclass(cls) else []
+        return list(fields(cls)) if is_dataclass(cls) else []
 
     def __call__(self, rows: Any, kept: Any = None) -> Tensor:
         """Exact number of kept entries to prune in each row, int64.
@@ -50,15 +50,16 @@ class Budget(ABC):
 
     def plan(self, source: Source) -> CutPlan:
         """Counts of each unit, with the measurements behind them."""
-        from palmette.pruning.counting import plan_of_source
+        from palmette.pruning.counting import CutPlan
 
-        return plan_of_source(self, source)
+        sums = source.power_sums(p=float(self.p), q=float(self.q))
+        return CutPlan.of(sums, source.index(sums), *self._count(source, sums))
 
     def plan_of_sums(self, sums: PowerSums) -> CutPlan:
         """Plan from power sums alone, for budgets that need nothing else."""
-        from palmette.pruning.counting import plan_of_sums
+        from palmette.pruning.counting import CutPlan
 
-        return plan_of_sums(self, sums)
+        return CutPlan.of(sums, sums.index(), *self._count(None, sums))
 
     @abstractmethod
     def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
@@ -128,17 +129,16 @@ class FixedRatio(Budget):
     """
 
     ratio: float = setting(0.2, "The fraction that Lottery Ticket and One Shot cut in each round.", short="r")
-    p: float = field(default=0.5, init=False, repr=False)
-    q: float = field(default=1.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if not 0 <= as_number(self.ratio) <= 1:
             raise ValueError(f"ratio must be between 0 and 1, got ratio={self.ratio!r}")
 
     def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-        from palmette.pruning.counting import count_fixed_ratio
+        from palmette.pruning.counting import share
 
-        return count_fixed_ratio(self, sums)
+        cut = share(sums.d, self.ratio)
+        return (sums.d - cut).double(), cut
 
 
 @dataclass(frozen=True)
@@ -172,9 +172,10 @@ class TailMass(Budget):
         return 2.0 if self.p == 1 else 1.0
 
     def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-        from palmette.pruning.counting import count_tail_mass
-
-        return count_tail_mass(self, source, sums)
+        if source is None:
+            raise _sums_alone(self)
+        cut = source.tail_count(p=float(self.p), eta=float(self.eta))
+        return (sums.d - cut).double(), cut
 
 
 @dataclass(frozen=True)
@@ -195,8 +196,6 @@ class Densities(Budget):
     densities: str | Sequence[float] = setting(
         "0.5,0.2,0.1,0.05,0.02,0.01", "Densities to reach, falling, such as 0.5,0.2,0.1."
     )
-    p: float = field(default=0.5, init=False, repr=False)
-    q: float = field(default=1.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = self.densities
@@ -215,9 +214,12 @@ class Densities(Budget):
         return [float(one) for one in str(self.densities).split(",")]
 
     def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-        from palmette.pruning.counting import count_densities
-
-        return count_densities(self, source, sums)
+        if source is None:
+            raise _sums_alone(self)
+        targets = sums.d.new_tensor([round(source.width * density) for density in self.values()])
+        below = targets.where(targets < sums.d[:, None], -1).amax(1)
+        kept = sums.d.where(below < 0, below)
+        return kept.double(), sums.d - kept
 
 
 @dataclass(frozen=True)
@@ -253,9 +255,14 @@ class Partly(Budget):
         return self.budget.q
 
     def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-        from palmette.pruning.counting import count_partly
+        from palmette.pruning.counting import share
 
-        return count_partly(self, source, sums)
+        cut = share(self.budget._count(source, sums)[1], self.share)
+        return (sums.d - cut).double(), cut
+
+
+def _sums_alone(budget: Budget) -> TypeError:
+    return TypeError(f"power sums alone are enough for Sap and FixedRatio, not for {budget!r}")
 
 
 By = Literal["index", "uniform", "outliers", "alpha", "erk", "sap"]

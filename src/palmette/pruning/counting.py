@@ -1,4 +1,4 @@
-"""Exact counts of each budget, from a source and its power sums; `budgets` defines the budgets."""
+"""The result of a budget, and exact counts of shares and of SAP."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from palmette.measures.exact import exact_power_sums, powers
 from palmette.measures.pq import PowerSums
 
 if TYPE_CHECKING:
-    from palmette.pruning.budgets import Budget, Densities, FixedRatio, Partly, Sap, TailMass
+    from palmette.pruning.budgets import Sap
     from palmette.pruning.sources.source import Source
 
 
@@ -41,17 +41,6 @@ class CutPlan:
         return CutPlan(sums, index, retained, torch.where(index.isnan(), 0, cut))
 
 
-def plan_of_source(budget: Budget, source: Source) -> CutPlan:
-    """Counts of `budget` for each unit, with the measurements behind them."""
-    sums = source.power_sums(p=float(budget.p), q=float(budget.q))
-    return CutPlan.of(sums, source.index(sums), *budget._count(source, sums))
-
-
-def plan_of_sums(budget: Budget, sums: PowerSums) -> CutPlan:
-    """Plan from power sums alone, for budgets that need nothing else."""
-    return CutPlan.of(sums, sums.index(), *budget._count(None, sums))
-
-
 def count_sap(budget: Sap, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
     """r and c of Algorithm 1 for each unit."""
     size, retained, limit = sums.d.to(torch.float64), _retained(budget, sums), share(sums.d, budget.beta)
@@ -63,36 +52,6 @@ def count_sap(budget: Sap, source: Source | None, sums: PowerSums) -> tuple[Tens
         if bool(in_doubt.any()) and (again := source.rounded(in_doubt)) is not None:
             retained[in_doubt] = _retained(budget, exact_power_sums(again, p=sums.p, q=sums.q))
     return _sap_cut(budget, retained, size, limit)
-
-
-def count_fixed_ratio(budget: FixedRatio, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """Kept and pruned counts at the same ratio in each unit."""
-    cut = share(sums.d, budget.ratio)
-    return (sums.d - cut).to(torch.float64), cut
-
-
-def count_tail_mass(budget: TailMass, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """Kept and pruned counts with the tail of each unit counted exactly."""
-    if source is None:
-        raise TypeError(f"power sums alone are enough for Sap and FixedRatio, not for {budget!r}")
-    cut = source.tail_count(p=float(budget.p), eta=float(budget.eta))
-    return (sums.d - cut).to(torch.float64), cut
-
-
-def count_densities(budget: Densities, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """Kept and pruned counts at the next density of each unit."""
-    if source is None:
-        raise TypeError(f"power sums alone are enough for Sap and FixedRatio, not for {budget!r}")
-    targets = torch.tensor([round(source.width * density) for density in budget.values()], device=sums.d.device)
-    below = torch.where(targets < sums.d[:, None], targets, -1).amax(1)
-    kept = torch.where(below < 0, sums.d, below)
-    return kept.to(torch.float64), sums.d - kept
-
-
-def count_partly(budget: Partly, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
-    """Kept and pruned counts with a share of another budget's cut."""
-    cut = share(budget.budget._count(source, sums)[1], budget.share)
-    return (sums.d - cut).to(torch.float64), cut
 
 
 def _power(budget: Sap) -> float:

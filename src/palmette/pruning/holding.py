@@ -89,7 +89,10 @@ class Holder:
                 yield _integers(values), mask.to(values.device)
 
     def hold(self, optimizer: torch.optim.Optimizer) -> None:
-        """Zero the pruned weights after each step of `optimizer`; a second call has no effect."""
+        """Zero the pruned weights after each step of `optimizer`; a second call has no effect.
+
+        Other holders of the same parameters let go: optimizers keep that of an earlier Pruner alive.
+        """
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
         while not hasattr(optimizer, "_optimizer_step_post_hooks"):  # Accelerate wraps the optimizer that has them
@@ -100,6 +103,10 @@ class Holder:
                 f"({', '.join(list(self._parameters)[:4])}, …); was it made from another model, or before "
                 "the model's parameters were replaced?"
             )
+        ours = {id(parameter) for parameter in self._parameters.values()}
+        for other in _HOLDERS:
+            if other is not self:
+                other._kept = {n: m for n, m in other._kept.items() if id(other._parameters[n]) not in ours}
         self._zero_weights(names)
         if optimizer not in self._optimizers:
             self._optimizers.add(optimizer)

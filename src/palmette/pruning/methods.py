@@ -31,28 +31,8 @@ def check_scope(scope: str) -> None:
         raise ValueError(f"scope must be one of {', '.join(map(repr, SCOPES))}, got {scope!r}")
 
 
-@dataclass(frozen=True)
-class SaliencySpec:
-    """Description of a named saliency, built by `palmette.pruning.saliency.BUILDERS` for each cut.
-
-    Args:
-        help: short text for help and docs.
-        of_dense: whether every round ranks weights by the trained dense network.
-        of_inputs: whether it needs inputs of the network.
-    """
-
-    help: str
-    of_dense: bool = False
-    of_inputs: bool = False
-
-
-SALIENCIES: Mapping[str, SaliencySpec] = MappingProxyType(
-    {
-        "magnitude": SaliencySpec("magnitude after the round's training"),
-        "dense-magnitude": SaliencySpec("magnitude in the trained dense network", of_dense=True),
-        "input-weighted": SaliencySpec("magnitude times the norm of its input (Wanda)", of_inputs=True),
-    }
-)
+SALIENCIES = ("magnitude", "dense-magnitude", "input-weighted")
+"""Magnitude after the round's training, in the trained dense network, or times the norm of its input (Wanda)."""
 
 
 def check_saliency(name: str) -> None:
@@ -69,7 +49,7 @@ class Method:
 
     Args:
         budget: how many weights to prune, such as `Sap(p=1, q=2)` or a custom `Budget`.
-        saliency: which weights to prune first: a key of `SALIENCIES`, or ``"module:function"`` of a `Saliency`.
+        saliency: which weights to prune first: one of `SALIENCIES`, or ``"module:function"`` of a `Saliency`.
         label: the name in tables and figures.
 
     >>> METHODS["one-shot"].budget, METHODS["one-shot"].saliency
@@ -87,12 +67,12 @@ class Method:
     @property
     def of_dense(self) -> bool:
         """Whether every round ranks weights by the trained dense network."""
-        return self.saliency in SALIENCIES and SALIENCIES[self.saliency].of_dense
+        return self.saliency == "dense-magnitude"
 
     @property
     def of_inputs(self) -> bool:
         """Whether the ranking needs inputs of the network."""
-        return self.saliency in SALIENCIES and SALIENCIES[self.saliency].of_inputs
+        return self.saliency == "input-weighted"
 
     def build_saliency(self, subject: Subject) -> Saliency:
         """Saliency for a cut of `subject`."""

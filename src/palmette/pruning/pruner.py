@@ -16,6 +16,7 @@ from palmette.errors import MaskMismatch, NotHeld, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
 from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
+from palmette.pruning.choosing.values import check_kind
 from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision, packed, unpacked
@@ -40,7 +41,8 @@ from palmette.pruning.weights import (
 class Pruner:
     """Prunes a model step by step, and keeps pruned weights at zero.
 
-    A copy (`copy.deepcopy`, pickle) has its own copy of the model and holds the masks there. PyTorch does not copy
+    Of several for the same weights, the one that was last told to `hold` an optimizer holds its masks. A copy
+    (`copy.deepcopy`, pickle) has its own copy of the model and holds the masks there. PyTorch does not copy
     an optimizer's hooks, so call `hold` again for the copied optimizer.
 
     Args:
@@ -103,6 +105,12 @@ class Pruner:
         chosen, self.left_out = sorted_out(model, include=include, exclude=exclude, also=masks or ())
         for sentence in surprises(sum(w.tensor.numel() for w in chosen.values()), self.left_out):
             warnings.warn(f"Pruner: {sentence}", stacklevel=2)
+        for name, weight in chosen.items():
+            check_kind(name, weight.tensor, "weight")
+            if weight.tensor.is_inference():
+                raise ValueError(
+                    f"{name!r} was made in inference mode, where no weight can change; make it outside"
+                )
         check_whole({n: w.tensor for n, w in chosen.items() if w.gain is not None}, "Pruner, under weight norm,")
         found = from_torch_prune(model)
         self._layouts = {n: (w.transposed, w.groups, w.stacked) for n, w in chosen.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -34,9 +34,6 @@ class Probe:
 @dataclass(frozen=True)
 class Target(Budget):
     """Budget of a search: it names the density of the next network, not a number of weights to cut."""
-
-    p: float = field(default=0.5, init=False, repr=False)
-    q: float = field(default=1.0, init=False, repr=False)
 
     @abstractmethod
     def next_density(self, probes: Sequence[Probe], good: float, bad: float | None) -> float:

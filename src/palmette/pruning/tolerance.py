@@ -114,7 +114,7 @@ class Tolerance:
 
     def allowed(self, dense: Estimate | float, now: Estimate | float = math.nan) -> float:
         """Largest loss that is allowed; "not-worse" needs the standard errors of both scores."""
-        first, second = _estimate(dense), _estimate(now)
+        first, second = Estimate.of(dense, "score"), Estimate.of(now, "score")
         if self.kind == "points":
             return self.by
         if self.kind == "relative":
@@ -128,12 +128,12 @@ class Tolerance:
 
     def loss(self, score: Estimate | float, *, dense: Estimate | float) -> float:
         """How much worse `score` is than that of the dense network; negative if better."""
-        lost = _estimate(dense).value - _estimate(score).value
+        lost = Estimate.of(dense, "score").value - Estimate.of(score, "score").value
         return lost if self.maximize else -lost
 
     def allows(self, score: Estimate | float, *, dense: Estimate | float) -> bool:
         """Whether a network with this score is good; one without a finite score is not."""
-        rounding = 1e-6 * max(1.0, abs(_estimate(dense).value))  # for float32 scores
+        rounding = 1e-6 * max(1.0, abs(Estimate.of(dense, "score").value))  # for float32 scores
         lost = self.loss(score, dense=dense)
         return math.isfinite(lost) and lost <= self.allowed(dense, score) + rounding
 
@@ -141,10 +141,6 @@ class Tolerance:
         if self.kind == "relative":
             return f"{self.by * 100:.12g}%"
         return f"{self.by:.12g}" if self.kind == "points" else f"not-worse:{self.by:.12g}"
-
-
-def _estimate(score: Estimate | float) -> Estimate:
-    return score if isinstance(score, Estimate) else Estimate(score)
 
 
 def _plain(value: Any) -> Any:

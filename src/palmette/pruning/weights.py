@@ -13,8 +13,17 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
 from palmette.errors import NothingToPrune
-from palmette.pruning.choosing.coverage import FROZEN, GAIN, NO_FLOATS, UNKNOWN, VECTOR, LeftOut, shown
-from palmette.pruning.choosing.names import inputs_first, is_stack, why_not
+from palmette.pruning.choosing.coverage import (
+    CONSTANT,
+    FROZEN,
+    GAIN,
+    NO_FLOATS,
+    UNKNOWN,
+    VECTOR,
+    LeftOut,
+    shown,
+)
+from palmette.pruning.choosing.names import bias_of, inputs_first, is_constant, is_stack, why_not
 from palmette.pruning.choosing.patterns import as_patterns, check_patterns, matches
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -162,7 +171,7 @@ def sorted_out(
             why[parameter] = "" if matches(aliases, patterns) else "not included"
         if not why[parameter] and patterns is None and trains and not parameter.requires_grad:
             why[parameter] = "" if aliases[0] in also else FROZEN
-        if why[parameter] in ("", FROZEN, UNKNOWN) and matches(aliases, unwanted):
+        if why[parameter] in ("", FROZEN, UNKNOWN, NO_FLOATS) and matches(aliases, unwanted):
             why[parameter] = "excluded"
     chosen = {names[p][0]: layouts.get(p, Weight(p)) for p in names if not why[p]}
     left_out = [
@@ -244,14 +253,17 @@ def _layouts(
     why |= {w.gain: GAIN for w in found.values() if w.gain is not None}
     shapes = {name: tuple(p.shape) for p, aliases in names.items() for name in aliases}
     for parameter, (name, *_) in names.items():
-        if not parameter.is_floating_point() or not parameter.numel():
-            why[parameter] = "empty" if parameter.is_floating_point() else NO_FLOATS
+        if not (parameter.is_floating_point() and parameter.layout == torch.strided):
+            why[parameter] = NO_FLOATS
+        elif not parameter.numel():
+            why[parameter] = "empty"
         elif parameter.dim() < 2:
             why[parameter] = GAIN if why.get(parameter) == GAIN else VECTOR
         elif parameter in found:
-            why[parameter] = "embedding" if why.get(parameter) == "embedding" else ""
+            constant = CONSTANT if is_constant(name) else ""
+            why[parameter] = "embedding" if why.get(parameter) == "embedding" else constant
         elif parameter not in why:
-            why[parameter] = why_not(name, parameter.shape)
+            why[parameter] = why_not(name, parameter.shape, bias_of(name, shapes))
             if is_stack(name, parameter.shape):
                 found[parameter] = Weight(parameter, inputs_first(name, shapes), stacked=True)
     return found, why
@@ -308,11 +320,19 @@ def is_transformers_conv1d(module: nn.Module) -> bool:
 def _nothing(model: nn.Module, left_out: Sequence[LeftOut], include: list[str] | None, exclude: list[str]) -> str:
     names, kind = [t.name for t in left_out if len(t.shape) > 1], type(model).__name__
     if not names:
-        return f"the model has nothing to prune: no parameter of {kind} has two or more dimensions"
+        return (
+            f"the model has nothing to prune: no parameter of {kind} has two or more dimensions; one that is "
+            "quantised must be pruned before"
+        )
     if frozen := [t.name for t in left_out if t.why == FROZEN]:
         return (
             "the model has nothing to prune: its weights are frozen (requires_grad=False); unfreeze them, or name "
             f"them with include, such as {shown(frozen)}"
+        )
+    if all(t.why == NO_FLOATS for t in left_out if len(t.shape) > 1):
+        return (
+            f"the model has nothing to prune: the weights of {kind}, such as {names[0]}, are complex, sparse, or "
+            "quantised; prune the model before it is converted"
         )
     if include is None and not exclude:
         return (

@@ -212,6 +212,65 @@ def test_a_fixed_kernel_that_decodes_boxes_is_never_cut():
     assert model[1].weight.flatten().tolist() == list(range(16))
 
 
+class Distances(nn.Module):
+    """The end of a YOLOv8: frozen as a whole, as its files are, with the kernel 0, 1, 2, … in `dfl.conv`."""
+
+    def __init__(self):
+        super().__init__()
+        self.boxes, self.dfl = nn.Conv2d(4, 64, 1), nn.Module()
+        self.dfl.conv = nn.Conv2d(16, 1, 1, bias=False)
+        self.dfl.conv.weight.data = torch.arange(16.0).reshape(1, 16, 1, 1)
+        self.requires_grad_(False)
+
+
+def test_the_distances_of_yolo_are_constants_in_the_model_and_in_its_file(tmp_path):
+    report = agrees(Distances(), tmp_path / "a.pt")
+    assert [m.name for m in report.layers] == ["boxes.weight"]
+    assert "16 (a constant)" in report.coverage
+    assert list(pm.Pruner(Distances()).masks) == ["boxes.weight"]
+
+
+def test_parameters_of_embeddings_are_named_alike_in_the_model_and_in_its_file(tmp_path):
+    class PatchEmbeddings(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.position_embeddings, self.projection = nn.Parameter(torch.randn(1, 5, 8)), nn.Conv2d(3, 8, 2)
+
+    report = agrees(nn.ModuleDict({"embeddings": PatchEmbeddings()}), tmp_path / "a.pt")
+    assert "40 (embedding)" in report.coverage
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.ConvTranspose1d(8, 6, 3),
+        nn.ConvTranspose2d(8, 4, 3, groups=2),
+        nn.utils.parametrizations.weight_norm(nn.ConvTranspose1d(8, 4, 3), dim=1),
+    ],
+    ids=str,
+)
+def test_the_bias_tells_a_transposed_convolution_in_a_file(tmp_path, layer):
+    report = agrees(nn.Sequential(layer, nn.Conv1d(6, 6, 3)), tmp_path / "a.pt")
+    assert [m.neurons for m in report.layers] == [layer.out_channels, 6]
+
+
+def test_the_bias_tells_a_layer_that_is_called_an_embedding_or_a_norm(tmp_path):
+    model = nn.ModuleDict({"embed": nn.Linear(3, 8), "norm_in": nn.Linear(8, 8), "word_embed": nn.Embedding(5, 5)})
+    assert [m.name for m in agrees(model, tmp_path / "a.pt").layers] == ["embed.weight", "norm_in.weight"]
+
+
+def test_complex_and_sparse_weights_are_left_out_and_said():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 5, dtype=torch.complex64), nn.Linear(4, 6))
+    model[2].weight = nn.Parameter(model[2].weight.detach().to_sparse())
+    said = r"49 of 75 parameters are no dense .* left out \(1.weight, 1.bias, 2.weight\); prune the model before"
+    with pytest.warns(UserWarning, match=said):
+        pruner = pm.Pruner(model)
+    assert list(pruner.masks) == ["0.weight"]
+    pm.Pruner(model, exclude=["1.*", "2.*"])  # asked for, so nothing is said
+    with pytest.raises(NothingToPrune, match="such as weight, are complex, sparse, or quantised; prune the model"):
+        pm.Pruner(model[1])
+
+
 def test_names_of_a_file_are_read_as_those_of_a_model(tmp_path):
     torch.save(
         {"experts.0.conv.weight": torch.ones(4, 4, 3), "grn.weight": torch.ones(1, 1, 1, 8)}, tmp_path / "a.pt"

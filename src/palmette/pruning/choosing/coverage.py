@@ -10,8 +10,9 @@ VECTOR = "a vector: bias, norm or statistics"
 FROZEN = "frozen"
 UNKNOWN = "not the weight of a layer"
 GAIN = "the gain of weight norm"
+CONSTANT = "a constant"
 NO_FLOATS = "no dense floating-point numbers"
-"""Reason to leave out integers, such as quantised weights."""
+"""Reason to leave out complex, sparse and integer tensors, such as quantised weights."""
 _SAME = "the same as "
 
 
@@ -50,13 +51,18 @@ def coverage(covered: int, left_out: Sequence[LeftOut]) -> str:
 def surprises(covered: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
     """What is left out that a user may expect to be pruned, in a sentence each."""
     total = covered + sum(one.entries for one in left_out)
-    for why, least in ((FROZEN, 0.0), (UNKNOWN, 0.01)):
+    include = "name them in include to prune them"
+    for why, least, advice in (
+        (FROZEN, 0.0, include),
+        (UNKNOWN, 0.01, include),
+        (NO_FLOATS, 0.01, "prune the model before it is quantised or converted"),
+    ):
         names = [one.name for one in left_out if one.why == why]
         count = sum(one.entries for one in left_out if one.why == why)
         if count > least * total:
             yield (
-                f"{count:,} of {total:,} parameters are {why} and left out ({shown(names)}); name them in include "
-                "to prune them, or in exclude to silence this"
+                f"{count:,} of {total:,} parameters are {why} and left out ({shown(names)}); {advice}, or name "
+                "them in exclude to silence this"
             )
 
 

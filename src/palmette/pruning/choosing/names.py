@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from palmette.pruning.choosing.coverage import UNKNOWN, VECTOR
+from palmette.pruning.choosing.coverage import CONSTANT, UNKNOWN, VECTOR
 
 # Attributes of PyTorch's layers that hold prunable weights.
 _WEIGHTS = re.compile(r"weight|in_proj_weight|[qkv]_proj_weight|weight_(ih|hh|hr)(_l\d+(_reverse)?)?")
@@ -20,6 +20,7 @@ _EMBEDDING = re.compile(
     r"(embed(ding)?s?|embd|emb|wte|wpe|lookup|relative_attention_bias)$|^(embed_(?!out)|shared$)", re.I
 )
 _NORM = re.compile(r"norm|(^|_)(ln|bn|gn)(_|\d|$)", re.I)
+_CONSTANT = re.compile(r"(^|\.)dfl\.conv\.weight$")  # 0, 1, 2, …: YOLO computes expected distances with it
 _STACK = re.compile(r"(^|[._])(experts?|exps|moe)([._]|$)", re.I)
 _ONE_EXPERT = re.compile(r"experts?\.\d+\.", re.I)
 _BESIDE = re.compile(r"bias|norm|scale", re.I)  # in a stack, next to its weights
@@ -30,18 +31,21 @@ def is_layer_weight(name: str) -> bool:
     return _WEIGHTS.fullmatch(_DIRECTION.sub(r"\1", name).rpartition(".")[2]) is not None
 
 
-def why_not(name: str, shape: Sequence[int], *, attributes: bool = True) -> str:
+def why_not(name: str, shape: Sequence[int], bias: Sequence[int] = (), *, attributes: bool = True) -> str:
     """Why a tensor is no weight to prune; empty if it is one.
 
     Args:
         name, shape: of the tensor.
+        bias: shape of the bias next to it: that of a Linear layer, not of an embedding, counts its outputs.
         attributes: whether names end with the attribute of a layer, as those of PyTorch do.
 
-    >>> why_not("encoder.fc.weight", (4, 3)), why_not("embed_tokens.weight", (9, 4))
-    ('', 'embedding')
+    >>> why_not("fc.weight", (4, 3)), why_not("embed.weight", (9, 4)), why_not("embed.weight", (9, 4), bias=(9,))
+    ('', 'embedding', '')
     """
     if is_stack(name, shape):
         return ""
+    if is_constant(name):
+        return CONSTANT
     *modules, last = _DIRECTION.sub(r"\1", name).split(".")
     owner = modules[-1] if modules else ""
     if re.search(r"(^|_)bias$", last):
@@ -49,12 +53,23 @@ def why_not(name: str, shape: Sequence[int], *, attributes: bool = True) -> str:
     if not attributes:
         owner = last
     elif not is_layer_weight(name):
-        return UNKNOWN
+        return "embedding" if _EMBEDDING.search(owner) else UNKNOWN
     if len(shape) > 3 and all(size == 1 for size in shape[:-1]):  # a scale in the shape of an image
         return VECTOR
+    if len(shape) == 2 and tuple(bias) == (shape[0],):
+        return ""
     if len(shape) == 2 and _EMBEDDING.search(owner):
         return "embedding"
     return "norm" if _NORM.search(owner) else ""
+
+
+def is_constant(name: str) -> bool:
+    """Whether a layer with this name computes with fixed numbers.
+
+    >>> is_constant("model.22.dfl.conv.weight")
+    True
+    """
+    return _CONSTANT.search(name) is not None
 
 
 def is_stack(name: str, shape: Sequence[int]) -> bool:
@@ -75,6 +90,27 @@ def inputs_first(name: str, shapes: Mapping[str, Sequence[int]]) -> bool:
     prefix = name.rpartition(".")[0]
     up, down = (shapes.get(f"{prefix}.{part}") for part in ("gate_up_proj", "down_proj"))
     return up is not None and down is not None and len(up) == len(down) == 3 and up[2] == 2 * down[1]
+
+
+def bias_of(name: str, shapes: Mapping[str, Sequence[int]]) -> Sequence[int]:
+    """Shape of the bias of the layer that has this weight; empty without one.
+
+    >>> bias_of("up.weight", {"up.weight": (8, 6, 3), "up.bias": (6,)})
+    (6,)
+    """
+    return shapes.get(re.sub("weight$", "bias", _DIRECTION.sub(r"\1", name)), ())
+
+
+def transposed_groups(shape: Sequence[int], bias: Sequence[int]) -> int:
+    """Groups of a transposed convolution; 0 for other weights, and where no bias of another length tells.
+
+    >>> transposed_groups((8, 6, 3), bias=(6,)), transposed_groups((8, 6, 3), bias=(8,))
+    (1, 0)
+    """
+    if len(shape) < 3 or len(bias) != 1 or bias[0] == shape[0]:
+        return 0
+    groups, rest = divmod(bias[0], shape[1])
+    return 0 if rest or not groups or shape[0] % groups else groups
 
 
 def gain_of(name: str) -> str:

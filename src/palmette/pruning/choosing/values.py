@@ -13,9 +13,14 @@ _DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 def check_values(name: str, values: Tensor, what: str = "weight") -> None:
     """Raise, naming the parameter, unless `values` are one or more finite floats."""
     check_kind(name, values, what)
-    low, high = torch.aminmax(values.detach())  # one pass, no copy; NaN propagates
-    if not bool(torch.isfinite(low) & torch.isfinite(high)):
+    if not all_finite(values.detach()):
         raise not_finite(name, values, what, int((~torch.isfinite(values.detach())).sum()))
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether no value is NaN or infinite; there must be one."""
+    low, high = torch.aminmax(values)  # one pass, no copy; NaN propagates
+    return bool(torch.isfinite(low) & torch.isfinite(high))
 
 
 def check_kind(name: str, values: Tensor, what: str) -> None:
@@ -27,7 +32,9 @@ def check_kind(name: str, values: Tensor, what: str) -> None:
             f"or bfloat16, got {got} for {name!r}"
         )
     if values.is_meta:
-        raise ValueError(f"every {what} must have values to be ranked, got {name!r} on the meta device")
+        raise ValueError(
+            f"every {what} must have values to be ranked, got {name!r} on the meta device; load its values first"
+        )
 
 
 def not_finite(name: str, values: Tensor, what: str, count: int) -> NotFinite:

@@ -35,7 +35,7 @@ def are_pruned(zeros: int, entries: int) -> bool:
 @torch.no_grad()
 def masks_of_zeros(weights: Mapping[str, Weight]) -> dict[str, Tensor]:
     """Masks of the weights that have been pruned before, by their zeros."""
-    values = {n: w.values for n, w in weights.items() if not local(w.tensor).is_meta}
+    values = {n: w.values for n, w in weights.items()}
     counts = added({n: (local(v) == 0).sum() for n, v in values.items()}, values)
     return {n: v != 0 for n, v in values.items() if are_pruned(counts[n], v.numel())}
 

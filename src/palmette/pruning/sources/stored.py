@@ -13,6 +13,7 @@ from torch import Tensor
 from palmette.errors import NotFinite
 from palmette.measures.parameters import is_number
 from palmette.measures.rows import Rows
+from palmette.pruning.choosing.values import all_finite
 from palmette.pruning.weights import Weight, normed
 
 CHUNK = 1 << 23  # entries per read: 32 MB of float32
@@ -94,7 +95,8 @@ class StoredWeight:
         for first, last in self._slices(self.entries if self.groups > 1 else chunk):
             raw = self.read(first, last)
             values = self.values(raw, first, last)
-            _check_finite(self, values)
+            if values.is_floating_point() and values.numel() and not all_finite(values):
+                raise NotFinite(f"NaN or infinite numbers in {self.name!r}")
             yield FilePart(self, raw, values, None if self.kept is None else self.kept(first, last))
 
     def values(self, raw: Tensor, first: int, last: int) -> Tensor:
@@ -186,11 +188,3 @@ def unreadable(name: str, shape: tuple[int, ...], nbytes: int, why: str) -> Stor
         raise ValueError(f"{name!r} {why}")
 
     return StoredWeight(name, shape, torch.bool, read, nbytes)
-
-
-def _check_finite(stored: StoredWeight, values: Tensor) -> None:
-    if not (values.is_floating_point() and values.numel()):
-        return
-    low, high = torch.aminmax(values)
-    if not bool(torch.isfinite(low) & torch.isfinite(high)):
-        raise NotFinite(f"NaN or infinite numbers in {stored.name!r}")
