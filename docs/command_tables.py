@@ -32,7 +32,7 @@ def _lines(path: str, command: click.Command) -> Iterator[str]:
     for option in command.params:
         if isinstance(option, click.Option):
             groups.setdefault(_group(command, option), []).append(_row(option, context))
-    for title in sorted(groups, key=[*GROUPS.values(), "Where, and what else", "Options"].index):
+    for title in sorted(groups, key=[*GROUPS.values(), "Output and device", "Options"].index):
         yield from (f"| {title} | default | |", "| --- | --- | --- |", *groups[title], "")
     for name, other in getattr(command, "commands", {}).items():
         yield from _lines(f"{path} {name}", other)
@@ -40,7 +40,7 @@ def _lines(path: str, command: click.Command) -> Iterator[str]:
 
 def _group(command: click.Command, option: click.Option) -> str:
     grouped = isinstance(command, GroupedCommand)
-    return GROUPS.get(str(option.name), "Where, and what else") if grouped else "Options"
+    return GROUPS.get(str(option.name), "Output and device") if grouped else "Options"
 
 
 def _row(option: click.Option, context: click.Context) -> str:

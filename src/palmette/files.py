@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
 from palmette.errors import NotWritten, reason_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _NO_ENTRY = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)  # errors that free space does not cure
 
@@ -30,13 +32,15 @@ def write_whole(target: Path, content: bytes | memoryview) -> Path:
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
     """Write a safetensors file into an existing folder."""
+    from safetensors.torch import save_file  # imports torch, which commands that only read do without
+
     write_beside(path, lambda partial: save_file(tensors, partial, metadata))
 
 
 def write_beside(path: Path, write: Callable[[Path], object]) -> None:
     """Write a file into an existing folder: `write` receives the name of a file that then replaces `path`."""
     if not path.name or os.path.isdir(path):
-        raise NotWritten(f"cannot write {str(path)!r}: that is a folder, and not the name of a file")
+        raise NotWritten(f"cannot write {str(path)!r}: it is a folder, not a file name")
     if not os.path.isdir(path.parent):
         raise NotWritten(f"cannot write {str(path)!r}: there is no folder {str(path.parent)!r}")
     try:
@@ -84,7 +88,9 @@ def explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[None
         yield
     except OSError as error:
         if folder.exists() and not folder.is_dir():
-            raise NotWritten(f"{str(folder)!r} is a file, where a {kind} should be; name another place") from error
+            raise NotWritten(
+                f"{str(folder)!r} is a file where a {kind} is needed; choose another place"
+            ) from error
         cause = error.__cause__ or error
         if getattr(cause, "errno", None) in _NO_ENTRY:
             raise NotWritten(
@@ -96,6 +102,6 @@ def explained(target: Path, size: int, folder: Path, kind: str) -> Iterator[None
             free = f"{shutil.disk_usage(folder).free:,} bytes"
         raise NotWritten(
             f"cannot write {os.path.relpath(target, folder)!r} ({size:,} bytes) into the {kind} "
-            f"{str(folder)!r}: {reason_of(cause)}; free there: {free}. What was written before is "
-            "whole: make room, and start the same command again."
+            f"{str(folder)!r}: {reason_of(cause)}; {free} free. Files written before are "
+            "complete: free some space and repeat the command."
         ) from error

@@ -241,7 +241,7 @@ def test_score_that_ignores_the_model_is_warned_about():
         ({"evaluate": total, "scopes": "global"}, TypeError, r"scopes must be a list .* got 'global'"),
         ({"evaluate": total, "scopes": ["world"]}, ValueError, "scope must be one of .* got 'world'"),
         ({"evaluate": total, "scopes": ["layer", "layer"]}, ValueError, "scopes must differ, got"),
-        ({"tolerance": 0.02}, ValueError, "tolerance goes with evaluate, .* got 0.02"),
+        ({"tolerance": 0.02}, ValueError, "tolerance needs evaluate, .* got 0.02"),
     ],
 )
 def test_wrong_arguments_are_refused_with_a_way_out(arguments, error, words):

@@ -26,7 +26,7 @@ def test_folders_without_a_main_file_are_refused(tmp_path):
         open_checkpoint(tmp_path)
     for name in ("a", "b"):
         save_file({"w": torch.eye(2)}, tmp_path / f"{name}.safetensors")
-    with pytest.raises(ValueError, match=r"folder of several files; name one of a.safetensors, b.safetensors"):
+    with pytest.raises(ValueError, match=r"folder of several files; choose one of a.safetensors, b.safetensors"):
         open_checkpoint(tmp_path)
     (tmp_path / "b.safetensors").unlink()
     assert [w.name for w in open_checkpoint(tmp_path).weights] == ["w"]

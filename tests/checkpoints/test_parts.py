@@ -95,16 +95,16 @@ def test_command_writes_and_merges_parts(tmp_path):
         assert "part 2 of 3 is damaged; measure it again" in refused(files[0], other, files[2])
     assert "no file at 'missing.json'" in refused("missing.json")
     other.write_text('{"a": 1}')
-    assert "is no part of a measurement" in refused(other)
+    assert "is not a part of a measurement" in refused(other)
     for lost in ("of", "checkpoint", "layers"):
         other.write_text(json.dumps({k: v for k, v in json.loads(files[1].read_text()).items() if k != lost}))
         assert "is damaged; measure it again" in refused(files[0], other, files[2])
     other.write_text("[" * 100_000)
-    assert "is no part of a measurement" in refused(other)
+    assert "is not a part of a measurement" in refused(other)
     file.unlink()
-    assert "is not here; merging reads weights of more than 16 bits once more" in refused(*files)
+    assert "is missing; merging reads weights of more than 16 bits once more" in refused(*files)
     checkpoint(file, KINDS["float32"])
-    assert "is no longer what the parts were measured of" in refused(*files)
+    assert "has changed since the parts were measured" in refused(*files)
 
 
 def test_parts_of_different_checkpoints_are_refused(tmp_path):
@@ -164,7 +164,7 @@ def test_every_changed_value_is_noticed(tmp_path):
     every = list(changed(part))
     assert len(every) > 300
     for one in every:
-        with pytest.raises(ValueError, match=r"is damaged; measure it again|is no part of a measurement"):
+        with pytest.raises(ValueError, match=r"is damaged; measure it again|is not a part of a measurement"):
             merge_parts([one])
         sealed = one | {"sha256": parts._digest(one)}
         with suppress(ValueError, OSError):  # made on purpose: it may be right, and raises no error of a library

@@ -91,7 +91,7 @@ def test_masked_weights_do_not_count():
     report = pm.how_compressible(model, masks=pruner.masks)
     assert report.whole.d == pruner.masks.kept < report.whole.entries == 200
     assert report.whole.sap_cut["global"] == pruner.step().cut
-    assert any("pruned before, as a mask or their zeros say" in text for text in report.warnings)
+    assert any("pruned before, according to a mask or their zeros" in text for text in report.warnings)
     with pytest.raises(ValueError, match="the masks belong to another model"):
         pm.how_compressible(model, masks={"other": torch.ones(2, dtype=torch.bool)})
 
@@ -134,7 +134,7 @@ def test_wrong_models_and_budgets_are_refused(arguments, words):
 
 
 def test_masks_with_a_file_are_refused():
-    with pytest.raises(ValueError, match="masks go with a model"):
+    with pytest.raises(ValueError, match="masks need a model"):
         pm.how_compressible("a.pt", masks={})
 
 

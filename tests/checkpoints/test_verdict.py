@@ -61,9 +61,9 @@ def test_sparse_and_dead_weights_are_named():
     assert warned(w=w) == (
         "25% of the weights are zero already. They count as weights here and go first, so that a cut takes less "
         "than it says.",
-        "10 of 40 neurons have no weight but zeros.",
+        "10 of 40 neurons have only zero weights.",
     )
-    assert "b.weight: nothing but zeros." in warned(a=torch.randn(4, 4), b=torch.zeros(4, 4))
+    assert "b.weight: all zeros." in warned(a=torch.randn(4, 4), b=torch.zeros(4, 4))
 
 
 def test_quantised_weights_are_named():

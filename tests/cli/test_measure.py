@@ -298,11 +298,11 @@ UNREADABLE = [
     (b"junk", "a.bin", "its contents are not weights in the .bin format"),
     (b"h\x05 a KeyError", "a.pt", "its contents are not weights in the .pt format"),
     (b"\x80\x04\x95", "a.pth", "its contents are not weights in the .pth format"),
-    (b"PK\x03\x04junk", "a.pt", "it is damaged, or was cut off when it was copied"),
+    (b"PK\x03\x04junk", "a.pt", "it is damaged or truncated"),
     ([torch.eye(2)], "a.pt", "it holds a list, not weights by name"),
     (torch.ones(2, dtype=torch.complex64), "a.pt", "'a.pt' must hold real numbers in a dense layout"),
     (torch.ones(2, dtype=torch.bool), "a.pt", "'a.pt' must hold real numbers in a dense layout"),
-    (b"junk", "a.safetensors", "it is damaged, or was cut off when it was copied"),
+    (b"junk", "a.safetensors", "it is damaged or truncated"),
     (b"<!doctype html><p>not found", "a.safetensors", "its contents are not weights in the .safetensors format"),
     (np.array([1, None]), "a.npy", "it holds Python objects, no real numbers"),
     (np.array(["x", "y"]), "a.npy", "it holds dtype <U1, no real numbers"),
@@ -311,7 +311,7 @@ UNREADABLE = [
     (b"junk that is no array", "a.npy", "its contents are not weights in the .npy format"),
     (b"junk", "a.npy", "its contents are not weights in the .npy format"),
     (b"\x93NUMPY\x01\x00\x04\x00" + bytes(4), "a.npy", "its contents are not weights in the .npy format"),
-    (b"\x93NUMPY\x01\x00\x76\x00" + bytes(4), "a.npy", "it is damaged, or was cut off when it was copied"),
+    (b"\x93NUMPY\x01\x00\x76\x00" + bytes(4), "a.npy", "it is damaged or truncated"),
     (bytes([2, *bytes(7)]) + b"no", "a.safetensors", "its contents are not weights in the .safetensors format"),
     (b"junk that is no GGUF", "a.gguf", "its contents are not weights in the .gguf format"),
 ]
@@ -328,20 +328,20 @@ def test_tensors_without_dense_values_are_left_out(saved, kind):
     assert names(saved({"strange": strange, "w": torch.eye(2)})) == ["w"]
     said = refused(saved({"strange": strange}))
     assert "holds no dense floating-point tensor" in said
-    assert "by name; strange is quantised, sparse, expanded or of integers: take the model before that" in said
+    assert "by name; strange is quantised, sparse, expanded or of integers: use the model before that step" in said
 
 
 def test_torchscript_is_refused(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it is old
         torch.jit.script(nn.Linear(2, 2)).save(tmp_path / "a.pt")
-    assert "it is a program of TorchScript, and only tensors are loaded; save" in refused(tmp_path / "a.pt")
+    assert "it is a TorchScript program, and only tensors are loaded; save" in refused(tmp_path / "a.pt")
 
 
 @pytest.mark.parametrize("name", ["a.safetensors", "a.pt", "a.bin", "a.gguf"])
 def test_git_lfs_pointer_is_recognised(saved, name):
     pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a2146\nsize 12345\n"
-    said = "palmette: FILE is a pointer of Git LFS, not the file itself; `git lfs pull` gets it"
+    said = "palmette: FILE is a Git LFS pointer, not the file; `git lfs pull` fetches it"
     assert refused(saved(pointer, name)) == said
 
 
@@ -352,7 +352,7 @@ def test_truncated_file_is_refused(saved, tmp_path, name):
         whole = (tmp_path / name).read_bytes()
     else:
         whole = saved(np.ones(99) if name == "a.npy" else {"w": torch.ones(9, 11)}, name).read_bytes()
-    short, cut = "it is shorter than its header says", "it is damaged, or was cut off when it was copied"
+    short, cut = "it is shorter than its header says", "it is damaged or truncated"
     why = short if name == "a.npy" else cut
     assert refused(saved(whole[: len(whole) // 2], name)) == f"palmette: FILE could not be read: {why}"
 
@@ -475,7 +475,7 @@ def test_vectors_of_numbers_are_cut_separately_and_together(tmp_path):
     assert [line.split()[-2] for line in lines[2:6]] == ["50.0%", "0.0%", "0.0%", "50.0%"]
     assert lines[7] == "SAP would cut 50% of these 6 numbers."
     said = " ".join(lines)
-    assert "Mind: none: nothing but zeros." in said
+    assert "Mind: none: all zeros." in said
     assert "50% of the numbers are zero already. They count as numbers here" in said
     assert not any(word in said for word in ("neuron", "scope", "weights", "layer"))
 

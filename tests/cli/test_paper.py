@@ -14,6 +14,7 @@ from command import palmette
 from data_sets import no_other_data, write_idx  # noqa: F401
 
 from palmette.cli.paper_list import ListEntry, Scaling, print_list
+from palmette.studies.cost import Clock
 from palmette.studies.folder import RunDir
 from palmette.studies.paper import FIGURES, PaperFigure
 from palmette.studies.status import Standing
@@ -43,7 +44,11 @@ def paper(*args, code=0):
 
 
 def run(*args, code=0):
-    return paper(*args, "--device", "cpu", "--data-dir", "data", code=code)
+    return paper(*args, "--device", "cpu", "--data-dir", "data", "--json", code=code)
+
+
+def planned(*args):
+    return json.loads(paper(*args, "--dry-run", "--json", "--device", "cpu").stdout)
 
 
 def last_line(result):
@@ -58,7 +63,7 @@ def test_list_has_runs_cost_and_state():
     small = ("--models", "linear", "--epochs", 1, "--rounds", 0)
     run("fig1", *small, "--seeds", 0)
     names = ("fig1", "fig2", "fig14", "table1")
-    found = json.loads(paper(*names, "--dry-run", "--device", "cpu", *small, "--seeds", "0,1").stdout)
+    found = planned(*names, *small, "--seeds", "0,1")
     assert [
         (f["name"], f["data"], len(f["runs"]), f["finished"], f["model_epochs"]) for f in found["figures"]
     ] == [
@@ -81,16 +86,31 @@ def test_list_fits_eighty_columns(capsys, monkeypatch):
     for name, value in {"COLUMNS": "80", "LINES": "24", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    print_list(entries, "cpu", scaling, whole=True)
+    print_list(entries, scaling, Clock("cpu"))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[1 : len(FIGURES) + 2]] == [*FIGURES, "all"]
     assert re.fullmatch(r"fig2 +retrained, pruned +FashionMNIST +MLP +16 +99,200 +1,268 y +0/16 *", lines[2])
 
 
+def test_the_list_reads_runs_and_times_nothing(monkeypatch):
+    monkeypatch.setattr(Clock, "seconds", None)
+    run("fig1", *LINEAR, "--epochs", 1, "--rounds", 0, "--seeds", 0)
+    listed = json.loads(paper("--json", *LINEAR, "--epochs", 1, "--rounds", 0, "--seeds", 0).stdout)
+    assert (listed["seconds"], listed["device"]) == (None, None)
+    assert {f["name"]: f["finished"] for f in listed["figures"]}["fig1"] == 1
+    assert re.search(r"fig2 +retrained, pruned FashionMNIST +MLP +16 +99,200 +0/16", paper().stdout)
+
+
+def test_tables_are_printed_as_json():
+    told = json.loads(paper("table1", "--json").stdout)
+    assert told["table"] == "table1"
+    assert told["rows"][0]["layer"] == "Linear(784, 128)"
+
+
 @pytest.mark.slow
 def test_cost_of_large_models_is_estimated_from_the_cnn():
-    found = json.loads(paper("--json", "--device", "cpu").stdout)
+    found = planned()
     assert [figure["name"] for figure in found["figures"]] == list(FIGURES)
     seconds = {figure["name"]: figure["seconds"] for figure in found["figures"]}
     assert seconds["fig18"] > seconds["fig17"] > seconds["fig3"] > seconds["fig16"] > seconds["fig2"] > 0
@@ -98,7 +118,7 @@ def test_cost_of_large_models_is_estimated_from_the_cnn():
 
 
 def test_dry_run_writes_nothing():
-    plan = json.loads(paper("2", "Figure 11", "--dry-run", "--device", "cpu", "--seeds", "3").stdout)
+    plan = planned("2", "Figure 11", "--seeds", "3")
     assert [(f["name"], f["model"], len(f["runs"])) for f in plan["figures"]] == [
         ("fig2", "mlp", 4), ("fig11", "linear", 4),
     ]  # fmt: skip
@@ -120,7 +140,7 @@ def test_finished_runs_are_not_repeated():
 
 def test_other_model_and_data_and_a_table_among_figures():
     other = ("--models", "linear", "--data", "Digits")
-    (plan,) = json.loads(paper("fig1", *TINY, *other, "--dry-run", "--device", "cpu").stdout)["figures"]
+    (plan,) = planned("fig1", *TINY, *other)["figures"]
     assert (plan["data"], plan["model"], plan["model_epochs"]) == ("digits", "linear", 4)
     last = last_line(run("fig1", "table1", *TINY, *other))
     assert last["fig1-linear"] == "runs/fig1-digits-linear-e1-t1-n2.png"
@@ -130,8 +150,7 @@ def test_other_model_and_data_and_a_table_among_figures():
 
 def test_failed_run_is_named_and_others_are_drawn():
     Path("shaky.py").write_text(SHAKY)
-    plan = paper("fig1", "--models", "shaky:net", "--dry-run", "--device", "cpu").stdout
-    assert json.loads(plan)["seconds"] > 0
+    assert planned("fig1", "--models", "shaky:net")["seconds"] > 0
     result = run("fig1", "--epochs", 1, "--rounds", 1, "--seeds", 0, "--models", "shaky:net,linear", code=1)
     last = last_line(result)
     assert list(last["problems"].values()) == ["KeyError: 'gate'"]
@@ -212,7 +231,7 @@ def test_tables_are_printed_and_written():
 @pytest.mark.slow
 def test_ctrl_c_prints_the_command_that_resumes():
     arguments = ["fig1", "--models", "linear", "--epochs", "300", "--rounds", "20", "--seeds", "0"]
-    arguments += ["--device", "cpu", "--data-dir", "data"]
+    arguments += ["--device", "cpu", "--data-dir", "data", "--json"]
     command = [sys.executable, "-m", "palmette", "paper", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert json.loads(process.stdout.readline())["round"] == 0
@@ -237,9 +256,8 @@ def test_ctrl_c_prints_the_command_that_resumes():
         (["fig2", "--precision", "half"], "precision must be one of"),
         (["fig2", "--rounds", "-1"], "rounds must be at least 0"),
         (["fig2", "--epochs", "0"], "--epochs must be at least 1, got 0"),
-        (["table2", "--models", "mlp"], "not of runs, so --models would change nothing"),
+        (["table2", "--models", "mlp"], "not runs, so --models would change nothing"),
         (["table1", "table3", "--epochs", "3", "--log"], "so --epochs, --log would change nothing"),
-        (["table1", "--json"], "so --json would change nothing"),
         (["table1", "--from", "data"], "so --from would change nothing"),
         (["fig2", "--out", ""], "--out must be the name of a folder"),
         (["fig2", "--from", "nowhere"], "no folder at 'nowhere'"),

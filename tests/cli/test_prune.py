@@ -182,7 +182,7 @@ def test_shards_are_written_as_one_file(tmp_path):
     ]
     assert not (tmp_path / "out" / "checkpoint-500").exists()
     said = refused(tmp_path / "in", "-o", tmp_path / "one.safetensors")
-    assert "is a folder, and a cut one is another; name that, not" in said
+    assert "is a folder, so its cut needs a new folder, got" in said
 
 
 def test_packed_file_is_small_and_loads(tmp_path):
@@ -266,7 +266,7 @@ def test_existing_weights_and_masks_are_only_overwritten_with_force(tmp_path, na
     (tmp_path / name).write_bytes(b"mine")
     said = refused(file, "-o", out, *options)
     there = repr(str(tmp_path / name))
-    assert said == f"palmette: {there} is there already; name another file, or overwrite it with --force\n"
+    assert said == f"palmette: {there} exists: choose another file, or overwrite it with --force\n"
     assert (tmp_path / name).read_bytes() == b"mine"
     assert run(file, "-o", out, "--force", *options).exit_code == 0
     assert out.stat().st_size > 4
@@ -299,12 +299,15 @@ def test_bad_input_or_output_is_refused_with_the_way_out(tmp_path):
     saved(net(), tmp_path / "full" / "model.safetensors")
     np.save(tmp_path / "numbers.npy", np.arange(3))
     for arguments, words in (
-        ((file, "-o", file), "needs a place of its own"),
+        ((file, "-o", file), "must not overwrite the one to cut"),
         ((file, "-o", tmp_path / "out.pt"), "is written as .safetensors, got"),
         ((tmp_path / "no.pt", "-o", out), "no file at"),
-        ((tmp_path / "full", "-o", tmp_path / "full" / "new"), "needs a place of its own"),
-        ((tmp_path / "full", "-o", tmp_path / "full"), "needs a place of its own"),
-        ((tmp_path / "full", "-o", tmp_path / "full" / "model.safetensors", "--pack"), "needs a place of its own"),
+        ((tmp_path / "full", "-o", tmp_path / "full" / "new"), "must not overwrite the one to cut"),
+        ((tmp_path / "full", "-o", tmp_path / "full"), "must not overwrite the one to cut"),
+        (
+            (tmp_path / "full", "-o", tmp_path / "full" / "model.safetensors", "--pack"),
+            "must not overwrite the one to cut",
+        ),
         ((tmp_path / "numbers.npy", "-o", out), "holds plain numbers"),
         ((file, "-o", out, "--density", "1.5"), "--density must be a fraction above 0, at most 1, got 1.5"),
         ((file, "-o", out, "--density", "0"), "--density must be a fraction above 0, at most 1, got 0"),
@@ -322,7 +325,7 @@ def test_bad_input_or_output_is_refused_with_the_way_out(tmp_path):
         assert words in refused(*arguments)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "x").write_text("mine")
-    assert "is there already; for a folder name a new one" in refused(tmp_path / "full", "-o", tmp_path / "there")
+    assert "exists; choose a new folder" in refused(tmp_path / "full", "-o", tmp_path / "there")
     assert not out.exists()
 
 
@@ -380,7 +383,7 @@ def test_current_folder_is_measured_and_cut(tmp_path, monkeypatch):
     assert sorted(p.name for p in (tmp_path / "cut").iterdir()) == ["model.masks.safetensors", "model.safetensors"]
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
-    assert "'.' is there already; for a folder name a new one" in refused("../mine", "-o", ".")
+    assert "'.' exists; choose a new folder" in refused("../mine", "-o", ".")
 
 
 @pytest.fixture(scope="module")
@@ -504,16 +507,16 @@ def test_calibration_without_model_or_text_is_refused(tmp_path, tiny_llama):
     file = saved(net(), tmp_path / "in.safetensors")
     out = tmp_path / "out"
     assert "needs a folder of Transformers with a config.json" in refused(file, "-o", out, "--calibrate", text)
-    assert "has no sentence to calibrate with" in refused(tiny_llama, "-o", out, "--calibrate", text)
+    assert "has no text to calibrate with" in refused(tiny_llama, "-o", out, "--calibrate", text)
     assert "no text at" in refused(tiny_llama, "-o", out, "--calibrate", tmp_path / "no.txt")
     shutil.copytree(tiny_llama, tmp_path / "broken", ignore=shutil.ignore_patterns("*.safetensors"))
     text.write_bytes("größe".encode("latin-1"))
-    assert "is no text in UTF-8; save it anew" in refused(tiny_llama, "-o", out, "--calibrate", text)
+    assert "is not UTF-8 text; save it as UTF-8" in refused(tiny_llama, "-o", out, "--calibrate", text)
     text.write_text("the cat")
     assert "could not be loaded to calibrate it" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)
     assert not out.exists()
     out.write_text("")  # reported before the model is loaded
-    assert "is there already" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)
+    assert "exists; choose a new folder" in refused(tmp_path / "broken", "-o", out, "--calibrate", text)
 
 
 def test_calibration_needs_a_model_that_reads_sentences(tmp_path, tiny_llama):
@@ -525,10 +528,10 @@ def test_calibration_needs_a_model_that_reads_sentences(tmp_path, tiny_llama):
     )
     transformers.ViTModel(config).save_pretrained(tmp_path / "vit")
     args = (tmp_path / "vit", "-o", tmp_path / "out", "--calibrate", tmp_path / "text.txt")
-    assert "has no tokenizer that could be loaded, and --calibrate needs one; tokenizer.save_pre" in refused(*args)
+    assert "has no tokenizer that can be loaded, which --calibrate needs; tokenizer.save_pre" in refused(*args)
     transformers.AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(tmp_path / "vit")
     result = run(*args)
     assert result.exit_code == 2
-    assert "/vit' does not read sentences alone, as --calibrate needs it (" in result.stderr
+    assert "/vit' does not accept text alone, which --calibrate needs (" in result.stderr
     assert result.stderr.endswith("); prune it without --calibrate\n")
     assert not (tmp_path / "out").exists()

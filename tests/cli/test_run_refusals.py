@@ -120,7 +120,7 @@ REFUSED = {
     ),
     "unknown device": (["--device", "abacus"], "--device 'abacus' cannot be used"),
     "device that computes nothing": (["--device", "meta"], "cpu, cuda, mps or xpu"),
-    "file in the way": (["--out", "in_the_way"], "--out must be a folder, or the name of one to be made; 'in_"),
+    "file in the way": (["--out", "in_the_way"], "--out must be a folder, or the name of a new one; 'in_"),
     "file on the way": (["--out", "in_the_way/runs"], "'in_the_way' is a file"),
     "no name of a folder": (["--out", ""], "--out must be the name of a folder, got ''"),
     "no folder there": (["--out", "/proc/runs"], "No such file or directory. Choose another folder, or make it"),

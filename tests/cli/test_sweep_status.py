@@ -24,11 +24,11 @@ def grid(tmp_path, monkeypatch):
 
 
 def states(*args):
-    return json.loads(palmette("sweep", "--status", *args).stdout)["states"]
+    return json.loads(palmette("sweep", "--status", "--json", *args).stdout)["states"]
 
 
 def test_status_before_a_sweep_shows_new_runs():
-    told = json.loads(palmette("sweep", "--status", "grid.toml").stdout)
+    told = json.loads(palmette("sweep", "--status", "--json", "grid.toml").stdout)
     assert (told["states"], told["epochs_done"], told["epochs_left"]) == ({"new": 3}, 0, 12)
     assert not Path("runs").exists()
 
@@ -39,7 +39,7 @@ def test_status_after_a_sweep_shows_failures_and_damage():
     diverged, damaged, _ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
     damaged.records_file.write_text("{\n")
     for what in ("grid.toml", "runs"):
-        told = json.loads(palmette("sweep", "--status", what).stdout)
+        told = json.loads(palmette("sweep", "--status", "--json", what).stdout)
         assert told["states"] == {"failed": 1, "damaged": 1, "finished": 1}
         why = {run["run"]: run["why"] for run in told["runs"] if run["why"]}
         assert "diverged" in why[diverged.path.name]
@@ -89,8 +89,8 @@ def test_sweep_and_status_use_the_same_names(what):
     palmette("sweep", "grid.toml", "--device", "cpu")
     first, second = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
     spoil(first)
-    last = json.loads(palmette("sweep", "grid.toml", "--device", "cpu", code=2).stdout.splitlines()[-1])
-    told = json.loads(palmette("sweep", "--status", "grid.toml").stdout)["runs"]
+    last = json.loads(palmette("sweep", "grid.toml", "--device", "cpu", "--json", code=2).stdout.splitlines()[-1])
+    told = json.loads(palmette("sweep", "--status", "--json", "grid.toml").stdout)["runs"]
     assert last["runs"] == {run["run"]: run["state"] for run in told}
     assert last["runs"] == {first.path.name: state, second.path.name: "finished"}
     assert last["problems"] == {run["run"]: run["why"] for run in told if run["why"]}
@@ -102,7 +102,7 @@ def test_status_distinguishes_running_from_killed_runs():
     _, second, _ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
     back_to(second, 1)
     with second.lock():
-        told = json.loads(palmette("sweep", "--status", "runs").stdout)
+        told = json.loads(palmette("sweep", "--status", "--json", "runs").stdout)
         assert told["states"] == {"failed": 1, "running": 1, "finished": 1}
         assert len(told["owners"]) == 1
         assert told["seconds_left"] > 0
@@ -113,13 +113,13 @@ def test_status_distinguishes_running_from_killed_runs():
 @pytest.mark.parametrize("what", ["nowhere", "empty"])
 def test_status_without_runs_is_refused(what):
     Path("empty").mkdir()
-    assert what in palmette("sweep", "--status", what, code=2).stderr
+    assert what in palmette("sweep", "--status", "--json", what, code=2).stderr
 
 
 def test_unreadable_experiment_is_named_and_others_are_shown():
     palmette("sweep", "grid.toml", "--device", "cpu", code=1)
     first, *_ = (RunDir(Path("runs", e.id)) for e in read("grid.toml"))
     first.experiment.write_text("model = ")
-    result = palmette("sweep", "--status", "runs")
+    result = palmette("sweep", "--status", "--json", "runs")
     assert json.loads(result.stdout)["states"] == {"finished": 2}
     assert first.path.name in result.stderr

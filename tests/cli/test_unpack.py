@@ -45,7 +45,7 @@ def test_unpack_overwrites_a_file_only_with_force(path, tmp_path):
         out.touch()
         before = out.read_bytes()
         done = CliRunner().invoke(main, ["unpack", str(path), "-o", str(out)])
-        assert done.output.endswith("is there already; name another file, or overwrite it with --force\n")
+        assert done.output.endswith("exists: choose another file, or overwrite it with --force\n")
         assert out.read_bytes() == before
         assert CliRunner().invoke(main, ["unpack", str(path), "-o", str(out), "--force"]).exit_code == 0
         pm.save(path, Tied())

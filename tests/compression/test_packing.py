@@ -219,10 +219,10 @@ def test_failed_write_leaves_the_old_file(path, tmp_path):
     with pytest.raises(NotWritten, match=r"cannot write .*: there is no folder .*missing'"):
         pm.save(tmp_path / "missing" / "m.safetensors", nn.Linear(2, 2))
     path.mkdir()
-    with pytest.raises(NotWritten, match=r"model.safetensors': that is a folder, and not the name of a file$"):
+    with pytest.raises(NotWritten, match=r"model.safetensors': it is a folder, not a file name$"):
         pm.save(path, nn.Linear(2, 2))
     assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(NotWritten, match=r"cannot write '\.': that is a folder"):
+    with pytest.raises(NotWritten, match=r"cannot write '\.': it is a folder"):
         pm.save("", nn.Linear(2, 2))
 
 
@@ -322,7 +322,7 @@ def test_other_kinds_of_files_are_named(path, tmp_path):
         pm.load(path)
     torch.save({"w": torch.ones(3)}, path)
     with pytest.raises(
-        PackedDamaged, match=r"damaged or no safetensors file.* a file of torch\.save with torch\.load$"
+        PackedDamaged, match=r"damaged or not a safetensors file.* a file of torch\.save with torch\.load$"
     ):
         pm.load(path)
     with pytest.raises(FileNotFoundError, match="no file at"):

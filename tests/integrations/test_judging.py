@@ -107,7 +107,7 @@ def test_without_scores_nobody_judges():
     made = judge()
     assert made.verdict() == Judgement(None)
     assert made.rule() == (
-        "neither eval_loss nor a training loss is known before the first cut: nobody judges the network, and only "
+        "neither eval_loss nor a training loss is known before the first cut: the network is not judged, and only "
         "stop ends the cuts"
     )
     assert judged(made, 9.0) == [Judgement(None)]

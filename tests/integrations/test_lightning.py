@@ -255,7 +255,7 @@ def test_a_layer_that_is_replaced_while_it_is_trained_is_named(tmp_path):
 
 
 def test_cuts_that_were_not_reached_are_said(tmp_path):
-    with pytest.warns(UserWarning, match="without the cuts after epoch 1, epoch 5: it did not go beyond them"):
+    with pytest.warns(UserWarning, match="without the cuts after epoch 1, epoch 5: it ended before them"):
         fit(tmp_path, PalmetteCallback(epochs=[1, 5], say=None), max_epochs=1)
 
 
@@ -271,7 +271,7 @@ def test_weights_that_nobody_trains_are_said(tmp_path):
 def test_weights_in_pieces_are_refused():
     trainer = L.Trainer(accelerator="cpu", logger=False, enable_checkpointing=False)
     trainer._accelerator_connector.strategy = L.strategies.FSDPStrategy()
-    with pytest.raises(ValueError, match=r"FSDPStrategy cuts them in pieces; train with .* DDP, or .*FSDP2"):
+    with pytest.raises(ValueError, match=r"FSDPStrategy shards them; train with .* DDP, or .*FSDP2"):
         callback().on_train_start(trainer, Digits())
 
 

@@ -141,7 +141,19 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 
 def driver(*args, **env):
-    command = [sys.executable, "-m", "palmette", "sweep", "grid.toml", "--engine", "ray", "--device", "cpu", *args]
+    command = [
+        sys.executable,
+        "-m",
+        "palmette",
+        "sweep",
+        "grid.toml",
+        "--engine",
+        "ray",
+        "--device",
+        "cpu",
+        "--json",
+        *args,
+    ]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENV | env)
 
 
@@ -208,7 +220,7 @@ def test_a_grid_on_ray_has_the_records_of_one_process():
 @pytest.mark.parametrize("address", ["auto", "127.0.0.1:1"])
 def test_missing_cluster_is_reported_at_once(address, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    with pytest.raises(PalmetteError, match=r"nobody answers at 127\.0\.0\.1:1 .*`ray start --head` starts one"):
+    with pytest.raises(PalmetteError, match=r"nothing answers at 127\.0\.0\.1:1 .*`ray start --head` starts one"):
         OnRay(address).__enter__()
 
 
@@ -281,7 +293,7 @@ def test_lost_workers_machines_and_driver_leave_the_records_of_one_process(machi
     end(process)
     machines.add()
     told = subprocess.run(
-        [sys.executable, "-m", "palmette", "sweep", "grid.toml", "--status"],
+        [sys.executable, "-m", "palmette", "sweep", "grid.toml", "--status", "--json"],
         capture_output=True,
         text=True,
         env=ENV,
@@ -316,7 +328,10 @@ def test_runs_that_kill_their_worker_are_set_aside(machines):
     assert all("failed 3 times, the last time alone" in why for why in last["problems"].values())
     assert last["finished"] == 8 - len(bad)
     told = subprocess.run(
-        [sys.executable, "-m", "palmette", "sweep", "--status", "runs"], capture_output=True, text=True, env=ENV
+        [sys.executable, "-m", "palmette", "sweep", "--status", "runs", "--json"],
+        capture_output=True,
+        text=True,
+        env=ENV,
     )
     assert json.loads(told.stdout)["states"] == {"finished": 8 - len(bad), "failed": len(bad)}
 

@@ -168,7 +168,7 @@ def test_epochs_of_a_stream_end_where_its_data_do(tmp_path):
     callback = PalmetteCallback(epochs=[1, 2, 3], tolerance=5.0, budget=HALF, say=None)
     made, watch = trainer(tmp_path, callback, max_steps=5, save_strategy="epoch")
     made.train_dataset = Stream()
-    with pytest.warns(UserWarning, match="without the cuts after epoch 3: it did not go beyond them"):
+    with pytest.warns(UserWarning, match="without the cuts after epoch 3: it ended before them"):
         made.train()
     assert watch.densities == [1.0, 1.0, 0.5, 0.5, 0.25]
     saved = GPT2LMHeadModel.from_pretrained(tmp_path / "checkpoint-4")
@@ -270,7 +270,7 @@ def test_a_checkpoint_without_masks_is_gone_on_from_and_said(tmp_path, saved):
     late = PalmetteCallback(steps=[3], tolerance=math.inf, budget=HALF, say=None)
     made, watch = trainer(tmp_path, late, max_steps=4)
     with (
-        pytest.warns(UserWarning, match="step 2 was saved without PalmetteCallback: pruning begins now"),
+        pytest.warns(UserWarning, match="step 2 was saved without PalmetteCallback: pruning starts now"),
         pytest.warns(UserWarning, match="zeros .* count as pruned before and stay"),
     ):
         made.train(resume_from_checkpoint=True)
@@ -279,7 +279,7 @@ def test_a_checkpoint_without_masks_is_gone_on_from_and_said(tmp_path, saved):
 
 def test_cuts_that_were_not_reached_are_said(tmp_path):
     made, _ = trainer(tmp_path, PalmetteCallback(steps=[1, 50, 90], say=None), max_steps=2, save_strategy="no")
-    with pytest.warns(UserWarning, match="without the cuts after step 50, step 90: it did not go beyond"):
+    with pytest.warns(UserWarning, match="without the cuts after step 50, step 90: it ended before"):
         made.train()
 
 
@@ -296,7 +296,7 @@ def test_weights_in_pieces_are_refused(tmp_path):
     made.args.fsdp = ["full_shard"]
     with pytest.raises(
         ValueError,
-        match=r"fsdp=\['full_shard'\] cuts them in pieces; train with one process or DDP, or .*FSDP2",
+        match=r"fsdp=\['full_shard'\] shards them; train with one process or DDP, or .*FSDP2",
     ):
         made.train()
 
@@ -316,7 +316,7 @@ WRONG = {
     "say": (
         {"steps": [1], "say": True},
         TypeError,
-        r"say must be a function that is given a line, or None .* True",
+        r"say must be a function that takes a line, or None .* True",
     ),
     "masks": (
         {"steps": [1], "masks": "a.safetensors"},

@@ -254,7 +254,7 @@ def test_a_folder_that_is_not_there_is_named_and_nothing_is_written(tmp_path):
         some_masks().save(tmp_path / "file" / "masks")
     (tmp_path / "folder").mkdir()
     for path in (tmp_path / "folder", "", "/"):
-        with pytest.raises(NotWritten, match=r"^cannot write .*: that is a folder, and not the name of a file$"):
+        with pytest.raises(NotWritten, match=r"^cannot write .*: it is a folder, not a file name$"):
             some_masks().save(path)
     assert sorted(os.listdir(tmp_path)) == ["file", "folder"]
 

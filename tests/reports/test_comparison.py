@@ -169,9 +169,11 @@ def test_markdown_is_in_percent_with_notes(frame):
     assert "| 25 | SAP (p=0.5, q=1) | 2 | 37.50 ± 17.68 |  |  |" in lines
     assert "| 25 | Lottery Ticket | 0 |  |  |  |" in lines
     assert lines[-1].startswith("data digits, model mlp, scope global. Test accuracy, mean ± standard deviation")
-    assert "empty if not reached, and between rounds more than 1.5 times apart." in lines[-1]
+    assert "empty where that was not reached, and between rounds more than 1.5 times apart." in lines[-1]
     assert "Differences are in points of accuracy from Lottery Ticket at the same density, interpol" in lines[-1]
-    assert lines[-1].endswith("Welch's interval; empty where its runs of the same training did not all get there.")
+    assert lines[-1].endswith(
+        "Welch's interval; empty where not all of its runs with the same training reached that density."
+    )
 
 
 def test_rows_and_baselines_are_in_canonical_order():
@@ -307,7 +309,7 @@ def test_search_is_shown_by_its_dense_and_its_found_network():
     plain = table((TICKET, HALVING, [0.9, 0.8, 0.7]))
     both = compare(pd.concat([pd.DataFrame(rows), plain]))
     assert both["round"].tolist() == ["0", "1", "2", "dense", "found"]
-    assert "Found: the sparsest network" in as_markdown(both)
+    assert "Found: the sparsest good network" in as_markdown(both)
 
 
 def test_a_run_that_is_left_out_gives_a_warning(tmp_path):

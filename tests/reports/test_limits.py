@@ -12,7 +12,7 @@ from palmette.cli import main
 from palmette.reports.figures import draw
 from palmette.reports.html.bracket import brackets
 from palmette.reports.html.series import studies
-from palmette.reports.limits import how_far, limit_of
+from palmette.reports.limits import answer, how_far, limit_of
 from palmette.studies.experiment import Experiment
 
 DENSITIES = {0: 1000, 1: 250, 2: 60, 3: 120, 4: 110, 5: 120, 6: 110}
@@ -95,11 +95,65 @@ def test_a_run_without_a_search_has_no_picture():
     assert how_far([(Experiment(method="lottery-ticket"), plain)])[0].startswith("Lottery Ticket: in hindsight")
 
 
+def ran(method, accuracies, seed=0):
+    records = [
+        {
+            "round": t, "test": {"accuracy": a}, "validation": None, "stopped": None,
+            "retrained": {"density": 0.5**t, "pq_index": 0.1},
+        }
+        for t, a in enumerate(accuracies)
+    ]  # fmt: skip
+    return Experiment(method=method, seed=seed), records
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ([ran("one-shot", [0.9])], "No cut was trained."),
+        ([ran("one-shot", [0.9, 0.8])], "No cut stays within 0.01 of dense (in hindsight)."),
+        (
+            [ran("one-shot", [0.9, 0.9]), ran("lottery-ticket", [0.9, 0.9, 0.9])],
+            "No limit was reached: all 2 runs ended within 0.01 of dense (in hindsight), Lottery Ticket at a "
+            "density of 25.0 %.",
+        ),
+        (
+            [ran("one-shot", [0.9, 0.9, 0.7]), ran("lottery-ticket", [0.9, 0.9, 0.9, 0.7])],
+            "Lottery Ticket goes furthest within 0.01 of dense (in hindsight): a density of 25.0 %; next is One "
+            "Shot at 50.0 %.",
+        ),
+        (
+            [ran("one-shot", [0.9, 0.9, 0.7]), ran("lottery-ticket", [0.9, 0.9, 0.7])],
+            "One Shot goes furthest within 0.01 of dense (in hindsight): a density of 50.0 %, a tie with Lottery "
+            "Ticket at 50.0 %.",
+        ),
+        (
+            [ran("one-shot", [0.9, 0.9, 0.7]), ran("one-shot", [0.9, 0.9], seed=1)],
+            "One Shot: in hindsight within 0.01 of dense down to 50.0 % (50.0 to 50.0) of the weights; 1 of 2 "
+            "runs ended there",
+        ),
+    ],
+)
+def test_the_answer_is_one_sentence_that_claims_no_more_than_the_runs_show(runs, said):
+    assert answer(runs) == said
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A search of `palmette run`, small and real."""
     out = tmp_path_factory.mktemp("search")
-    flags = ["--model", "linear", "--epochs", "1", "--rounds", "3", "--seeds", "0", "--method", "interpolate"]
+    flags = [
+        "--model",
+        "linear",
+        "--epochs",
+        "1",
+        "--rounds",
+        "3",
+        "--seeds",
+        "0",
+        "--method",
+        "interpolate",
+        "--json",
+    ]
     result = CliRunner().invoke(
         main, ["run", *flags, "--tolerance", "0.05", "--out", str(out)], catch_exceptions=False
     )

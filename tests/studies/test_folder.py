@@ -367,7 +367,9 @@ def refuses_what_does_not_fit(run, why):
     run.save_checkpoint(0, {"number": 0})
     before = {name: (run.path / name).read_bytes() for name in names(run)}
     large = torch.ones(100_000)
-    with pytest.raises(NotWritten, match=rf"cannot write 'table.txt' \(200,000 bytes\) .*{why}; free there: \d"):
+    with pytest.raises(
+        NotWritten, match=rf"cannot write 'table.txt' \(200,000 bytes\) .*{why}; [\d,]+ bytes free"
+    ):
         run.write_text("table.txt", "x" * 200_000)
     with pytest.raises(NotWritten, match=rf"cannot write 'records.jsonl' \(200,\d\d\d bytes\) .*{why}"):
         run.append_record({"round": 1, "text": "x" * 200_000})
@@ -381,7 +383,7 @@ def refuses_what_does_not_fit(run, why):
 
 def test_a_file_where_a_folder_should_be_is_named(tmp_path):
     (tmp_path / "run").touch()
-    with pytest.raises(NotWritten, match=r"run' is a file, where a run folder should be; name another"):
+    with pytest.raises(NotWritten, match=r"run' is a file where a run folder is needed; choose another"):
         RunDir(tmp_path / "run").write_text("failure.txt", "why")
     with pytest.raises(NotWritten, match=r"run' is a file"), RunDir(tmp_path / "run").lock():
         pass

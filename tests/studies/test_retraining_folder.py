@@ -458,7 +458,9 @@ def as_version_1(folder):
 def test_folder_of_version_1_cannot_resume(whole, tmp_path):
     shutil.copytree(whole[1], tmp_path / "run")
     as_version_1(tmp_path / "run")
-    with pytest.raises(RunDamaged, match="a run of an earlier version, which cannot resume; give another folder"):
+    with pytest.raises(
+        RunDamaged, match="a run of an earlier version, which cannot be resumed; give another folder"
+    ):
         pm.prune_and_retrain(network(), train, evaluate, test=test, folder=tmp_path / "run", **OPTIONS)
 
 
@@ -493,5 +495,5 @@ def test_settings_of_a_folder_without_rounds_can_be_corrected(tmp_path):
     again = pm.prune_and_retrain(
         network(), train, lambda m: 0.9, tolerance=0.1, rounds=1, folder=tmp_path, say=said.append
     )
-    assert said[0] == f"found finished in '{tmp_path}'; nothing is trained"
+    assert said[0] == f"already finished in '{tmp_path}'; nothing is trained"
     assert str(again) == str(limit)

@@ -30,6 +30,7 @@ def net(shape, classes):
     )
 """
 RUN = ["run", "--model", "tiny:net", "--method", "lottery-ticket", "--seeds", "0", "--learning-rate", "0.01"]
+RUN += ["--json"]
 
 
 @pytest.fixture(autouse=True)

@@ -67,7 +67,7 @@ def prune_calibrated(
         raise FileNotFoundError(f"no text at {str(text)!r} to calibrate with")
     sentences = [line for line in _text(text).splitlines() if line.strip()]
     if not sentences:
-        raise ValueError(f"{str(text)!r} has no sentence to calibrate with; one on each line is needed")
+        raise ValueError(f"{str(text)!r} has no text to calibrate with; put one sentence on each line")
     budget = Sap() if budget is None else budget
     with output_file(source, out, folder=not pack) as file:  # told before the model is loaded, if it will not do
         earlier = _earlier_masks(source)
@@ -77,7 +77,7 @@ def prune_calibrated(
             norms = input_norms(model, _batches(model, tokenizer, sentences))
         except Exception as error:  # whatever a model says that is made for images, or for two texts at once
             raise ValueError(
-                f"the model in {str(source)!r} does not read sentences alone, as --calibrate needs it "
+                f"the model in {str(source)!r} does not accept text alone, which --calibrate needs "
                 f"({first_line(error)}); prune it without --calibrate"
             ) from error
         if as_zeros(zeros) == "pruned":
@@ -136,7 +136,7 @@ def _loaded(source: Path) -> tuple[Any, Any]:
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     except Exception as error:  # it lists all kinds of files that it looked for
         raise ValueError(
-            f"{str(source)!r} has no tokenizer that could be loaded, and --calibrate needs one; "
+            f"{str(source)!r} has no tokenizer that can be loaded, which --calibrate needs; "
             "tokenizer.save_pretrained writes it into the folder"
         ) from error
     try:
@@ -153,7 +153,7 @@ def _text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{str(file)!r} is no text in UTF-8; save it anew in that encoding") from error
+        raise ValueError(f"{str(file)!r} is not UTF-8 text; save it as UTF-8") from error
 
 
 def _batches(model: Any, tokenizer: Any, sentences: Iterable[str]) -> Iterator[dict[str, Tensor]]:

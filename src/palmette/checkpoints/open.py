@@ -107,10 +107,10 @@ def _main_file(path: Path) -> Path:
             )
         if len(found) > 1 and found[0].name not in FOLDER:
             names = ", ".join(file.name for file in found[:4]) + (", …" if len(found) > 4 else "")
-            raise ValueError(f"{str(path)!r} is a folder of several files; name one of {names}")
+            raise ValueError(f"{str(path)!r} is a folder of several files; choose one of {names}")
         return found[0]
     if not path.is_file():
-        raise FileNotFoundError(f"no file at {str(path)!r}; `palmette measure example` shows what comes out")
+        raise FileNotFoundError(f"no file at {str(path)!r}; `palmette measure example` shows a report")
     if not _suffix(path):
         raise ValueError(f"palmette reads {', '.join(SUFFIXES)} and folders of Transformers, got {str(path)!r}")
     if path.stat().st_size == 0:

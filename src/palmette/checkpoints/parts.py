@@ -65,7 +65,7 @@ def measure_part(
     True
     """
     if not (is_number(part, whole=True) and is_number(of, whole=True) and 1 <= part <= of):
-        raise ValueError(f"a part is one of 1 to as many as there are, such as 2/4, got {part}/{of}")
+        raise ValueError(f"a part K/N needs K from 1 to N, such as 2/4, got {part}/{of}")
     budget, zeros = as_sap(budget), as_zeros(zeros)
     checkpoint = open_checkpoint(path, include=include, exclude=exclude)
     with within(memory) as chunk, readable(checkpoint.path):
@@ -158,7 +158,9 @@ def _opened(part: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
             found = None
     what = "the part" if isinstance(part, Mapping) else repr(str(part))
     if not (isinstance(found, Mapping) and found.get("format") == FORMAT):
-        raise ValueError(f"{what} is no part of a measurement, as this `palmette measure --part` writes them")
+        raise ValueError(
+            f"{what} is not a part of a measurement, as this version of `palmette measure --part` writes"
+        )
     numbers = found.get("part"), found.get("of")
     if found.get("sha256") != _digest(found) or not all(type(n) is int and 0 < n < 10**6 for n in numbers):
         raise ValueError(f"{what} is damaged; measure it again")
@@ -209,12 +211,12 @@ def _weights(path: Path, names: Sequence[str], fingerprint: object) -> list[Stor
     """The measured weights, opened again."""
     if not path.exists():
         raise FileNotFoundError(
-            f"{str(path)!r} is not here; merging reads weights of more than 16 bits once more, for scope global"
+            f"{str(path)!r} is missing; merging reads weights of more than 16 bits once more, for scope global"
         )
     by_name = {w.name: w for w in open_checkpoint(path, include=["*"]).weights}
     found = [by_name[name] for name in names if name in by_name]
     if _fingerprint(found) != fingerprint:
-        raise ValueError(f"{str(path)!r} is no longer what the parts were measured of")
+        raise ValueError(f"{str(path)!r} has changed since the parts were measured")
     return found
 
 

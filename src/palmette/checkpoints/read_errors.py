@@ -46,16 +46,14 @@ def check_downloaded(file: Path) -> None:
     """Refuse a Git LFS pointer: without Git LFS, a cloned repository has lines of text in place of weights."""
     with file.open("rb") as handle:
         if handle.read(len(_LFS_POINTER)) == _LFS_POINTER:
-            raise NotReadable(
-                f"{str(file)!r} is a pointer of Git LFS, not the file itself; `git lfs pull` gets it"
-            )
+            raise NotReadable(f"{str(file)!r} is a Git LFS pointer, not the file; `git lfs pull` fetches it")
 
 
 def _cause(error: Exception, suffix: str) -> str:
     from safetensors import SafetensorError
 
     if any(words in str(error) for words in _TRUNCATED):
-        return "it is damaged, or was cut off when it was copied"
+        return "it is damaged or truncated"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     # Libraries add paragraphs to their messages; those of KeyError and struct.error are no help to users.

@@ -108,7 +108,9 @@ def how_compressible(
     if not isinstance(model, str | Path):
         raise TypeError(f"model must be a torch.nn.Module or the path of a checkpoint, got {type(model).__name__}")
     if masks is not None:
-        raise ValueError("masks go with a model; those of a file lie next to it, as `palmette prune` wrote them")
+        raise ValueError(
+            "masks need a model; the masks of a file lie next to it, where `palmette prune` wrote them"
+        )
     found = open_checkpoint(model, include=include, exclude=exclude)
     with within(memory) as chunk, readable(found.path):
         return measure(
@@ -137,7 +139,7 @@ def _check_evaluation(
 ) -> None:
     if evaluate is None:
         if tolerance is not None:
-            raise ValueError(f"tolerance goes with evaluate, a function that scores the model, got {tolerance!r}")
+            raise ValueError(f"tolerance needs evaluate, a function that scores the model, got {tolerance!r}")
         return
     if isinstance(model, str | Path):
         raise ValueError(

@@ -21,7 +21,7 @@ NOT_A_LIMIT = (
 )
 # The numbers are those of docs/headroom.csv, scope global; a test compares them.
 CALIBRATION = (
-    "Made without retraining on 9 real networks, such a cut in scope global stayed within the tolerance (0.01 of "
+    "On 9 real networks, without retraining, such a cut in scope global stayed within the tolerance (0.01 of "
     "accuracy or correlation, 5% of perplexity) on 8, where 1.2 to 5.2 times as many weights could go; it was "
     "too much for MobileNetV2."
 )
@@ -67,15 +67,17 @@ def verdict(
         may_go = f"A first cut before retraining: {_range(shares)} of these {whole.d:,} weights ({scopes})."
     noise = gaussian_index(float(budget.p), float(budget.q))
     if whole.pq_index < 0.9 * noise:
-        how = f"flatter than Gaussian noise ({noise:.3f}): there are few small ones"
+        how = f"flatter than Gaussian noise ({noise:.3f}): few values are small"
     elif whole.pq_index < 1.1 * noise:
-        how = f"about that of Gaussian noise ({noise:.3f}): small ones do not stand out"
+        how = f"about that of Gaussian noise ({noise:.3f}): small values do not stand out"
     else:
-        how = f"more unequal than Gaussian noise ({noise:.3f}): small ones stand out"
+        how = f"more unequal than Gaussian noise ({noise:.3f}): small values stand out"
     tail = ""
     if whole.tail_mass is not None:
-        share = f"The {whole.removable:.0%} that the bound lets go"
-        tail = f" {share} weigh {whole.tail_mass:.1%} of what stays, summed as |w|^{budget.p:g}."
+        tail = (
+            f" The {whole.removable:.0%} that the bound removes have {whole.tail_mass:.1%} of the mass of the "
+            f"rest, summed as |w|^{budget.p:g}."
+        )
     index = f"PQ Index {whole.pq_index:.3f}, {how}.{tail}"
     if numbers:
         return may_go, index, "The bound sizes a cut; it is not a limit."
@@ -134,7 +136,7 @@ def warnings(
         if nearly := [layer.name for layer in layers if 0.99 * layer.d <= layer.sap_cut[scope] < layer.d]:
             said.append(f"{_names(nearly)} would keep less than 1% in scope {scope}.")
     if empty := [layer.name for layer in layers if layer.pq_index is None]:
-        said.append(f"{_names(empty)}: nothing but zeros.")
+        said.append(f"{_names(empty)}: all zeros.")
     if whole.zeros > _SPARSE * whole.d:
         what = "numbers" if numbers else "weights"
         said.append(
@@ -143,9 +145,9 @@ def warnings(
         )
     if whole.d < whole.entries:
         share = f"{1 - whole.d / whole.entries:.0%}"
-        said.append(f"{share} were pruned before, as a mask or their zeros say, and do not count.")
+        said.append(f"{share} were pruned before, according to a mask or their zeros, and do not count.")
     if whole.dead_neurons and whole.zeros < whole.d and not numbers:
-        said.append(f"{whole.dead_neurons:,} of {whole.neurons:,} neurons have no weight but zeros.")
+        said.append(f"{whole.dead_neurons:,} of {whole.neurons:,} neurons have only zero weights.")
     if not (numbers or headroom or whole.pq_index is None or is_calibrated(budget)):
         said.append(NOT_SAFE if _known_to_be_large(budget) else f"{_not_tested(budget)} {NOT_SAFE}")
     if unlimited := [found.scope for found in headroom if all(cut.allowed for cut in found.curve)]:
@@ -185,7 +187,7 @@ def _quantised(layers: Sequence[Measurement], left_out: Sequence[LeftOut]) -> It
         kinds = ", ".join(sorted({layer.coding for layer in coded}))
         yield (
             f"{many} layers were unpacked from {kinds}: magnitudes of so few levels say little about which weight "
-            "matters. Measure, and prune, before quantising."
+            "matters. Measure and prune before quantising."
         )
     few = [m.name for m in layers if not m.coding and m.d - m.zeros >= _MANY and m.levels <= FEW_LEVELS]
     if few:

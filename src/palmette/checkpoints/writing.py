@@ -88,13 +88,11 @@ def _check_output(source: Path, out: Path, folder: bool) -> None:
     if source.is_dir() or source.name.endswith(".index.json"):  # its shards too
         own |= {file.resolve() for file in (source if source.is_dir() else source.parent).iterdir()}
     if out.resolve() in own or (folder and source.resolve() in out.resolve().parents):
-        raise ValueError(
-            f"the cut checkpoint needs a place of its own, got {str(out)!r}, which is part of the one to cut"
-        )
+        raise ValueError(f"the cut checkpoint must not overwrite the one to cut, and {str(out)!r} is part of that")
     if folder and out.suffix == ".safetensors":
-        raise ValueError(f"{str(source)!r} is a folder, and a cut one is another; name that, not {str(out)!r}")
+        raise ValueError(f"{str(source)!r} is a folder, so its cut needs a new folder, got {str(out)!r}")
     if folder and out.exists() and (not out.is_dir() or any(out.iterdir()) or out.samefile(Path.cwd())):
-        raise ValueError(f"{str(out)!r} is there already; for a folder name a new one")
+        raise ValueError(f"{str(out)!r} exists; choose a new folder")
     if not folder and out.suffix != ".safetensors":
         raise ValueError(f"a cut checkpoint is written as .safetensors, got {str(out)!r}")
     if not folder and out.is_dir():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -10,6 +13,8 @@ from palmette import __version__
 from palmette.cli.axioms import axioms
 from palmette.cli.bench import bench
 from palmette.cli.data import data
+from palmette.cli.display.help import WholeWords
+from palmette.cli.display.printing import say
 from palmette.cli.measure import measure
 from palmette.cli.paper import paper
 from palmette.cli.prune import prune
@@ -21,9 +26,34 @@ from palmette.cli.table import table
 from palmette.cli.unpack import unpack
 from palmette.errors import PalmetteError
 
+GROUPS: dict[str, Sequence[click.Command]] = {
+    "Train, prune, retrain": (run, sweep, paper, data),
+    "Look at runs": (show, table, report),
+    "Checkpoints and models": (measure, prune, unpack, bench),
+    "Measures": (axioms,),
+}
+
+
+class _Context(click.Context):
+    formatter_class = WholeWords
+
 
 class _Group(click.Group):
     """Command group that prints expected errors as one sentence with exit code 2, without a traceback."""
+
+    context_class = _Context
+
+    def main(self, *args: Any, **options: Any) -> Any:
+        """Run it; characters that stdout cannot encode are escaped, as Python does on stderr."""
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")
+        return super().main(*args, **options)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands, group by group."""
+        for title, commands in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(str(c.name), c.get_short_help_str(limit=100)) for c in commands])
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -32,10 +62,10 @@ class _Group(click.Group):
             raise
         except (Exception, KeyboardInterrupt) as error:
             if _is_interrupt(error):
-                click.echo("palmette: stopped by Ctrl-C; files on disk are complete", err=True)
+                say("stopped by Ctrl-C; files on disk are complete")
                 sys.exit(130)
             if isinstance(error, PalmetteError | ValueError | TypeError | OSError | ImportError):
-                click.echo(f"palmette: {error}", err=True)
+                say(error)
                 sys.exit(2)
             raise
 
@@ -53,5 +83,7 @@ def main() -> None:
     """Prune PyTorch models step by step, and find out how far each can go."""
 
 
-for command in (run, show, measure, prune, data, axioms, sweep, table, report, paper, unpack, bench):
-    main.add_command(command)
+for group in GROUPS.values():
+    for command in group:
+        command.context_class = _Context
+        main.add_command(command)

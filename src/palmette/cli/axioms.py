@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
+from palmette.cli.display.printing import JSON, console_of_stdout, print_text
 from palmette.measures.hurley_rickard import published
 
 if TYPE_CHECKING:
@@ -24,19 +26,20 @@ class _HyphenatedNames(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         asks_for_help = {*args} & {*self.get_help_option_names(ctx)}
-        return super().parse_args(ctx, args if asks_for_help else ["--", *(a for a in args if a != "--")])
+        flags = [a for a in args if a == "--json"]
+        names = [a for a in args if a not in ("--", "--json")]
+        return super().parse_args(ctx, args if asks_for_help else [*flags, "--", *names])
 
 
 @click.command(cls=_HyphenatedNames)
 @click.argument("measure", required=False)
-def axioms(measure: str | None) -> None:
+@JSON
+def axioms(measure: str | None, as_json: bool) -> None:
     """Which sparsity measures have which of the six properties?
 
-    Searches counterexamples to each property of each measure, and marks differences from the table of Hurley and
-    Rickard (2009). With the name of a MEASURE: its verdicts, each counterexample in full.
+    Searches for counterexamples to each property of each measure, and marks differences from the table of Hurley
+    and Rickard (2009). With a MEASURE: its verdicts, with each counterexample in full.
     """
-    from rich.console import Console
-
     from palmette.measures.axioms import check
     from palmette.measures.classic import MEASURES
 
@@ -44,7 +47,16 @@ def axioms(measure: str | None) -> None:
         raise click.UsageError(f"no measure is called {measure!r}; there are {', '.join(MEASURES)}")
     chosen = [m for name, m in MEASURES.items() if measure in (None, name)]
     verdicts = {m.name: check(m) for m in chosen}
-    console = Console(highlight=False, markup=False)
+    if as_json:
+        plain = {
+            name: {
+                key: {"holds": v.holds, "published": published(name, key), "said": str(v)} for key, v in of.items()
+            }
+            for name, of in verdicts.items()
+        }
+        click.echo(json.dumps(plain, indent=1))
+        return
+    console = console_of_stdout()
     if measure is None:
         _print_table(console, chosen, verdicts)
     else:
@@ -78,8 +90,8 @@ def _print_table(console: Console, measures: list[Measure], verdicts: Mapping[st
             cells.append(Text.assemble("  ", mark, (" !" if _differs(m.name, verdict) else "  ", "bold yellow")))
         table.add_row(m.name, *cells)
     console.print(table)
-    console.print(f"\n{yes} not refuted by any trial   {no} refuted by a counterexample")
-    console.print(f"! differs from {_CITED} (explained in docs/axioms.md):")
+    print_text(console, f"\n{yes} not refuted by any trial   {no} refuted by a counterexample")
+    print_text(console, f"! differs from {_CITED} (explained in docs/axioms.md):")
     differing = Table(box=None, show_header=False, pad_edge=False)
     for m in measures:
         for verdict in verdicts[m.name].values():
@@ -93,8 +105,8 @@ def _print_table(console: Console, measures: list[Measure], verdicts: Mapping[st
         statements.add_row(f"  {key}", what.name, Text(what.statement))
     console.print(statements)
     with_parameters = [f"{m.name} ({_parameters(m)})" for m in measures if m.parameters]
-    console.print(f"\nParameters: {', '.join(with_parameters)}.")
-    console.print("`palmette axioms MEASURE` shows the counterexamples of one measure.")
+    print_text(console, f"\nParameters: {', '.join(with_parameters)}.")
+    print_text(console, "`palmette axioms MEASURE` shows the counterexamples of one measure.")
 
 
 def _print_one(console: Console, m: Measure, verdicts: _Verdicts) -> None:
@@ -106,8 +118,7 @@ def _print_one(console: Console, m: Measure, verdicts: _Verdicts) -> None:
     yes, no = _marks(console)
     direction = "larger is sparser" if m.sparser_is_larger else "larger is denser, as published"
     parameters = f"; {_parameters(m)}" if m.parameters else ""
-    console.print(f"{m.name}: {m.range}, {direction}{parameters}")
-    console.print(f"{m.source}\n")
+    print_text(console, f"{m.name}: {m.range}, {direction}{parameters}\n{m.source}\n")
     table = Table(box=None, show_header=False, pad_edge=False)
     for key, verdict in verdicts.items():
         mark = Text(yes, "green") if verdict.holds else Text(no, "red")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from palmette.cli.display.printing import JSON, console_of_stdout, print_text
 from palmette.cli.options import PATH, device_named, see_own_modules
 from palmette.cli.prune import down_to
 from palmette.pruning.methods import SCOPES
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @click.option("--classes", default=10, show_default=True, help="Number of classes.")
 @click.option("--batch", default=32, show_default=True, help="Images per pass.")
 @click.option("--device", metavar="TEXT", help="cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]")
-@click.option("--json", "as_json", is_flag=True, help="Print numbers for a program.")
+@JSON
 def bench(
     model: str,
     weights: Path | None,
@@ -47,9 +48,9 @@ def bench(
 ) -> None:
     """Find the fastest way to run a pruned MODEL on this machine.
 
-    Measures the model dense, without its dead neurons, with CSR weights and with 2:4 weights. MODEL is a model of
-    `palmette run`, or your own as module:function. The answer is often "dense": scattered zeros save no time by
-    themselves.
+    Times the model dense, without its dead neurons, with CSR weights and with 2:4 weights. MODEL is a model of
+    `palmette run`, or your own as module:function. The answer is often "dense": scattered zeros alone save no
+    time.
     """
     import torch
 
@@ -59,7 +60,7 @@ def bench(
 
     where = device_named(device)
     if batch < 1:
-        raise ValueError(f"--batch must be a number from 1, got {batch}")
+        raise ValueError(f"--batch must be at least 1, got {batch}")
     see_own_modules(model)
     network = build(model, shape=_shape(shape), classes=classes)
     if weights is not None:
@@ -74,7 +75,8 @@ def bench(
         data = {"model": model, "density": left, "batch": batch, "fastest": found.fastest, "where": found.where}
         click.echo(json.dumps(data | {"ways": ways}, indent=1))
     else:
-        click.echo(f"{model}, {left:.1%} of its weights not zero, {counted(batch, 'image')} of {shape}\n\n{found}")
+        dense = f"{left:.1%} of its weights not zero"
+        print_text(console_of_stdout(), f"{model}, {dense}, {counted(batch, 'image')} of {shape}\n\n{found}")
 
 
 def _shape(text: str) -> tuple[int, int, int]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text
 from palmette.cli.options import PATH
 
 if TYPE_CHECKING:
@@ -27,19 +29,19 @@ class _Sets(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = super().get_command(ctx, cmd_name)
         if found is None and not ctx.resilient_parsing:  # as in shell completion
-            way = f"`palmette data` lists all sets, `palmette data get {cmd_name}` downloads it"
-            ctx.fail(f"no command {cmd_name!r}; {way}")
+            ctx.fail(f"no command {cmd_name!r}; `palmette data get {cmd_name}` downloads a data set")
         return found
 
 
 @click.group(cls=_Sets, invoke_without_command=True)
 @_FOLDER
-@click.option("--json", "as_json", is_flag=True, help="Print the list for a program.")
+@JSON
 @click.pass_context
 def data(ctx: click.Context, data_dir: Path | None, as_json: bool) -> None:
-    """List the data sets; with `get NAME`, download one.
+    """List the data sets, or download one.
 
-    Lists every data set that palmette knows: where it was found, its shape and the SHA-256 of its contents.
+    Lists every known data set: where it was found, its shape and the SHA-256 of its contents. `palmette data get
+    NAME` downloads one.
     """
     ctx.obj = data_dir
     if ctx.invoked_subcommand is not None:
@@ -96,7 +98,7 @@ def get(ctx: click.Context, name: str, data_dir: Path | None) -> None:
         with console.status(f"reading {known}"):
             images = load_images(name, folder=where)
     except (ValueError, FileNotFoundError) as error:
-        raise ValueError(f"{error}; remove {str(where)!r} and get it again") from error
+        raise ValueError(f"{error}; remove {str(where)!r} and download it again") from error
     click.echo(f"{images!r} in {where}")
 
 
@@ -120,16 +122,11 @@ def _row(data_set: DataSet, folder: Path | None) -> dict[str, Any]:
 
 
 def _show(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    # Wide where the output is no terminal, so that paths stay in one piece.
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 200)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("data set", "train", "test", "shape", "classes", "SHA-256", "where"):
-        right = title in ("train", "test", "classes")
-        table.add_column(title, justify="right" if right else "left", overflow="fold", no_wrap=title != "where")
+    console = console_of_stdout()
     verdicts = {True: " ok", False: " differs", None: ""}
+    table = plain_table(
+        "data set", "train", "test", "shape", "classes", "SHA-256", "where", words=("data set", "shape", "where")
+    )
     for row in rows:
         if "sha256" not in row:
             table.add_row(row["name"], "", "", "", "", "", row["found"] or "not found")
@@ -137,10 +134,14 @@ def _show(rows: list[dict[str, Any]]) -> None:
         shape = "×".join(str(n) for n in row["shape"])
         digest = row["sha256"][:12] + verdicts[row["official"]]
         counts = f"{row['train']:,}", f"{row['test']:,}"
-        table.add_row(row["name"], *counts, shape, str(row["classes"]), digest, row["found"])
+        found = "see below" if os.sep in row["found"] else row["found"]  # a path gets a line of its own
+        table.add_row(row["name"], *counts, shape, str(row["classes"]), digest, found)
     console.print(table)
+    for row in rows:
+        if os.sep in (row["found"] or ""):
+            console.print(f"\n{row['name']} is in {row['found']}", soft_wrap=True)
     ok = "ok: images and labels equal the official release."
-    console.print(f"\n{ok} `palmette data --json` prints whole digests.")
+    print_text(console, f"\n{ok} `palmette data --json` prints whole digests.")
     for row in rows:
         if "problem" in row:
-            console.print(f"\n{row['problem']}", soft_wrap=True)
+            print_text(console, f"\n{row['problem']}")

@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import re
-import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
+from palmette.cli.display.printing import JSON, console_of_stdout, print_text, printable
 from palmette.cli.options import FILE, parameter_options
 from palmette.pruning.budgets import Sap
 from palmette.pruning.methods import SCOPES
@@ -41,7 +41,7 @@ def pattern_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(["pruned", "count"]),
         default="pruned",
         show_default=True,
-        help="Whether zeros were pruned before, where they are more than 1% of a weight.",
+        help="Take zeros as pruned before, where they are over 1% of a weight, or count them.",
     )(command)
 
 
@@ -49,7 +49,7 @@ def pattern_options(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("paths", nargs=-1, required=True, metavar="PATH")
 @parameter_options(*(f.name for f in Sap.parameters()))
 @pattern_options
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@JSON
 @click.option("--csv", "as_csv", is_flag=True, help="Print one line per layer and one for the whole as CSV.")
 @click.option("--html", metavar="FILE", type=FILE, help="Write the report as one HTML file.")
 @click.option(
@@ -103,7 +103,7 @@ def measure(
     from palmette.files import write_whole
 
     if as_json and as_csv:
-        raise ValueError("--json and --csv both print: give one of them")
+        raise ValueError("give --json or --csv, not both")
     budget = Sap(**{name: value for name, value in parameters.items() if value is not None})
     file, *others = (EXAMPLE if path == "example" else Path(path) for path in paths)
     settings: Any = {"budget": budget, "include": include or None, "exclude": exclude, "zeros": zeros}
@@ -182,19 +182,17 @@ def _flat(measurement: Measurement) -> dict[str, Any]:
 
 
 def _show(report: Compressibility) -> None:
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = console_of_stdout()
     numbers = plain_numbers(report.layers)
     head = f"{report.title}, PQ Index at p={report.budget.p:g}, q={report.budget.q:g}"
     head += "" if numbers else "; SAP's next cut in three scopes"
     shown = (*report.layers, *([report.whole] if len(report.layers) > 1 else []))
     ending = ".weight" if all(m.name.endswith(".weight") for m in report.layers) else ""
     names = [m.name.removesuffix(ending) for m in shown]
-    console.print(printable(head, console), soft_wrap=True)
+    print_text(console, printable(head))
     print_table(console, names, _columns(shown, numbers), gap=2 if console.width >= 100 else 1)
     for text in (*report.verdict, *_sizes(report), *(f"Mind: {text}" for text in report.warnings)):
-        console.print(textwrap.fill(printable(text, console), min(console.width, 100)), soft_wrap=True)
+        print_text(console, printable(text))
 
 
 def print_table(console: Console, names: Sequence[str], columns: dict[str, list[str]], *, gap: int = 2) -> None:
@@ -207,7 +205,7 @@ def print_table(console: Console, names: Sequence[str], columns: dict[str, list[
     def room() -> int:
         return console.width - sum(gap + max(map(len, (head, *cells))) for head, cells in columns.items())
 
-    names = [printable(name, console) for name in names]
+    names = [printable(name) for name in names]
     for group in _FIRST_TO_GO:
         if max(map(len, names)) > room():
             columns = {heading: cells for heading, cells in columns.items() if heading not in group}
@@ -259,10 +257,5 @@ def _sizes(report: Compressibility) -> list[str]:
     whole, after = report.whole, sorted(report.whole.bytes_after.values())
     smaller = " to ".join(dict.fromkeys((size(after[0]), size(after[-1]))))
     if after[-1] < whole.bytes:
-        sentences.append(f"Size: {size(whole.bytes)}, after that cut {smaller} with zeros packed.")
+        sentences.append(f"Size: {size(whole.bytes)}, after the cut {smaller} with zeros packed.")
     return sentences
-
-
-def printable(text: str, console: Console) -> str:
-    """Escape what the console cannot show."""
-    return repr(text)[1:-1].encode(console.encoding, "backslashreplace").decode(console.encoding)

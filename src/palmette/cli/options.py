@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from palmette.cli.display.printing import JSON
 from palmette.pruning.methods import METHODS
 from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.search import DEFAULT_METHOD
@@ -35,7 +36,9 @@ _DEFAULTS = {
     "epochs": f"200; {DIGITS_EPOCHS} for the bundled small digits",
     "saliency": "the method's",
     "stop": "after --rounds, or when nothing is left to cut",
+    "tolerance": "no search",
 }
+_ALIASES = {"learning_rate": "--lr", "batch": "--batch-size", "warm_up": "--warmup"}
 
 
 def see_own_modules(*names: str) -> None:
@@ -48,10 +51,10 @@ def refuse_existing(force: bool, *files: Path) -> None:
     """Raise if a file of weights or masks would be overwritten without --force."""
     for file in () if force else files:
         if file.is_file():
-            raise ValueError(f"{str(file)!r} is there already; name another file, or overwrite it with --force")
+            raise ValueError(f"{str(file)!r} exists: choose another file, or overwrite it with --force")
 
 
-FORCE = click.option("--force", is_flag=True, help="Overwrite OUT if it is there already.")
+FORCE = click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
 
 
 class RememberingCommand(click.Command):
@@ -76,8 +79,9 @@ class GroupedCommand(RememberingCommand):
         titles = {f.name: str(f.metadata["group"]) for f in fields(Experiment) if f.metadata["group"]}
         groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles.values()}
         for parameter in self.get_params(ctx):
-            title = titles.get(str(parameter.name), "Where, and what else")
-            if (record := parameter.get_help_record(ctx)) is not None:
+            title = titles.get(str(parameter.name), "Output and device")
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
                 groups.setdefault(title, []).append(record)
         for title, rows in groups.items():
             with formatter.section(title):
@@ -103,15 +107,16 @@ def parameter_options(*names: str) -> Callable[[Callable[..., None]], Callable[.
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of all commands that train: folders, device and fleet size."""
-    for name, metavar, read, text in (
-        ("--fleet", "N|auto", _fleet, "How many networks train at once. [default: auto, what fits]"),
-        ("--device", "TEXT", None, "cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]"),
-        ("--data-dir", "FOLDER", None, "Folder to search first for data sets."),
-        ("--out", "FOLDER", _folder, "Folder for runs, tables and figures. [default: runs]"),
+    """Add the options of all commands that train: folders, device, fleet size, and what is printed."""
+    for names, metavar, read, text in (
+        (("--fleet",), "N|auto", _fleet, "How many networks train at once. [default: auto, what fits]"),
+        (("--device",), "TEXT", None, "cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]"),
+        (("--data-dir",), "FOLDER", None, "Folder to search first for data sets."),
+        (("-o", "--out"), "FOLDER", _folder, "Folder for runs, tables and figures. [default: runs]"),
     ):
-        command = click.option(name, metavar=metavar, callback=read, help=text)(command)
-    return command
+        command = click.option(*names, metavar=metavar, callback=read, help=text)(command)
+    dry_run = click.option("--dry-run", is_flag=True, help="Show the runs and how long they take; write nothing.")
+    return dry_run(JSON(command))
 
 
 def _folder(ctx: click.Context, option: click.Parameter, text: str | None) -> Path:
@@ -159,31 +164,27 @@ def _fleet(ctx: click.Context, option: click.Parameter, text: str | None) -> int
     if text is None or text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"--fleet must be a number from 1, or auto, got {text!r}")
+        raise ValueError(f"--fleet must be at least 1, or auto, got {text!r}")
     return int(text)
 
 
-def process_count(text: str | None, device: str, fleet: int | None, planned: Sequence[Experiment]) -> int:
-    """Parse --nproc, the number of processes that train a network together, and check that they can."""
+def check_processes(count: int, device: str, fleet: int | None, planned: Sequence[Experiment]) -> None:
+    """Raise if `count` processes cannot train each network together."""
     import torch
 
-    if text is None or text == "1":
-        return 1
-    if not text.isdecimal() or int(text) < 1:
-        raise ValueError(f"--nproc must be a number from 1, got {text!r}")
-    count = int(text)
+    if count == 1:
+        return
     if device not in ("cpu", "cuda"):
         raise ValueError(f"--nproc {count} needs --device cpu or cuda, got {device!r}")
     if device == "cuda" and count > torch.cuda.device_count():
-        raise ValueError(f"--nproc {count} needs a GPU for each process, here are {torch.cuda.device_count()}")
+        raise ValueError(f"--nproc {count} needs a GPU per process, here are {torch.cuda.device_count()}")
     if fleet is not None and fleet > 1:
         raise ValueError(f"--nproc {count} trains one network at a time, got --fleet {fleet}")
     for experiment in planned:
         if experiment.batch < count:
-            raise ValueError(f"--nproc {count} needs an image for each process, got --batch {experiment.batch}")
+            raise ValueError(f"--nproc {count} needs an image per process, got --batch {experiment.batch}")
         if experiment.compile:
-            raise ValueError(f"--nproc {count} and --compile do not go together")
-    return count
+            raise ValueError(f"--nproc {count} and --compile cannot be combined")
 
 
 def checked(planned: Sequence[Experiment], out: Path, data_dir: str | None, *, tensorboard: bool) -> Images:
@@ -196,7 +197,7 @@ def checked(planned: Sequence[Experiment], out: Path, data_dir: str | None, *, t
 
     first, there = planned[0], next(path for path in (out, *out.parents) if path.exists())
     if not there.is_dir():
-        raise ValueError(f"--out must be a folder, or the name of one to be made; {str(there)!r} is a file")
+        raise ValueError(f"--out must be a folder, or the name of a new one; {str(there)!r} is a file")
     images = left = load(first.data, folder=data_dir)
     if count := first.validation_images(len(images.train_images)):
         left = validation_split(images, count=count)[0]
@@ -248,6 +249,7 @@ def _option(name: str, default: Any, text: str) -> click.Option:
     shown = _DEFAULTS.get(name, ("yes" if default else "no") if isinstance(default, bool) else default)
     kind: Any = type(default)
     names, metavar = [_flag(name), name], {int: "N", float: "X", str: "TEXT"}.get(kind)
+    names += [_ALIASES[name]] if name in _ALIASES else []
     if name == "seed":
         names, kind = ["--seeds", *names], str
     elif name == "clip":
@@ -261,4 +263,7 @@ def _option(name: str, default: Any, text: str) -> click.Option:
 
 
 def _number_or_none(text: str) -> float | str:
-    return text if text == "none" else float(text)
+    try:
+        return text if text == "none" else float(text)
+    except ValueError:
+        raise click.BadParameter(f"it must be a number, or none, got {text!r}") from None

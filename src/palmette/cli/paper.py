@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,18 +11,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import click
 from click.core import ParameterSource
 
+from palmette.cli.display.printing import console_of_stdout, print_text, say
 from palmette.cli.options import RememberingCommand, device_named, place_options
-from palmette.cli.paper_list import Scaling, as_json, list_figures, print_list
+from palmette.cli.paper_list import Scaling, list_as_json, list_figures, print_list
 from palmette.cli.sweep import Sweep
 from palmette.reports.words import counted
 from palmette.studies.experiment import Experiment
 from palmette.studies.settings import seeds as read_seeds
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from palmette.reports.paper.runs import FigureRuns
     from palmette.reports.tables import Run
+    from palmette.studies.cost import Clock
     from palmette.studies.paper import PaperFigure
 
 Suffix = Literal["png", "svg", "pdf"]
@@ -33,16 +32,18 @@ Suffix = Literal["png", "svg", "pdf"]
 @click.argument("names", nargs=-1, metavar="[FIGURE]...")
 @click.option("--epochs", type=int, metavar="N", help="Epochs per round. [default: 200, as in the paper]")
 @click.option("--rounds", type=int, metavar="N", help="Rounds of pruning. [default: 30 or 15, as in the paper]")
-@click.option("--seeds", metavar="TEXT", help="Such as 0..3,7: their numbers. [default: 0..3, as in the paper]")
+@click.option(
+    "--seeds",
+    metavar="TEXT",
+    help="Seeds, such as 0..3,7 (numbers, not a count). [default: 0..3, as in the paper]",
+)
 @click.option("--models", metavar="NAME,…", help="Models instead of the paper's; one figure for each.")
 @click.option("--data", metavar="NAME", help="Data set instead of the paper's, such as digits.")
-@click.option("--from", "sources", multiple=True, metavar="FOLDER", help="Draw existing runs; run nothing.")
+@click.option("--from", "sources", multiple=True, metavar="FOLDER", help="Draw existing runs; train nothing.")
 @click.option("--log", is_flag=True, help="Remaining weights on logarithmic axes; the paper's are linear.")
 @place_options
 @click.option("--precision", metavar="TEXT", help="float32, tf32 or bfloat16. [default: float32]")
-@click.option("--compile", is_flag=True, help="Use torch.compile; pays off from minutes of training on.")
-@click.option("--dry-run", is_flag=True, help="Show what would be run and how long it takes; write nothing.")
-@click.option("--json", "for_program", is_flag=True, help="Print the list as JSON.")
+@click.option("--compile", is_flag=True, help="Use torch.compile; pays off after minutes of training.")
 @click.pass_context
 def paper(
     ctx: click.Context,
@@ -55,13 +56,13 @@ def paper(
     device: str | None,
     fleet: int | None,
     dry_run: bool,
-    for_program: bool,
+    as_json: bool,
     **scaled: Any,
 ) -> None:
     """Reproduce the paper's figures and tables, in full or scaled down.
 
-    The paper is Diao et al. 2023. Without a name: list all figures with their cost on this machine and how much is
-    done.
+    The paper is Diao et al. 2023. Without a name: list all figures and how much of them is done; with --dry-run,
+    also how long they take on this machine.
 
     \b
       palmette paper
@@ -71,12 +72,11 @@ def paper(
       palmette paper all --from runs --epochs 10 --out pictures
       palmette paper table3
 
-    Missing runs are run, unfinished ones are resumed, and a run that fails does not stop the others; figures share
-    runs. Each figure is written as PNG, SVG and PDF, each table as Markdown, CSV and LaTeX. Captions state every
-    difference from the paper's protocol.
+    Missing runs are trained, unfinished ones are resumed, and a run that fails does not stop the others; figures
+    share runs. Each figure is written as PNG, SVG and PDF, each table as Markdown, CSV and LaTeX. Captions state
+    every difference from the paper's protocol.
     """
     from palmette.reports.figures import check_matplotlib
-    from palmette.studies.cost import Clock
     from palmette.studies.paper import FIGURES, chosen
 
     figures = chosen(names) if names else list(FIGURES.values())
@@ -87,21 +87,21 @@ def paper(
         if not names:
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
         if dry_run:
-            raise ValueError("--from runs nothing, so --dry-run has nothing to show: leave one of them out")
+            raise ValueError("--from trains nothing, so --dry-run has nothing to show: leave one of them out")
         _draw_existing(sources, figures, scaling, log, out, everything="all" in names)
         return
     planned = [(figure, scaling.experiments(figure)) for figure in scaling.variants(figures)]
-    where = device_named(device)
-    if not names or dry_run:
-        entries = list_figures(figures, scaling, out, Clock(where, fleet, data_dir))
-        if for_program or (names and not sys.stdout.isatty()):
-            click.echo(json.dumps(as_json(entries, where), indent=None if names else 1))
+    if dry_run or not names:
+        clock = _clock(device, fleet, data_dir) if dry_run else None
+        entries = list_figures(figures, scaling, out, clock)
+        if as_json:
+            click.echo(json.dumps(list_as_json(entries, clock), indent=1))
         else:
-            print_list(entries, where, scaling, whole=not names)
+            print_list(entries, scaling, clock)
         return
     experiments = list(dict.fromkeys(e for _, many in planned for e in many))
     command = PaperSweep(
-        experiments, out, data_dir, where, False, fleet, ctx.meta["palmette.arguments"],
+        experiments, out, data_dir, device_named(device), False, fleet, ctx.meta["palmette.arguments"], as_json,
         stem="paper", figures=planned, log=log,
         tables=[figure.name for figure in figures if figure.kind == "table"],
     )  # fmt: skip
@@ -112,17 +112,23 @@ def paper(
     command.print_tables()
 
 
+def _clock(device: str | None, fleet: int | None, data_dir: str | None) -> Clock:
+    from palmette.studies.cost import Clock
+
+    return Clock(device_named(device), fleet, data_dir)
+
+
 def _refuse_for_tables(ctx: click.Context) -> None:
     """Raise if flags are given that have no effect on tables."""
     given = [
         parameter.opts[0]
         for parameter in ctx.command.params
-        if parameter.name not in ("names", "out", "dry_run")
+        if parameter.name not in ("names", "out", "dry_run", "as_json")
         and ctx.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
     ]
     if given:
         raise ValueError(
-            f"the paper's tables are of models and settings, not of runs, so {', '.join(given)} would change "
+            f"the paper's tables describe models and settings, not runs, so {', '.join(given)} would change "
             "nothing: leave that out, or name a figure too"
         )
 
@@ -130,7 +136,7 @@ def _refuse_for_tables(ctx: click.Context) -> None:
 def _scaling(seeds: str | None, models: str | None, data: str | None, **settings: Any) -> Scaling:
     epochs = settings["epochs"]
     if epochs is not None and epochs < 1:
-        raise ValueError(f"--epochs must be at least 1, got {epochs}: the paper's figures are of trained networks")
+        raise ValueError(f"--epochs must be at least 1, got {epochs}: the paper's figures show trained networks")
     named = tuple(dict.fromkeys(m.strip() for m in models.split(","))) if models is not None else ()
     given = {name: value for name, value in {**settings, "data": data}.items() if value is not None}
     for model in named or ("mlp",):  # refuses bad settings early, and normalises the name of the data set
@@ -148,11 +154,13 @@ class PaperSweep(Sweep):
     log: bool = False
     tables: Sequence[str] = ()
 
-    def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
+    def files(
+        self, rows: Sequence[dict[str, Any]], runs: Sequence[Run], far: Sequence[str]
+    ) -> dict[str, Path | None]:
         """Write all tables and all figures, also from unfinished runs."""
         from palmette.reports.paper.runs import in_folder
 
-        found: dict[str, Path | None] = {"table": self._write_table(rows, runs)}
+        found: dict[str, Path | None] = {"table": self._write_table(rows, runs, far)}
         for figure, planned in self.figures:
             source = in_folder(figure, planned, self.out)
             key = figure.name if figure.model == source.paper.model else f"{figure.name}-{figure.model}"
@@ -161,20 +169,21 @@ class PaperSweep(Sweep):
 
     def print_tables(self) -> None:
         """Print and write tables alone, which need no runs."""
-        from rich.console import Console
-
         from palmette.reports.paper.model_tables import table
 
-        console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
-        for name in self.tables:
-            found = table(name)
+        console = console_of_stdout()
+        for name, found in {name: table(name) for name in self.tables}.items():
+            file = _write_table(name, self.out)
+            if self.as_json:
+                click.echo(
+                    json.dumps(
+                        {"table": name, "rows": [dict(zip(found.columns, r, strict=True)) for r in found.rows]}
+                    )
+                )
+                continue
             console.print(found.as_rich(console.width))
-            console.print(f"\n{found.note}\n", style="dim")
-            console.print(f"{name}  {_write_table(name, self.out)}, .csv, .tex\n", soft_wrap=True)
-
-    def _suggest(self, console: Console) -> None:
-        console.print("Each figure is also written as .svg and .pdf.", style="dim")
-        super()._suggest(console)
+            print_text(console, f"\n{found.note}\n", "dim")
+            console.print(f"{name}  {file}, .csv, .tex\n", soft_wrap=True)
 
 
 def _draw_existing(
@@ -189,7 +198,7 @@ def _draw_existing(
     """Draw figures from existing runs; with `everything`, skip those without runs or without a contrast."""
     from palmette.reports.paper.runs import MixedRuns, RunCollection
 
-    collection = RunCollection.below(sources, warn=lambda text: click.echo(f"palmette: {text}", err=True))
+    collection = RunCollection.below(sources, warn=say)
     drawn: list[FigureRuns] = []
     absent: list[str] = []
     mixed: dict[str, list[str]] = {}  # why -> figures
@@ -219,7 +228,7 @@ def _draw_existing(
         if figure.kind == "table":
             click.echo(f"{_write_table(figure.name, out)}, .csv, .tex")
     for missing, names in lacking.items():
-        click.echo(f"palmette: not drawn: {', '.join(names)}, for which no run has {missing}", err=True)
+        say(f"not drawn: {', '.join(names)}, for which no run has {missing}")
     if absent and (not everything or len(absent) == len(wanted)):
         where = ", ".join(repr(source) for source in sources)
         what = "a figure of the paper" if everything else ", ".join(absent)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from palmette.cli.display.printing import console_of_stdout, plain_table, print_text
 from palmette.studies.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ class Scaling:
 
 @dataclass(frozen=True)
 class ListEntry:
-    """A figure with the state of its runs and the seconds left to run."""
+    """A figure with the state of its runs, and the seconds left if they were estimated."""
 
     figure: PaperFigure
     standings: tuple[Standing, ...]
-    seconds: float
+    seconds: float | None = None
 
     @property
     def done(self) -> int:
@@ -80,7 +80,9 @@ class ListEntry:
         return sum(s.state == "finished" for s in self.standings)
 
 
-def list_figures(figures: Sequence[PaperFigure], scaling: Scaling, out: Path, clock: Clock) -> list[ListEntry]:
+def list_figures(
+    figures: Sequence[PaperFigure], scaling: Scaling, out: Path, clock: Clock | None
+) -> list[ListEntry]:
     """One entry per figure and table, and a last one for all, in which shared runs count once."""
     from rich.console import Console
 
@@ -90,21 +92,23 @@ def list_figures(figures: Sequence[PaperFigure], scaling: Scaling, out: Path, cl
 
     entries: list[ListEntry] = []
     everyone: dict[Experiment, Standing] = {}
-    with Console(stderr=True).status("timing a few networks …"):
+    with Console(stderr=True).status("timing a few networks …" if clock else "reading the runs …"):
         for figure in figures:
             if figure.kind == "table":
-                entries.append(ListEntry(figure, (), 0.0))
+                entries.append(ListEntry(figure, (), 0.0 if clock else None))
             for one in scaling.variants([figure]):
                 planned = scaling.experiments(one)
                 found = {e: everyone.get(e) or standing_or_damage(RunDir(e.folder_in(out)), e) for e in planned}
                 everyone |= found
-                entries.append(ListEntry(one, tuple(found.values()), clock.seconds(found.values())))
+                seconds = clock.seconds(found.values()) if clock else None
+                entries.append(ListEntry(one, tuple(found.values()), seconds))
         together = PaperFigure("all", "table", said="each run once")
-        entries.append(ListEntry(together, tuple(everyone.values()), clock.seconds(everyone.values())))
+        seconds = clock.seconds(everyone.values()) if clock else None
+        entries.append(ListEntry(together, tuple(everyone.values()), seconds))
     return entries
 
 
-def as_json(entries: Sequence[ListEntry], device: str) -> dict[str, Any]:
+def list_as_json(entries: Sequence[ListEntry], clock: Clock | None) -> dict[str, Any]:
     """The entries as JSON; the states of all runs come from the last entry."""
     from palmette.studies.paper import model_epochs
 
@@ -116,43 +120,37 @@ def as_json(entries: Sequence[ListEntry], device: str) -> dict[str, Any]:
             | {"model_epochs": model_epochs(s.experiment for s in e.standings)}
             for e in single
         ],
-        "device": device,
+        "device": clock.device if clock else None,
         "runs": {s.experiment.id: s.state for s in whole.standings},
         "model_epochs": sum(s.epochs_left for s in whole.standings),
         "seconds": whole.seconds,
     }
 
 
-def print_list(entries: Sequence[ListEntry], device: str, scaling: Scaling, *, whole: bool) -> None:
-    """Print the entries as a table, 100 columns wide unless a terminal sets the width."""
-    from rich.console import Console
-    from rich.table import Table
-
+def print_list(entries: Sequence[ListEntry], scaling: Scaling, clock: Clock | None) -> None:
+    """Print the entries as a table, with times if they were estimated."""
     from palmette.studies.paper import MODEL_NAMES, model_epochs
 
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 100)
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))
-    for title in ("", "shows", "data set", "model", "runs", "epochs", "to wait", "done"):
-        left = title in ("", "shows", "data set", "model")
-        table.add_column(title, justify="left" if left else "right", no_wrap=title != "shows")
+    console, times = console_of_stdout(), ("time",) if clock else ()
+    words = ("", "shows", "data set", "model")
+    table = plain_table(*words, "runs", "epochs", *times, "done", words=words)
     for entry in entries if len(entries) > 2 else entries[:1]:
         figure, count = entry.figure, len(entry.standings)
         shows = _SHOWS.get(figure.kind) or _SHOWS.get(figure.name) or figure.said
         what = (shows, figure.data, MODEL_NAMES.get(figure.model, figure.model))
         epochs = f"{model_epochs(s.experiment for s in entry.standings):,}"
-        numbers = (f"{count}", epochs, _roughly(entry.seconds), f"{entry.done}/{count}") if count else ()
-        table.add_row(figure.name, *what, *numbers)
+        took = () if entry.seconds is None else (_roughly(entry.seconds),)
+        table.add_row(figure.name, *what, *((f"{count}", epochs, *took, f"{entry.done}/{count}") if count else ()))
     console.print(table)
-    scaled = (
-        "Scaled as given; without flags it is the paper's protocol." if scaling.scaled else "The paper's protocol."
+    protocol = (
+        "Scaled as given; the paper's protocol is the default." if scaling.scaled else "The paper's protocol."
     )
-    console.print(
-        f"\n{scaled} epochs: sum over all networks. to wait: for unfinished runs on {device}, estimated from a "
-        "few steps of small networks. Figures share runs. Nothing was written.",
-        style="dim",
-    )
-    if whole:
-        console.print("palmette paper fig2 --epochs 10 --seeds 0 draws one figure, scaled down.", style="dim")
+    if clock:
+        how = f"time: of unfinished runs on {clock.device}, estimated from a few steps of small networks."
+    else:
+        how = "--dry-run estimates times."
+    print_text(console, f"\n{protocol} epochs: sum over all networks. Figures share runs. {how}", "dim")
+    print_text(console, "palmette paper fig2 --epochs 10 --seeds 0 draws one figure, scaled down.", "dim")
 
 
 def _roughly(seconds: float) -> str:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import math
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.measure import EXAMPLE, pattern_options, print_table, printable
+from palmette.cli.display.printing import JSON, console_of_stdout, print_text, printable
+from palmette.cli.measure import EXAMPLE, pattern_options, print_table
 from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
 from palmette.pruning.budgets import Budget, FixedRatio
 from palmette.pruning.methods import METHODS, SALIENCIES, SCOPES, Method, imported
@@ -42,20 +45,24 @@ _METHODS = [name for name, method in METHODS.items() if not isinstance(method.bu
 @click.option(
     "--method",
     metavar="NAME",
-    help=f"Method that sets how many are cut: {', '.join(_METHODS)}, or your own as module:name. [default: sap]",
+    help=f"How many weights are cut: {', '.join(_METHODS)}, or your own as module:name. [default: sap]",
 )
 @click.option(
-    "--density", type=float, metavar="D", help="Instead of a method: keep this fraction of what is not pruned yet."
+    "--density",
+    type=float,
+    metavar="D",
+    help="Keep this fraction of the weights not pruned yet, instead of a method.",
 )
 @parameter_options()
 @click.option(
     "--saliency",
     metavar="NAME",
     default="",
-    help="Which go first, by magnitude or by your own as module:function. [default: magnitude]",
+    help="Score that ranks the weights: magnitude, or your own as module:function. [default: magnitude]",
 )
 @pattern_options
 @FORCE
+@JSON
 @click.option("--pack", is_flag=True, help="Write the packed form that `pm.load` and `palmette unpack` read.")
 @click.option(
     "--calibrate",
@@ -74,6 +81,7 @@ def prune(
     exclude: tuple[str, ...],
     zeros: Zeros,
     force: bool,
+    as_json: bool,
     pack: bool,
     calibrate: Path | None,
     **parameters: float | None,
@@ -94,7 +102,7 @@ def prune(
 
     given: dict[str, Any] = {name: value for name, value in parameters.items() if value is not None}
     if density is not None and (given or method):
-        raise ValueError(f"--density decides in place of a method; leave out --{next(iter(given), 'method')}")
+        raise ValueError(f"--density replaces the method; leave out --{next(iter(given), 'method')}")
     if method in METHODS and method not in _METHODS:
         raise ValueError(
             f"--method {method} needs scores after retraining; a file has none: {', '.join(_METHODS)}"
@@ -114,7 +122,10 @@ def prune(
         from palmette.checkpoints.calibration import prune_calibrated
 
         cut = prune_calibrated(source, out, calibrate, pack=pack, **settings)
-    _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
+    if as_json:
+        click.echo(json.dumps(_plain(cut), indent=1))
+    else:
+        _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
 
 
 def _saliency(method: Method) -> Saliency:
@@ -136,24 +147,34 @@ def down_to(density: float) -> Budget:
     return FixedRatio(float(1 - Fraction(str(density))))
 
 
-def _show(title: str, cut: CheckpointCut) -> None:
-    from rich.console import Console
+def _plain(cut: CheckpointCut) -> dict[str, Any]:
+    indices = {"index_before": cut.index_before, "index_after": cut.index_after}
+    return {
+        "weights_file": str(cut.weights_file),
+        "masks": cut.masks and str(cut.masks),
+        "bytes_before": cut.bytes_before,
+        "bytes": cut.weights_file.stat().st_size,
+        **{name: None if math.isnan(value) else value for name, value in indices.items()},
+        "layers": [asdict(layer) | {"density": layer.density_after} for layer in (*cut.layers, cut.whole)],
+    }
 
-    console = Console(highlight=False, markup=False, emoji=False)
+
+def _show(title: str, cut: CheckpointCut) -> None:
+    console = console_of_stdout()
     whole, shown = cut.whole, (*cut.layers, *([cut.whole] if len(cut.layers) > 1 else []))
     columns = {
         "weights": [f"{layer.entries:,}" for layer in shown],
         "kept before": [f"{layer.density_before:.1%}" for layer in shown],
         "kept now": [f"{layer.density_after:.1%}" for layer in shown],
     }
-    console.print(printable(title, console), soft_wrap=True)
+    print_text(console, printable(title))
     print_table(console, [layer.name for layer in shown], columns)
     were = f", {whole.zeros:,} of which were zero already" if whole.zeros else ""
     remain = f"{whole.density_after:.1%} of all {whole.entries:,} remain"
     sentences = [f"Cut {whole.before - whole.after:,} of {whole.before:,} weights{were}; {remain}."]
     if whole.before < whole.entries:
         gone = whole.entries - whole.before
-        sentences.append(f"{gone:,} were pruned before, as a mask or their zeros say, and stay so.")
+        sentences.append(f"{gone:,} were pruned before, according to a mask or their zeros, and stay pruned.")
     if not math.isnan(cut.index_before):
         after = "none" if math.isnan(cut.index_after) else f"{cut.index_after:.4f}"
         sentences.append(f"PQ Index of the kept weights: {cut.index_before:.4f} before, {after} now.")
@@ -166,4 +187,4 @@ def _show(title: str, cut: CheckpointCut) -> None:
         sentences.append(f"{cut.masks}: {size(cut.masks.stat().st_size)}, one bit per weight.")
         sentences.append("Zeros are stored like other numbers; --pack makes the file smaller.")
     for text in sentences:
-        console.print(printable(text, console), soft_wrap=True)
+        print_text(console, printable(text))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from palmette.cli.display.printing import say
 from palmette.cli.options import FILE, PATH
 from palmette.reports.words import counted, size
 from palmette.studies.experiment import OwnExperiment
@@ -18,15 +19,16 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("folders", metavar="RUNS...", nargs=-1, required=True, type=PATH)
+@click.argument("folders", metavar="[FOLDER]...", nargs=-1, type=PATH)
 @click.option("-o", "--out", type=FILE, default=Path("report.html"), show_default=True, help="The file to write.")
 @click.option("--title", default="", help="Title of the page. [default: model and data set]")
 def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
-    """Write one HTML page about all runs in the folders RUNS.
+    """Write one HTML page about all runs in folders.
 
-    Folders are searched at any depth. The page has a verdict, charts over rounds, the trade-off, phases, layers,
-    p–q maps and settings; it opens from disk and needs no network. Runs that are damaged or have no finished round
-    are named on the page and left out. A run in two of the folders is refused, because it would count twice.
+    FOLDER is `runs` by default; folders are searched at any depth. The page has a verdict, charts over rounds, the
+    trade-off, phases, layers, p–q maps and settings; it opens from disk and needs no network. Runs that are
+    damaged or have no finished round are named on the page and left out. A run in two of the folders is refused,
+    because it would count twice.
     """
     from palmette.files import write_whole
     from palmette.reports.html.page import page
@@ -34,12 +36,12 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"-o must be an HTML file, such as report.html, got {str(out)!r}")
-    found, left_out = whole_runs(folders)
+    found, left_out = whole_runs(folders or (Path("runs"),))
     runs, notices = list(found.values()), [*left_out, *_same_settings(found)]
     content = page(runs, title=title, notices=notices).encode()
     write_whole(out, content)
     for sentence in notices:
-        click.echo(f"palmette: {sentence}", err=True)
+        say(sentence)
     click.echo(f"{out}: {counted(len(runs), 'run')}, {size(len(content))}")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shlex
 import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,15 +18,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from palmette.cli.display.dry_run import show_plan
-from palmette.cli.display.live import Display, Lines, Live
+from palmette.cli.display.lines import JsonLines, Lines
+from palmette.cli.display.live import Display, Live
+from palmette.cli.display.printing import console_of_stdout, print_text, say
 from palmette.cli.options import (
     PATH,
     GroupedCommand,
+    check_processes,
     checked,
     device_named,
     experiments,
     place_options,
-    process_count,
     setting_options,
 )
 from palmette.errors import RunBusy, RunDamaged, RunInterrupted
@@ -43,15 +45,14 @@ if TYPE_CHECKING:
     from palmette.studies.status import Standing
     from palmette.training.data.images import Images
 
-_TIMED = 4  # networks, to tell how long many take
-
 
 @click.command(cls=GroupedCommand, params=list(setting_options()))
 @click.argument("file", required=False, type=PATH, metavar="[EXPERIMENT.toml]")
 @place_options
-@click.option("--nproc", metavar="N", help="How many processes train each network together. [default: 1]")
+@click.option(
+    "--nproc", type=click.IntRange(1), default=1, metavar="N", help="Processes per network. [default: 1]"
+)
 @click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, next to the records.")
-@click.option("--dry-run", is_flag=True, help="Show what would be run and how long it takes; write nothing.")
 @click.pass_context
 def run(
     ctx: click.Context,
@@ -61,38 +62,39 @@ def run(
     data_dir: str | None,
     device: str | None,
     fleet: int | None,
-    nproc: str | None,
+    nproc: int,
     tensorboard: bool,
     dry_run: bool,
+    as_json: bool,
     **given: Any,
 ) -> None:
-    """Train a network, prune it, train it again: how far does it go?
+    """Train, prune and retrain a network: how far can it be pruned?
 
     With --tolerance, a search finds the smallest density whose retrained network is that close to the dense one on
     held-out images. Without it, every run makes all its rounds, as in the paper.
 
-    Without arguments: an MLP on the bundled handwritten digits, pruned by SAP (p, q = 0.5, 1 and
-    1, 2), Lottery Ticket and One Shot with three seeds each, in about a minute on two CPU cores. Every default
-    is the paper's (Diao et al. 2023), but for fewer epochs on these digits, which are small.
+    Without arguments: an MLP on the bundled handwritten digits, pruned by SAP (at two pairs of p and q), Lottery
+    Ticket and One Shot with three seeds each, in about a minute on two CPU cores. Every default is the paper's
+    (Diao et al. 2023), except for fewer epochs on these small digits.
 
     \b
       palmette run --data FashionMNIST --epochs 20 --seeds 0
       palmette run --tolerance 0.01
       palmette run --model mymodels:net --data pictures/ --dry-run
 
-    With EXPERIMENT.toml: the one run that the file describes; flags override it, --seeds makes several of it.
+    With EXPERIMENT.toml: the run that the file describes. Flags override its settings; --seeds repeats it.
 
-    Each run has its own folder. The same command again resumes, and does not repeat finished runs; more --rounds
-    continue copies of them. A terminal shows a live table; anything else gets one line of JSON per round.
+    Each run has its own folder. The same command resumes interrupted runs and skips finished ones; with more
+    --rounds it continues copies of them. A terminal shows a live table, a pipe one line per round.
     """
     planned = experiments(file, {name: value for name, value in given.items() if value is not None})
     arguments = ctx.meta["palmette.arguments"]
     where = device_named(device)
-    count = process_count(nproc, where, fleet, planned)
-    command = Command(planned, out, data_dir, where, tensorboard, fleet, arguments, count)
-    images = command.check()
+    check_processes(nproc, where, fleet, planned)
+    command = Command(planned, out, data_dir, where, tensorboard, fleet, arguments, as_json, nproc)
+    command.check()
     if dry_run:
-        command.show_plan(images)
+        show_plan(command)
         return
     ctx.exit(command.run())
 
@@ -109,6 +111,7 @@ class Command:
     tensorboard: bool
     fleet: int | None
     arguments: Sequence[str]
+    as_json: bool
     nproc: int = 1
     stem: str = ""
     problems: dict[str, Exception] = field(default_factory=dict)
@@ -116,10 +119,9 @@ class Command:
     trained: bool = False
     images: Images | None = None
 
-    def check(self) -> Images:
-        """Raise if any run could not start; return the data set."""
+    def check(self) -> None:
+        """Load the data set; raise if any run could not start."""
         self.images = checked(self.planned, self.out, self.data_dir, tensorboard=self.tensorboard)
-        return self.images
 
     def standings(self) -> list[Standing]:
         """State of each run; one with a damaged folder counts as not begun."""
@@ -128,48 +130,28 @@ class Command:
 
         return [standing_or_damage(RunDir(e.folder_in(self.out)), e) for e in self.planned]
 
-    def timed(self, fleet: Sequence[Experiment]) -> int:
-        """How many networks of a fleet are timed for an estimate of its cost."""
-        return min(_TIMED, self.fleet or _TIMED, len(fleet))
-
-    def show_plan(self, images: Images) -> None:
-        """Print the runs and their cost, estimated from a few networks of the first fleet."""
-        from palmette.studies.cost import cost
-        from palmette.studies.running import fleets
-
-        standings = self.standings()
-        left = [s.experiment for s in standings if s.state != "finished"]
-        members = self.timed(fleets(left)[0]) if left else 1
-        costs = cost(self.planned[0], images, device=self.device, members=members)
-        show_plan(standings, costs, self.device, self.out)
-
     def run(self) -> int:
         """Run everything, fleet by fleet, and print the results; return the exit code."""
-        from rich.console import Console
-
         from palmette.studies.extending import start_from_shorter
 
-        console, live = Console(highlight=False, markup=False), sys.stdout.isatty()
-        start_from_shorter(self.planned, self.out, say=lambda text: click.echo(f"palmette: {text}", err=True))
+        console, live = console_of_stdout(), sys.stdout.isatty() and not self.as_json
+        start_from_shorter(self.planned, self.out, say=say)
         standings, names = self.standings(), self.names()
         if live:
-            self._greet(console)
-        display: Display = Live(standings, names, console) if live else Lines(standings, names)
+            print_text(console, f"{self._greeting()}\n")
+        kind = partial(Live, console=console) if live else JsonLines if self.as_json else Lines
+        display: Display = kind(standings, names)
         with self._signals(display):
             self._train(display)
             finished = [s.experiment.id for s in self.standings() if s.state == "finished"]
             self.problems = {n: e for n, e in self.problems.items() if n not in finished}  # by another process
             ended = self.signal if len(finished) < len(self.planned) else 0
-            try:
-                if ended:
-                    self._say_how_to_resume()
-                else:
-                    self._conclude(console, live)
-            finally:
-                if live:
-                    self._tell_what_failed()
-        if ended:
-            return 128 + ended
+            if live:
+                self._tell_what_failed()
+            if ended:
+                self._say_how_to_resume()
+                return 128 + ended
+            self._conclude(console)
         return max((2 if isinstance(e, RunBusy | RunDamaged) else 1 for e in self.problems.values()), default=0)
 
     def names(self) -> list[str]:
@@ -219,7 +201,7 @@ class Command:
                 raise KeyboardInterrupt
             self.signal = number
             if not self.trained:
-                display.ending("ending after this epoch; Ctrl-C again ends at once, and saves nothing")
+                display.ending("stopping after this epoch; Ctrl-C again stops at once, and saves nothing")
 
         kinds = [kind for name in ("SIGINT", "SIGTERM", "SIGHUP") if (kind := getattr(signal, name, None))]
         before = [signal.signal(kind, handle) for kind in kinds]
@@ -235,49 +217,54 @@ class Command:
         epochs, left = sum(s.epochs_done for s in standings), sum(s.epochs_left for s in standings)
         finished = f"{done} of {counted(len(standings), 'run')} finished"
         share = f"{finished}, {epochs / max(1, epochs + left):.0%} of all epochs"
-        click.echo(f"palmette: ended; {share}. The same command resumes from here:\n  {self.again()}", err=True)
+        command = shlex.join(["palmette", self.word, *self.arguments])
+        say(f"stopped; {share}. The same command resumes from here:\n  {command}")
 
-    def again(self, *more: str) -> str:
-        """The command line, with more arguments."""
-        return shlex.join(["palmette", self.word, *self.arguments, *more])
-
-    def _greet(self, console: Console) -> None:
+    def _greeting(self) -> str:
         first, runs = self.planned[0], counted(len(self.planned), "run")
         epochs = "epochs" if len({e.epochs for e in self.planned}) > 1 else counted(first.epochs, "epoch")
-        what = f"{first.model} on {first.data}, round 0 and {first.rounds} of pruning with {epochs} each"
-        where = self.device if self.nproc == 1 else f"{self.device} by {self.nproc} processes"
-        console.print(f"{what}: {runs} on {where} into {self.out}\n", soft_wrap=True)
+        what = f"{first.model} on {first.data}, {counted(first.rounds, 'cut')}, {epochs} per round"
+        return f"{what}: {runs} on {self.where()} into {self.out}"
 
-    def _conclude(self, console: Console, live: bool) -> None:
-        """Write and print the results."""
+    def where(self) -> str:
+        """Device and processes, for people."""
+        return self.device if self.nproc == 1 else f"{self.device} by {self.nproc} processes"
+
+    def workers(self) -> int:
+        """Number of fleets that train at once."""
+        return 1
+
+    def _conclude(self, console: Console) -> None:
+        """Write and print the results; the answer comes last."""
         from palmette.cli.display.watch import why_not
-        from palmette.reports.limits import how_far
-        from palmette.reports.tables import NOTES, as_table, summary, why_stopped
+        from palmette.reports.limits import answer, how_far
+        from palmette.reports.tables import as_table, summary
         from palmette.studies.folder import RunDir
 
         states = {s.experiment.id: s.state for s in self.standings()}
         named = [(n, e) for n, e in zip(self.names(), self.planned, strict=True) if states[e.id] == "finished"]
         names, runs = [name for name, _ in named], [(e, RunDir(e.folder_in(self.out)).records()) for _, e in named]
         rows, far = summary(runs, names), how_far(runs, names)
-        files = self.files(rows, runs)
+        files = self.files(rows, runs, far)
         there = [run for e in self.planned if (run := RunDir(e.folder_in(self.out))).path.is_dir()]
         kept = sum(run.size() for run in there)
-        if not live:
+        if self.as_json:
             problems = {name: why_not(name, why) for name, why in self.problems.items()}
             last = {"finished": len(runs), "runs": states, "problems": problems, "bytes": kept}
             last |= {name: file and str(file) for name, file in files.items()}
             click.echo(json.dumps(last | {"how_far": far, "summary": rows}, allow_nan=False))
-            return
-        if not runs:
-            return
-        console.print(as_table(rows))
-        console.print(f"\n{why_stopped(rows)}\n{NOTES}\n", style="dim")
-        console.print("\n".join(["How far?", *(f"  {line}" for line in far), ""]), soft_wrap=True)
-        for name, file in files.items():
-            console.print(f"{name:7} {file or 'none'}", soft_wrap=True)
-        held = counted(len(there), "folder")
-        console.print(f"runs    {self.out}{os.sep}, {size(kept)} in {held}\n", soft_wrap=True)
-        self._suggest(console)
+        elif runs:
+            console.print(as_table(rows))
+            print_text(console, "In percent, ± sd over seeds; the table's file explains the columns.\n", "dim")
+            for name, file in files.items():
+                console.print(f"{name:7} {file or 'none'}", soft_wrap=True)
+            console.print()
+            ideas = [(f"palmette show {shlex.quote(str(self.out))}", f"all runs, {size(kept)}"), *self._ideas()]
+            width = max(len(command) for command, _ in ideas)
+            for command, why in ideas:
+                console.print(f"{command:{width}}  {why}", style="dim")
+            console.print()
+            print_text(console, answer(runs, names), "bold")
 
     def _tell_what_failed(self) -> None:
         """Print failures by reason; runs in use by other commands are named already."""
@@ -290,19 +277,21 @@ class Command:
         ]
         if failed:
             ids = f"`palmette show {shlex.quote(str(self.out))}` has their ids"
-            click.echo(f"not finished: {len(failed)} of {counted(len(self.planned), 'run')}; {ids}", err=True)
+            say(f"not finished: {len(failed)} of {counted(len(self.planned), 'run')}; {ids}")
         for line in by_reason(failed):
-            click.echo(f"  {line}", err=True)
+            say(line, indent="  ")
 
-    def files(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> dict[str, Path | None]:
+    def files(
+        self, rows: Sequence[dict[str, Any]], runs: Sequence[Run], far: Sequence[str]
+    ) -> dict[str, Path | None]:
         """Write table and figure of all finished runs; return their paths."""
-        return {"table": self._write_table(rows, runs), "figure": self._draw(runs)}
+        return {"table": self._write_table(rows, runs, far), "figure": self._draw(runs)}
 
-    def _write_table(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run]) -> Path | None:
+    def _write_table(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run], far: Sequence[str]) -> Path | None:
         from palmette.files import write_whole
         from palmette.reports.tables import as_text
 
-        return write_whole(self._name(".txt"), as_text(rows, runs).encode()) if runs else None
+        return write_whole(self._name(".txt"), as_text(rows, runs, far).encode()) if runs else None
 
     def _name(self, suffix: str) -> Path:
         """Path of a result that no other command in the same folder has."""
@@ -324,27 +313,13 @@ class Command:
         try:
             figure = draw(runs, caption=caption)
         except ImportError as error:
-            click.echo(f"palmette: {error}", err=True)
+            say(error)
             return None
         return write_whole(self._name(".png"), as_file(figure, "png"))
 
     def _ideas(self) -> list[tuple[str, str]]:
         """Commands to try next, and what each is for."""
-        first, folder = self.planned[0], shlex.quote(str(self.out))
-        ideas = [
-            (f"palmette show {folder}", "every run here, and round by round"),
-            (f"palmette report {folder}", "one page of charts, report.html"),
-        ]
-        if not first.tolerance:
-            ideas += [("palmette run --tolerance 0.01", "search for the smallest density within a point of dense")]
-        if first.data == "digits":
-            ideas.append(("palmette data", "larger data sets, for `palmette run --data NAME`: which are here?"))
+        ideas = [(f"palmette report {shlex.quote(str(self.out))}", "one page of charts, report.html")]
+        if not self.planned[0].tolerance:
+            ideas.append(("palmette run --tolerance 0.01", "search for the smallest good density"))
         return ideas
-
-    def _suggest(self, console: Console) -> None:
-        ideas = self._ideas()
-        width = max(len(command) for command, _ in ideas)
-        fits = all(4 + width + len(why) <= console.width for _, why in ideas)
-        console.print("What next?", style="bold")
-        for command, why in ideas:
-            console.print(f"  {command:{width}}  {why}" if fits else f"  {command}\n      {why}", soft_wrap=True)

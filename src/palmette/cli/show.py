@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.display.live import in_short
+from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text, wrapped
 from palmette.cli.options import PATH
 from palmette.errors import RunDamaged
 from palmette.reports.words import counted, duration, measured, size
@@ -28,34 +28,32 @@ if TYPE_CHECKING:
     from palmette.studies.folder import RunDir
     from palmette.studies.record import AnyExperiment
 
+_SPARE = ("density", "round", "PQ Index", "disk")  # columns that a narrow terminal lacks, the last first
+
 
 @click.command()
-@click.argument("folder", metavar="RUN", type=PATH)
-@click.option("--json", "as_json", is_flag=True, help="Print it for a program.")
+@click.argument("folder", metavar="[FOLDER]", type=PATH, default=Path("runs"))
+@JSON
 def show(folder: Path, as_json: bool) -> None:
-    """Show settings, state and records of the run in the folder RUN.
+    """List the runs in a folder, or show one run round by round.
 
-    RUN may also be a folder of runs, such as `runs`: then each run is a line. Reading does not disturb a process
-    that trains one of them.
+    FOLDER is `runs` by default: each run is a line. The folder of one run shows its settings, state and rounds.
+    Reading does not disturb a process that trains a run.
     """
     from palmette.studies.folder import find_runs
 
     runs = find_runs(folder)
     if not runs:
-        raise ValueError(f"{str(folder)!r} is not the folder of a run, and has none in it")
+        raise ValueError(f"no run in {str(folder)!r}; `palmette run` makes some, in `runs` by default")
     alone = runs[0].path == folder
     found = [_read(run, bits=True) if alone else _read_or_damage(run) for run in runs]
     if as_json:
         click.echo(json.dumps(found[0] if alone else found, indent=1, allow_nan=False))
         return
-    from rich.console import Console
-
-    # A file or a pipe has no width.
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 140)
     if alone:
-        _print_one(console, found[0])
+        _print_one(console_of_stdout(), found[0])
     else:
-        _print_many(console, found, folder)
+        _print_many(console_of_stdout(), found, folder)
 
 
 def _read_or_damage(run: RunDir) -> dict[str, Any]:
@@ -63,7 +61,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
     try:
         return _read(run)
     except RunDamaged as error:
-        names = (
+        names = [
             "stopped",
             "owner",
             "failure",
@@ -76,7 +74,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
             "how_far",
             "precision",
             "sealed",
-        )
+        ]
         known = {"run": run.path.name, "folder": str(run.path), "state": "damaged", "damage": str(error)}
         return known | dict.fromkeys(names) | {"rounds_done": 0, "bytes": run.size(), "records": []}
 
@@ -140,11 +138,11 @@ def _where(found: Mapping[str, Any]) -> str:
 def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     settings = ", ".join(f"{name} = {json.dumps(value)}" for name, value in found["settings"].items())
     if found["epochs"]:  # 0 for `prune_and_retrain`, which has defaults of its own
-        settings = f"{settings or 'all'}{'; all others' if settings else ''} as `palmette run --help` gives them"
+        settings = f"{settings}; others have their defaults" if settings else "all have their defaults"
     facts = {
         "settings": settings,
         "state": f"damaged: {found['damage']}" if found["damage"] else found["failure"] or _where(found),
-        "unsealed": None if found["sealed"] else "written by an earlier version: a damaged number goes unnoticed",
+        "unsealed": None if found["sealed"] else "written by an earlier version: damaged numbers go unnoticed",
         "how far": found["how_far"],
         "precision": found["precision"],
         "time": "unknown" if found["seconds"] is None else duration(found["seconds"]),
@@ -154,13 +152,14 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     console.print(found["run"], style="bold", soft_wrap=True)
     for name, text in facts.items():
         if text is not None:
-            console.print(f"{name:<9} {text}", soft_wrap=True)
+            width = 10_000 if name == "resume" else console.width - 10  # a command stays whole
+            console.print(f"{name:<9} {wrapped(text, width).replace(chr(10), chr(10) + ' ' * 10)}", soft_wrap=True)
     if not found["records"]:
         return
     scores, searched = _scores(found), "good" in found["records"][0]
     decided = {name: scores.pop(name) for name in ("held-out",) if searched and name in scores}
     titles = ("density", "kept", "PQ Index", "Gini", "dead\nneurons", "cut\nnext")
-    table = _table("round", *scores, *titles, *decided, *(["verdict"] if searched else []))
+    table = plain_table("round", *scores, *titles, *decided, *(["verdict"] if searched else []))
     for row, r in enumerate(found["records"]):
         measures = (measured(r["pq_index"]), measured(r["gini_index"]))
         counts = (f"{r['dead_neurons']:,}", f"{r['cut_weights']:,}")
@@ -173,14 +172,22 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
 
 def _print_many(console: Console, found: list[dict[str, Any]], folder: Path) -> None:
     names = {"run": [one["run"] + (f" in {_folder(one)}" if _folder(one) else "") for one in found]}
-    table = _table_of_runs(names, found)
-    unfolded = console.measure(table, options=console.options.update(max_width=10_000))
-    if unfolded.maximum > console.width:
-        table = _table_of_runs(_names_in_columns(found), found)
-    console.print(table)
+    unbounded = console.options.update(max_width=10_000)
+    if console.measure(_table_of_runs(names, found), options=unbounded).maximum > console.width:
+        names = _names_in_columns(found)
+    kept = next(
+        (
+            shown
+            for shown in range(len(_SPARE), 0, -1)
+            if console.measure(_table_of_runs(names, found, _SPARE[shown:]), options=unbounded).minimum
+            <= console.width
+        ),
+        0,
+    )
+    console.print(_table_of_runs(names, found, _SPARE[kept:]))
     for one in found:
         if one["damage"] or one["failure"]:
-            console.print(f"{_state(one)}: {one['damage'] or one['failure']}", soft_wrap=True)
+            print_text(console, f"{_state(one)}: {one['damage'] or one['failure']}")
     states = [one["state"] for one in found]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     if unsealed := sum(one["sealed"] is False for one in found):
@@ -190,7 +197,7 @@ def _print_many(console: Console, found: list[dict[str, Any]], folder: Path) -> 
     example = next((one for one in lying if not one["damage"]), lying[0] if lying else None)
     hint, place = ("One of them", example["folder"]) if example else ("All of them", str(folder))
     command = f"palmette {'show' if example else 'table'} {shlex.quote(place)}"
-    console.print(f"\n{counts}; {total}. {hint} round by round:\n  {command}", soft_wrap=True)
+    print_text(console, f"\n{counts}; {total}. {hint} round by round:\n  {command}")
 
 
 def _numbers(one: Mapping[str, Any]) -> tuple[str, ...]:
@@ -235,23 +242,18 @@ def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
     return names
 
 
-def _table_of_runs(names: Mapping[str, list[str]], found: list[dict[str, Any]]) -> Table:
+def _table_of_runs(
+    names: Mapping[str, list[str]], found: list[dict[str, Any]], without: Sequence[str] = ()
+) -> Table:
     score = "score" if any(map(_is_own, found)) else "accuracy"
-    table = _table("round", score, "density", "PQ Index", "disk", first=list(names))
-    table.add_column("state", overflow="fold")
-    for i, one in enumerate(found):
-        table.add_row(*(column[i] for column in names.values()), *_numbers(one), _state(one))
-    return table
-
-
-def _table(*titles: str, first: Sequence[str] = ()) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))  # 80 columns are enough
-    for title in first:
-        table.add_column(title, overflow="fold", justify="right" if title == "seed" else "left")
-    for title in titles:
-        table.add_column(title, justify="right", no_wrap=True)
+    numbers = dict(
+        zip(("round", score, "density", "PQ Index", "disk"), zip(*map(_numbers, found), strict=True), strict=True)
+    )
+    columns = {**names, **{title: cells for title, cells in numbers.items() if title not in without}}
+    columns["state"] = [_state(one) for one in found]
+    table = plain_table(*columns, words=({*names} - {"seed"}) | {"state"})
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*row)
     return table
 
 

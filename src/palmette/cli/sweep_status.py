@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,18 +12,21 @@ from typing import TYPE_CHECKING
 
 import click
 
+from palmette.cli.display.printing import console_of_stdout, plain_table, print_text, say
 from palmette.errors import RunDamaged
 from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from palmette.studies.folder import RunDir
     from palmette.studies.status import Standing
 
 _ORDER = ("finished", "running", "interrupted", "new", "failed", "damaged")
 
 
-def show_status(file: Path, out: Path) -> None:
-    """Print the progress of a grid in `out`, or of all runs in a folder; a line of JSON if piped."""
+def show_status(file: Path, out: Path, *, as_json: bool) -> None:
+    """Print the progress of a grid in `out`, or of all runs in a folder."""
     from palmette.cli.display.watch import by_reason
     from palmette.reports.comparison import names_among
 
@@ -36,7 +38,7 @@ def show_status(file: Path, out: Path) -> None:
     seconds = left / speed if speed else None
     owners = sorted({s.owner for s in standings if s.owner})
     names = names_among([s.experiment for s in standings])
-    if not sys.stdout.isatty():
+    if as_json:
         told = [
             {"run": s.experiment.id, "folder": str(run.path), "method": name, "seed": s.experiment.seed}
             | {"state": s.state, "rounds": s.rounds, "epochs_done": s.epochs_done, "epochs_left": s.epochs_left}
@@ -46,20 +48,21 @@ def show_status(file: Path, out: Path) -> None:
         whole = {"epochs_done": done, "epochs_left": left, "seconds_left": seconds, "owners": owners}
         click.echo(json.dumps({"runs": told, "states": counts, **whole}))
         return
+    console = console_of_stdout()
     states = ", ".join(f"{counts[state]} {state}" for state in _ORDER if counts[state])
     if unsealed := sum(not s.sealed for s in standings):
         states += f"; {unsealed} unsealed"
-    click.echo(f"{counted(len(runs), 'run')}: {states}")
+    print_text(console, f"{counted(len(runs), 'run')}: {states}")
     where = f" by {len(owners)} processes" if len(owners) > 1 else ""
     time = "" if seconds is None else f", about {duration(seconds)} left{where}"
-    click.echo(f"{done / max(1, done + left):.0%} of all epochs{time}")
-    _show_groups(standings, names)
+    print_text(console, f"{done / max(1, done + left):.0%} of all epochs{time}")
+    console.print(_groups(standings, names))
     failed = [(name, s.experiment.seed, why) for name, s, why in zip(names, standings, whys, strict=True) if why]
     if failed:
         folder = shlex.quote(str(file if file.is_dir() else out))
-        click.echo(f"not finished, and why; `palmette show {folder}` has their ids:")
+        print_text(console, f"not finished, and why; `palmette show {folder}` has their ids:")
     for line in by_reason(failed):
-        click.echo(f"  {line}")
+        print_text(console, line, indent="  ")
 
 
 def _why(s: Standing) -> str:
@@ -67,17 +70,18 @@ def _why(s: Standing) -> str:
     return (s.damage or s.failure or "").removeprefix(s.experiment.id).lstrip()
 
 
-def _show_groups(standings: Sequence[Standing], names: Sequence[str]) -> None:
-    """Print a line per method: how many runs are finished, and the rounds of the others."""
-    width = max(len(name) for name in names)
+def _groups(standings: Sequence[Standing], names: Sequence[str]) -> Table:
+    """A row per method: how many runs are finished, and the rounds of the others."""
+    table = plain_table("  method", "finished", "rounds of others", words=("  method",))
     for group in dict.fromkeys(names):
         members = [s for s, name in zip(standings, names, strict=True) if name == group]
         rounds = [s.rounds for s in members if s.state != "finished"]
         whole = 1 + max(s.experiment.rounds for s in members)
         least, most = min(rounds, default=0), max(rounds, default=0)
         some = f"{least}" if least == most else f"{least} to {most}"
-        under = f", others have {some} of {whole} rounds" if most else ""
-        click.echo(f"  {group:{width}}  {len(members) - len(rounds)} of {len(members)} finished{under}")
+        under = f"{some} of {whole}" if most else ""
+        table.add_row(f"  {group}", f"{len(members) - len(rounds)} of {len(members)}", under)
+    return table
 
 
 def _found(file: Path, out: Path) -> list[tuple[RunDir, Standing]]:
@@ -95,7 +99,7 @@ def _found(file: Path, out: Path) -> list[tuple[RunDir, Standing]]:
         try:
             found.append((run, standing_or_damage(run, experiment_of(run))))
         except RunDamaged as error:
-            click.echo(f"palmette: {error}", err=True)
+            say(error)
     if not found:
         raise FileNotFoundError(f"no run in {str(file)!r}; `palmette sweep GRID.toml` starts some")
     return found

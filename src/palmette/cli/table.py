@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text, say
 from palmette.cli.options import PATH
 from palmette.reports.words import counted
 
@@ -18,39 +20,50 @@ SUFFIXES = (".md", ".csv", ".tex", ".parquet")
 
 
 @click.command()
-@click.argument("runs", nargs=-1, required=True, metavar="RUNS...", type=PATH)
+@click.argument("runs", nargs=-1, metavar="[FOLDER]...", type=PATH)
 @click.option("--baseline", metavar="METHOD", help="Show differences from it at equal density.")
 @click.option("--at", metavar="DENSITY,…", help="Compare at densities such as 0.5,0.1. [default: every round]")
 @click.option("-o", "--out", metavar="FILE", type=PATH, help=f"File to write: {', '.join(SUFFIXES)}.")
-def table(runs: tuple[Path, ...], baseline: str | None, at: str | None, out: Path | None) -> None:
-    """Compare the methods of all runs in the folders RUNS.
+@JSON
+def table(runs: tuple[Path, ...], baseline: str | None, at: str | None, out: Path | None, as_json: bool) -> None:
+    """Compare the methods of all runs in folders.
 
-    Each method has the mean, the standard deviation and the number of its runs. With --at methods are compared at
-    equal density, interpolated between rounds at most 1.5 times apart. With --baseline each is compared with
-    another method of the same data, model, scope and training at the densities that it reached itself, with
-    Welch's 95 % confidence interval of the difference.
+    FOLDER is `runs` by default. Each method has the mean, standard deviation and number of its runs. With --at,
+    methods are compared at equal density, interpolated between rounds at most 1.5 times apart. With --baseline,
+    each is compared with another method of the same data, model, scope and training at the densities that it
+    reached itself, with Welch's 95 % confidence interval of the difference.
 
     \b
-      palmette table runs
-      palmette table runs --at 0.5,0.2,0.1 --baseline lottery-ticket
+      palmette table
+      palmette table --at 0.5,0.2,0.1 --baseline lottery-ticket
       palmette table runs other/runs --at 0.1 -o table.tex
 
-    Runs that are damaged or have no finished round are named and left out.
-    METHOD is sap, lottery-ticket or one-shot, or a name from the table. Markdown and LaTeX are in percent;
-    CSV and Parquet have fractions in full precision.
+    Runs that are damaged or have no finished round are named and left out. METHOD is sap, lottery-ticket or
+    one-shot, or a name from the table. A terminal shows an aligned table, a pipe gets Markdown. Markdown and LaTeX
+    are in percent; JSON, CSV and Parquet have fractions in full precision.
     """
     from palmette.files import write_whole
-    from palmette.reports.comparison import as_markdown, compare, read
+    from palmette.reports.comparison import WORDS, as_markdown, cells, compare, notes, read
 
     if out is not None and out.suffix not in SUFFIXES:
         raise ValueError(f"-o must end in one of {', '.join(SUFFIXES)}, got {str(out)!r}")
-    found = read(runs, say=lambda text: click.echo(f"palmette: {text}", err=True))
+    found = read(runs or (Path("runs"),), say=say)
     frame = compare(found, at=None if at is None else densities(at), baseline=baseline)
-    if out is None:
-        click.echo(as_markdown(frame), nl=False)
-    else:
+    if out is not None:
         write_whole(out, written(frame, out.suffix))
+    if as_json:
+        click.echo(frame.to_json(orient="records", indent=1))
+    elif out is not None:
         click.echo(f"{out}: {counted(len(frame), 'row')}")
+    elif sys.stdout.isatty():
+        console, (titles, rows) = console_of_stdout(), cells(frame)
+        shown = plain_table(*titles, words=WORDS)
+        for row in rows:
+            shown.add_row(*row)
+        console.print(shown)
+        print_text(console, f"\n{notes(frame)}", "dim")
+    else:
+        click.echo(as_markdown(frame), nl=False)
 
 
 def densities(text: str) -> list[float]:

@@ -124,7 +124,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
         raise
     except (SafetensorError, _Damaged, MemoryError) as error:
         raise PackedDamaged(
-            f"{str(path)!r} is damaged or no safetensors file: {reason_of(error)}; copy it again "
+            f"{str(path)!r} is damaged or not a safetensors file: {reason_of(error)}; copy it again "
             "from its source, or read a file of torch.save with torch.load"
         ) from error
     if model is None:

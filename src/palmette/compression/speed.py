@@ -78,7 +78,7 @@ def speed(model: nn.Module, inputs: Any) -> Speed:
 
     The ways are: dense; compacted, without dead neurons and channels (see `compact`); CSR, with sparse matrices
     for the Linear layers that are at least half zeros; and 2:4, on NVIDIA GPUs that support it, for the Linear
-    layers with two zeros in each four weights. The ways take turns, in evaluation mode. The fastest is often
+    layers with two zeros in every four weights. The ways take turns, in evaluation mode. The fastest is often
     dense: scattered zeros save no time unless a kernel skips them.
 
     Args:
@@ -149,7 +149,7 @@ def _with_two_of_four(model: nn.Module, device: torch.device) -> tuple[nn.Module
         layer.weight = nn.Parameter(torch.sparse.to_sparse_semi_structured(weight), requires_grad=False)
         return layer
 
-    return _replaced(model, made, "two zeros in each four weights")
+    return _replaced(model, made, "two zeros in every four weights")
 
 
 def _replaced(

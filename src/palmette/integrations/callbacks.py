@@ -87,7 +87,7 @@ class Cutting:
         self._settings |= {"include": patterns, "exclude": unwanted}
         self._masks = None if masks is None else Masks(masks)
         if say is not None and not callable(say):
-            raise TypeError(f"say must be a function that is given a line, or None for silence, got {say!r}")
+            raise TypeError(f"say must be a function that takes a line, or None for silence, got {say!r}")
         self._say = say or (lambda _: None)
         self._made: Pruner | None = None
         self._done: list[str] = []  # such as "step 500" or "epoch 2"
@@ -107,7 +107,7 @@ class Cutting:
     def _begin(self, model: nn.Module, state: Mapping[str, Any] | None, step: int) -> None:
         """Make the pruner of `model`; `state` is the result of `_state` in a checkpoint to resume from."""
         if any(map(is_sharded, model.parameters())):
-            raise in_pieces("this training")
+            raise sharded_by("this training")
         self._seen = self._cut_at = step
         self._due = []
         self._judge.restart()
@@ -208,7 +208,7 @@ class Cutting:
             reason = "no better network is kept" if restore else "the training library has chosen this network"
             warnings.warn(f"at the end of training {verdict.text}; {reason}", stacklevel=3)
         elif verdict.good is None:
-            say("palmette: at the end of training no score since the last cut is known: nobody judges the network")
+            say("palmette: at the end of training no score since the last cut is known: the network is not judged")
         return False
 
     def _keep(self, place: str) -> None:
@@ -268,17 +268,17 @@ class Cutting:
         if missed and not self.pruner.stopped and not self._ended:
             names = f"{', '.join(missed[:6])}{', …' if len(missed) > 6 else ''}"
             warnings.warn(
-                f"training ended without the cuts after {names}: it did not go beyond them, or began after "
+                f"training ended without the cuts after {names}: it ended before them or started after "
                 "them. Train longer, or cut earlier",
                 stacklevel=3,
             )
 
 
-def in_pieces(setting: str) -> ValueError:
+def sharded_by(setting: str) -> ValueError:
     """Error about a `setting` of a library that shards the weights."""
     return ValueError(
-        f"PalmetteCallback holds masks of whole parameters, and {setting} cuts them in pieces; train with one "
-        "process or DDP, or in a loop of your own after fully_shard (FSDP2), where "
+        f"PalmetteCallback holds masks of whole parameters, and {setting} shards them; train with one "
+        "process or DDP, or in your own loop after fully_shard (FSDP2), where "
         "pm.Pruner(model, hold=optimizer) holds them"
     )
 

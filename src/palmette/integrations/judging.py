@@ -164,8 +164,8 @@ class Judge:
         kind = next(iter(self.dense or ()), None)
         if kind is None:
             return (
-                f"neither {self.name} nor a training loss is known before the first cut: nobody judges the "
-                "network, and only stop ends the cuts"
+                f"neither {self.name} nor a training loss is known before the first cut: the network is "
+                "not judged, and only stop ends the cuts"
             )
         return f"cuts end when {self._label(kind)} is {self._limit(kind)}, its value before the first cut"
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
-from palmette.integrations.callbacks import Cutting, in_pieces
+from palmette.integrations.callbacks import Cutting, sharded_by
 from palmette.studies.trainers.randomness import random_state, set_random_state
 
 try:
@@ -50,7 +50,7 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Set up the masks before the first step, from the checkpoint if one is resumed."""
         if (strategy := type(trainer.strategy).__name__) in _SHARDED:
-            raise in_pieces(strategy)
+            raise sharded_by(strategy)
         self._judge.watch("val_loss", larger=False)
         self._begin(pl_module, self._saved, trainer.global_step)
         if self._saved is not None:

@@ -15,7 +15,7 @@ import torch
 
 from palmette.errors import RunDamaged
 from palmette.files import replaced
-from palmette.integrations.callbacks import Cutting, in_pieces
+from palmette.integrations.callbacks import Cutting, sharded_by
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -50,7 +50,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
         """Set up the masks before the first step, from the checkpoint if one is resumed."""
         for name in ("fsdp", "deepspeed"):
             if setting := getattr(args, name, None):
-                raise in_pieces(f"{name}={setting!r}")
+                raise sharded_by(f"{name}={setting!r}")
         saved = state.stateful_callbacks.get(_KEY)
         if state.global_step == 0 and saved is not None:
             raise ValueError(
@@ -59,7 +59,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
             )
         if state.global_step > 0 and saved is None:
             warnings.warn(
-                f"the checkpoint of step {state.global_step} was saved without PalmetteCallback: pruning begins "
+                f"the checkpoint of step {state.global_step} was saved without PalmetteCallback: pruning starts "
                 "now",
                 stacklevel=2,
             )
@@ -150,7 +150,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
                 self._judge.evaluated(metrics)
         if self.pruner.density > now:
             warnings.warn(
-                f"load_best_model_at_end has brought back {best}, from before the last cut: "
+                f"load_best_model_at_end has restored {best}, from before the last cut: "
                 f"{self.pruner.density:.1%} of its weights remain, not {now:.1%}. To keep the last, leave "
                 "load_best_model_at_end out",
                 stacklevel=3,

@@ -24,9 +24,9 @@ from palmette.pruning.sources.sharding import local
 
 _HOLDERS: weakref.WeakSet[Holder] = weakref.WeakSet()
 _ADVICE = (
-    "something that is not held has changed them. Call pruner.hold(optimizer) for each optimizer whose step() is "
-    "called, again for each new one, and pruner.masks.apply_(pruner.weights) after other updates, such as weights "
-    "that are loaded, averaged, or changed by an optimizer without step()"
+    "something that is not held changed them. Call pruner.hold(optimizer) for each optimizer whose step() is "
+    "called, also for each new one, and pruner.masks.apply_(pruner.weights) after other updates, such as loading "
+    "or averaging weights, or an optimizer without step()"
 )
 
 

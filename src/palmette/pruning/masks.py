@@ -232,10 +232,10 @@ def seal_of(shapes: str, bits: Iterable[Any]) -> hashlib._Hash:
     return found
 
 
-def check_masks_file(path: Path, *, only_head: bool = False) -> dict[str, str]:
+def check_masks_file(path: Path) -> dict[str, str]:
     """Metadata of a file; raise `MaskMismatch` if masks in it are damaged, or not of the weights beside it.
 
-    With `only_head`, the bits are not read. Earlier versions wrote files without a seal, which are not checked.
+    Earlier versions wrote files without a seal, which are not checked.
     """
     with safe_open(path, "np") as file:
         metadata: dict[str, str] = file.metadata() or {}
@@ -244,7 +244,7 @@ def check_masks_file(path: Path, *, only_head: bool = False) -> dict[str, str]:
     ours = {"shapes", "sha256", "weights"} & metadata.keys()
     if (kind == SEALED_FORMAT) != (sealed is not None) and ours:
         raise MaskMismatch("is damaged: it lacks its seal or its format")
-    if kind == SEALED_FORMAT and not only_head:
+    if kind == SEALED_FORMAT:
         with path.open("rb") as opened:
             opened.seek(8 + int.from_bytes(opened.read(8), "little"))
             found = hashlib.file_digest(opened, lambda: seal_of(metadata.get("shapes", ""), ()))

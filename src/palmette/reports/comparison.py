@@ -212,18 +212,18 @@ def _found(table: pd.DataFrame) -> pd.DataFrame:
 
 def as_markdown(frame: pd.DataFrame) -> str:
     """The frame of `compare` as a Markdown table in percent, with notes below."""
-    return markdown(*_cells(frame), left=_WORDS, notes=_notes(frame))
+    return markdown(*cells(frame), left=WORDS, notes=notes(frame))
 
 
 def as_latex(frame: pd.DataFrame) -> str:
     r"""The frame of `compare` as a LaTeX table, in percent; it needs ``\usepackage{booktabs}``."""
-    return latex(*_cells(frame), left=_WORDS, caption=_notes(frame))
+    return latex(*cells(frame), left=WORDS, caption=notes(frame))
 
 
-_WORDS = ("method", *_SETTINGS)  # left-aligned columns
+WORDS = ("method", *_SETTINGS)  # left-aligned columns
 
 
-def _cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
+def cells(frame: pd.DataFrame) -> tuple[list[str], list[list[str]]]:
     """Titles and cells; settings that all rows share are left to the notes."""
     varied = _varied(frame)
     at_round = "round" in frame
@@ -248,23 +248,24 @@ def _varied(frame: pd.DataFrame) -> list[str]:
     return [n for n in _SETTINGS if n in frame and frame[n].nunique(dropna=False) > 1]
 
 
-def _notes(frame: pd.DataFrame) -> str:
+def notes(frame: pd.DataFrame) -> str:
+    """What the numbers of `cells` are, and the settings that all rows share."""
     shared = [f"{n} {setting(frame[n].iloc[0])}" for n in _ALWAYS if n not in _varied(frame)]
-    notes = [f"{', '.join(shared)}."] if shared else []
+    found = [f"{', '.join(shared)}."] if shared else []
     noun = "score" if "score" in frame else "accuracy"
-    notes.append(f"Test {noun}, mean ± standard deviation over n runs with different seeds.")
+    found.append(f"Test {noun}, mean ± standard deviation over n runs with different seeds.")
     if "round" in frame and "found" in [*frame["round"]]:
-        notes.append("Found: the sparsest network that a search found good; its density is a mean too.")
+        found.append("Found: the sparsest good network of a search; its density is a mean too.")
     if "round" not in frame:
-        notes.append(
-            "It is interpolated linearly in the logarithm of the density; empty if not reached, and between "
+        found.append(
+            "Interpolated linearly in the logarithm of the density; empty where that was not reached, and between "
             f"rounds more than {APART:g} times apart."
         )
     if "baseline" in frame:
         unit = "of the score" if noun == "score" else "in points of accuracy"
-        notes.append(
+        found.append(
             f"Differences are {unit} from {frame['baseline'].iloc[0]} at the same density, "
-            f"interpolated between rounds at most {APART:g} times apart, with Welch's interval; empty where its "
-            "runs of the same training did not all get there."
+            f"interpolated between rounds at most {APART:g} times apart, with Welch's interval; empty where not "
+            "all of its runs with the same training reached that density."
         )
-    return " ".join(notes)
+    return " ".join(found)

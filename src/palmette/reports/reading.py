@@ -45,7 +45,7 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
         else:
             runs[rundir.path] = (experiment, records)
             if damage := rundir.mask_damage(records):
-                left_out.append(f"{damage}; the numbers of the run are whole")
+                left_out.append(f"{damage}; the numbers of the run are intact")
     left_out += [_without_a_round(names, why) for why, names in empty.items()]
     if not runs:
         places = ", ".join(repr(str(folder)) for folder in given)

@@ -24,11 +24,11 @@ Run = tuple[Any, Sequence[Record]]
 NOTES = (
     f"kept: the last round up to which every accuracy is within {100 * WITHIN:g} point of the dense network's "
     "(judged on validation images where there are any), or the network that a search found.\n"
-    "index up: of the rounds before a collapse, the one with the lowest PQ Index, at p=0.5, q=1, if at least "
-    f"{FOLLOWING} of them follow it; a collapse is an accuracy that stays more than {100 * COLLAPSE:g} points "
+    "index up: the round with the lowest PQ Index (p=0.5, q=1) before a collapse, if at least "
+    f"{FOLLOWING} rounds follow it; a collapse is an accuracy that stays more than {100 * COLLAPSE:g} points "
     "below the dense network's to the end. end: the last round.\n"
-    "Accuracy is that on the test set, density the share of the weights that remain, both in percent; ± is the "
-    "standard deviation over seeds."
+    "Accuracy is measured on the test set, density is the fraction of weights that remain, both in percent; "
+    "± is the standard deviation over seeds."
 )
 
 
@@ -104,8 +104,8 @@ def why_stopped(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def as_text(rows: Sequence[Mapping[str, Any]], runs: Iterable[Run]) -> str:
-    """The table as a text file, with notes and the ids of its runs."""
+def as_text(rows: Sequence[Mapping[str, Any]], runs: Iterable[Run], far: Sequence[str] = ()) -> str:
+    """The table as a text file, with sentences of how far methods go, notes and the ids of its runs."""
     from rich.console import Console
 
     page = Console(file=io.StringIO(), width=120, color_system=None)
@@ -116,7 +116,8 @@ def as_text(rows: Sequence[Mapping[str, Any]], runs: Iterable[Run]) -> str:
     ids = [experiment.id for experiment, _ in runs]
     text = page.file.getvalue()  # type: ignore[attr-defined]
     body = "\n".join(line.rstrip() for line in text.splitlines())
-    return "\n\n".join([body, "\n".join([why_stopped(rows), *notes]), NOTES, "\n".join(["Runs:", *ids])]) + "\n"
+    lists = ["\n".join([title, *lines]) for title, lines in (("How far?", far), ("Runs:", ids)) if lines]
+    return "\n\n".join([body, "\n".join([why_stopped(rows), *notes]), NOTES, *lists]) + "\n"
 
 
 def _at(moments: Sequence[tuple[Sequence[Record], int]]) -> dict[str, Any]:

@@ -67,7 +67,7 @@ class Experiment(Recipe, RunSpec):
     )
     seed: int = setting(
         0,
-        "Seeds of the initial weights and data order, as 0..3,7: their numbers, not a count. Each method runs "
+        "Seeds of the initial weights and data order, such as 0..3,7 (numbers, not a count). Each method runs "
         "once per seed.",
         TRAINED,
     )

@@ -236,7 +236,7 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
     for rundir in runs:
         experiment, records = experiment_of(rundir), records_of(rundir)
         if why := rundir.mask_damage(records):
-            warnings.warn(f"{why}; the numbers of the run are whole", stacklevel=2)
+            warnings.warn(f"{why}; the numbers of the run are intact", stacklevel=2)
         rows += rows_of(experiment, records, rundir.timings(), layers=layers)
     return framed(rows)
 

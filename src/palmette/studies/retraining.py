@@ -155,7 +155,7 @@ def prune_and_retrain(
                 warnings.warn(warning.message, stacklevel=2)
             trainer.try_out()
         if run.stopped is not None:
-            lines.say(f"found finished in {str(folder)!r}; nothing is trained")
+            lines.say(f"already finished in {str(folder)!r}; nothing is trained")
         RoundEngine(trainer, observer=lines, end=lambda *ended: outcomes.append(ended[-1])).run([run])
         if isinstance(outcomes[0], Exception):
             raise outcomes[0]
@@ -182,7 +182,7 @@ def _tolerance(
         return None
     if trained:
         raise ValueError(
-            "nothing says how good the trained model is: pass evaluate, or say when to stop, such as "
+            "there is no score of the trained model: pass evaluate, or say when to stop, such as "
             "stop=AtDensity(0.1)"
         )
     return Tolerance(0.02, maximize=maximize)  # of the score that train returns

@@ -47,22 +47,24 @@ class Recipe:
     Diao et al. 2023, Table 3; clipping as in the authors' code.
     """
 
-    epochs: int = setting(200, "Of each round.", TRAINING)
+    epochs: int = setting(200, "Epochs per round.", TRAINING)
     batch: int = setting(250, "Images per step.", TRAINING)
     optimizer: OptimizerName = setting("sgd", "sgd, adam or adamw.", TRAINING)
-    learning_rate: float = setting(0.1, "Of the first epoch.", TRAINING)
-    momentum: float = setting(0.9, "Of sgd.", TRAINING)
-    nesterov: bool = setting(True, "Nesterov's momentum, of sgd.", TRAINING)
-    weight_decay: float = setting(5e-4, "Of the optimizer.", TRAINING)
+    learning_rate: float = setting(0.1, "Learning rate of the first epoch.", TRAINING)
+    momentum: float = setting(0.9, "Momentum of sgd.", TRAINING)
+    nesterov: bool = setting(True, "Use Nesterov momentum, with sgd.", TRAINING)
+    weight_decay: float = setting(5e-4, "Weight decay of the optimizer.", TRAINING)
     schedule: Schedule = setting(
         "cosine", "cosine, step (a tenth after 1/2 and 3/4 of the epochs) or constant.", TRAINING
     )
-    warm_up: int = setting(0, "Epochs over which the learning rate rises.", TRAINING)
+    warm_up: int = setting(0, "Epochs of linear learning-rate warm-up.", TRAINING)
     clip: float | None = setting(1.0, "Largest norm of the gradient, or none.", TRAINING)
-    clip_over: ClipOver = setting("kept", "Weights that count in this norm: kept, or all (the paper).", TRAINING)
-    label_smoothing: float = setting(0.0, "Of the cross entropy.", TRAINING)
-    precision: Precision = setting("float32", "float32, tf32 or bfloat16.", TRAINING)
-    compile: bool = setting(False, "torch.compile, which pays from minutes of training on.", TRAINING)
+    clip_over: ClipOver = setting(
+        "kept", "Gradients that count in this norm: of kept weights, or of all (the paper).", TRAINING
+    )
+    label_smoothing: float = setting(0.0, "Label smoothing of the cross entropy.", TRAINING)
+    precision: Precision = setting("float32", "Number format: float32, tf32 or bfloat16.", TRAINING)
+    compile: bool = setting(False, "Use torch.compile; pays off after minutes of training.", TRAINING)
 
     def __post_init__(self) -> None:
         words = {"optimizer": OptimizerName, "schedule": Schedule, "clip_over": ClipOver, "precision": Precision}

@@ -85,7 +85,7 @@ def test_arrays_larger_than_their_file_are_refused(tmp_path, shape):
 @pytest.mark.parametrize("packing", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_sizes_that_compressed_bytes_cannot_have_are_refused(tmp_path, packing):
     npz(tmp_path / "a.npz", packing, header((10**8,)) + bytes(80), claimed=8 * 10**8 + 128)
-    with pytest.raises(NotReadable, match=r"'a.npy' in it cannot be as large as it says"):
+    with pytest.raises(NotReadable, match=r"'a.npy' in it cannot be as large as its header says"):
         open_checkpoint(tmp_path / "a.npz")
     npz(tmp_path / "a.npz", zipfile.ZIP_LZMA, header((4,)) + bytes(32))
     with pytest.raises(NotReadable, match="compressed in a way that NumPy does not use"):

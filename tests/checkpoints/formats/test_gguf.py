@@ -37,7 +37,7 @@ def test_quantised_weights_are_unpacked_with_a_warning(tmp_path):
     whole = (tmp_path / "a.gguf").read_bytes()
     for size in range(1, len(whole), 7):
         (tmp_path / "a.gguf").write_bytes(whole[:size])
-        with pytest.raises(NotReadable, match="damaged, or was cut off when it was copied"):
+        with pytest.raises(NotReadable, match="damaged or truncated"):
             open_checkpoint(tmp_path / "a.gguf")
 
 
@@ -63,7 +63,7 @@ def gguf_file(values=b"", tensors=(), keys=1):
 def test_lengths_beyond_the_file_are_refused_at_once(tmp_path, values):
     pytest.importorskip("gguf")
     (tmp_path / "a.gguf").write_bytes(gguf_file(values))
-    with pytest.raises(NotReadable, match=r"it is damaged, or was cut off|it has arrays in arrays"):
+    with pytest.raises(NotReadable, match=r"it is damaged or truncated|its arrays are nested too deep"):
         open_checkpoint(tmp_path / "a.gguf")
 
 
@@ -103,5 +103,5 @@ def test_integers_are_left_out_and_unknown_codings_named(tmp_path):
     (tmp_path / "a.gguf").write_bytes(gguf_file(struct.pack("<IB", 0, 7), tensors))
     assert [w.name for w in open_checkpoint(tmp_path / "a.gguf").weights] == ["w.weight"]
     (tmp_path / "a.gguf").write_bytes(gguf_file(struct.pack("<IB", 0, 7), [(b"w.weight", (2, 2), 28, 0)]))
-    with pytest.raises(NotReadable, match=r"'w.weight' is coded as F64, which gguf does not unpack"):
+    with pytest.raises(NotReadable, match=r"'w.weight' is coded as F64, which gguf cannot unpack"):
         pm.how_compressible(tmp_path / "a.gguf")

@@ -164,7 +164,7 @@ def varint(number):
 )
 def test_damaged_messages_are_refused_at_once(tmp_path, content):
     (tmp_path / "a.onnx").write_bytes(content)
-    with pytest.raises(NotReadable, match="it is damaged, or was cut off when it was copied"):
+    with pytest.raises(NotReadable, match="it is damaged or truncated"):
         open_checkpoint(tmp_path / "a.onnx")
 
 
@@ -193,5 +193,5 @@ def test_data_in_other_files_must_be_inside_and_whole(tmp_path, location, offset
     node = onnx.helper.make_node("Gemm", ["x", "w"], ["y"])
     graph = onnx.helper.make_graph([node], "g", [], [], [weight])
     (tmp_path / "a.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
-    with pytest.raises(NotReadable, match=r"outside of its folder|was cut off|is not there"):
+    with pytest.raises(NotReadable, match=r"outside its folder|truncated|is not there"):
         open_checkpoint(tmp_path / "a.onnx")

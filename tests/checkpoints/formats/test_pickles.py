@@ -65,7 +65,7 @@ def test_dicts_that_hold_one_another_are_not_followed_for_ever(tmp_path):
     endless["again"] = {"and": endless, "w.weight": torch.ones(2, 2)}
     for name, saved in (("twice", twice), ("endless", endless)):
         torch.save(saved, tmp_path / f"{name}.pt")
-        with pytest.raises(NotReadable, match=r"its dicts (hold one another|are nested more than 64 deep)"):
+        with pytest.raises(NotReadable, match=r"its dicts (contain one another|are nested more than 64 deep)"):
             open_checkpoint(tmp_path / f"{name}.pt")
 
 
@@ -88,7 +88,7 @@ def test_tensor_beyond_its_storage_is_damage(tmp_path):
     whole = (tmp_path / "a.pt").read_bytes()
     assert whole.count(b"K\x10K\x10") == 1  # the shape
     (tmp_path / "a.pt").write_bytes(whole.replace(b"K\x10K\x10", b"K\x10K\x11"))
-    with pytest.raises(NotReadable, match="it is damaged, or was cut off when it was copied"):
+    with pytest.raises(NotReadable, match="it is damaged or truncated"):
         open_checkpoint(tmp_path / "a.pt")
 
 

@@ -35,9 +35,7 @@ def test_index_decides_which_shard_has_a_tensor(tmp_path):
     with pytest.raises(ValueError, match=r"'b.weight' is in the index and in no shard"):
         open_checkpoint(index)
     (tmp_path / "2.safetensors").write_bytes((tmp_path / "1.safetensors").read_bytes()[:-1])
-    with pytest.raises(
-        ValueError, match=r"2.safetensors' could not be read: it is damaged, or was cut off"
-    ) as said:
+    with pytest.raises(ValueError, match=r"2.safetensors' could not be read: it is damaged or truncated") as said:
         open_checkpoint(index)
     assert "index.json" not in str(said.value)
     index.write_text("{")
@@ -54,7 +52,7 @@ def test_shards_outside_of_the_folder_are_refused(tmp_path, name):
     save_file({"a.weight": torch.eye(2)}, tmp_path / "a.safetensors")
     index = folder / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a.weight": name}}))
-    with pytest.raises(ValueError, match="it names a shard outside of its folder"):
+    with pytest.raises(ValueError, match="it names a shard outside its folder"):
         open_checkpoint(index)
 
 

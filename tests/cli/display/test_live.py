@@ -7,7 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from palmette.cli.display.live import Live, Pace
+from palmette.cli.display.live import Live
+from palmette.cli.display.pace import Pace
 from palmette.cli.options import experiments
 from palmette.studies.engine import Progress
 from palmette.studies.experiment import Experiment
@@ -44,14 +45,29 @@ def test_numbers_are_never_truncated(width):
     rows = screen[1:13]
     assert all(len(line) <= width for line in screen)
     assert [row[: len(e.label)] for row, e in zip(rows, planned, strict=True)] == [e.label for e in planned]
-    wide = ["100.0%", "200/200"] if width >= 80 else []
-    assert all(word in row for row in rows for word in ("30/30", "100.0%", "0.1234", *wide))
-    assert not any("…" in row.partition("0.1234")[0] for row in [screen[0], *rows])
+    wide = ["0.1234"] if width >= 80 else []
+    assert all(word in row for row in rows for word in ("30/30", "100.0%", *wide))
+    assert not any("…" in row.partition("100.0%")[0] for row in [screen[0], *rows])
     if width >= 80:
         assert rows[0].rstrip().endswith(" done")
-        assert rows[1].rstrip().endswith("…")
-        assert rows[11].rstrip().endswith(" training")
-    assert screen[14].rstrip().endswith("12 of 12 runs over")
+        assert rows[1].rstrip().endswith("2…" if width == 80 else "to…")
+    assert screen[14].rstrip().endswith("12 of 12 runs done")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_row_shows_the_last_finished_round_and_apart_from_it_the_epoch(width):
+    (e,) = experiments(None, {"method": "one-shot", "seed": "0", "epochs": 200})
+    record = {"round": 3, "test": {"accuracy": 0.875}, "retrained": {"pq_index": 0.1234, "density": 0.5}}
+
+    def show(console):
+        live = Live([Standing(e)], ["One Shot"], console)
+        live.recorded(0, record)
+        live.epoch(0, Progress(4, 120, 200, Score(0.1, 0.31), 0.25))
+        console.print(live.render())
+
+    row = " ".join(printed(width, show)[1].split())
+    index = " 0.1234" if width >= 80 else ""
+    assert row == f"One Shot 0 3/30 50.0% 87.5%{index} epoch 120/200, train 31%"
 
 
 def test_the_first_table_shows_the_state_of_each_run():
@@ -69,8 +85,8 @@ def test_the_first_table_shows_the_last_record_of_finished_and_resumed_runs():
     standings = [Standing(e, rounds=4, last=last), Standing(e, rounds=4, stopped="30 rounds are done", last=last)]
     screen = printed(80, lambda console: console.print(Live(standings, ["One Shot"] * 2, console).render()))
     assert [" ".join(row.split()) for row in screen[1:3]] == [
-        "One Shot 0 3/30 87.5% 50.0% 0.1234 4 rounds done",
-        "One Shot 0 3/30 87.5% 50.0% 0.1234 done",
+        "One Shot 0 3/30 50.0% 87.5% 0.1234 4 rounds done",
+        "One Shot 0 3/30 50.0% 87.5% 0.1234 done",
     ]
 
 
@@ -92,7 +108,7 @@ def test_finished_runs_show_no_speed():
     live = [Standing(e, rounds=31, stopped="30 rounds are done")]
     screen = printed(80, lambda console: console.print(Live(live, ["One Shot"], console).render()))
     assert screen[2].strip() == ""
-    assert screen[3].rstrip().endswith("100%, 1 of 1 run over")
+    assert screen[3].rstrip().endswith("100%, 1 of 1 run done")
 
 
 def test_long_names_leave_room_for_the_state():
@@ -110,12 +126,12 @@ def test_long_names_leave_room_for_the_state():
     assert screen[1].startswith("…")
     assert "learning_rate=0.0, weight_decay=0.0005" in screen[1]
     assert screen[1].rstrip().endswith(" done")
-    assert " diverged" in screen[2]
+    assert screen[2].rstrip().endswith(" diverged: its…")
 
 
 def test_time_left_counts_the_work_of_this_command_and_learns_from_early_ends(monkeypatch):
     now = 100.0
-    monkeypatch.setattr("palmette.cli.display.live.time.monotonic", lambda: now)
+    monkeypatch.setattr("palmette.cli.display.pace.time.monotonic", lambda: now)
     one = Experiment(epochs=9, rounds=9)  # ten units of work in each of ten rounds
     half_done = Standing(one, rounds=5)
     pace = Pace([half_done, Standing(one), Standing(one, rounds=10, stopped="all done")], ["a", "a", "b"])

@@ -181,7 +181,7 @@ def test_transformers_models_with_keyword_inputs():
 
 
 def test_wrong_models_and_inputs_are_refused():
-    with pytest.raises(TypeError, match="the model that TorchScript was made of, got a ScriptModule"):
+    with pytest.raises(TypeError, match="the original model, got a ScriptModule"):
         compact(torch.jit.trace(nn.Linear(2, 2), torch.ones(1, 2)), torch.ones(1, 2))
     with pytest.raises(TypeError, match=r"model must be a torch.nn.Module, got dict"):
         compact({}, X)

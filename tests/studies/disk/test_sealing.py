@@ -332,7 +332,7 @@ def test_damaged_masks_are_named_when_resuming_and_when_read(finished, interrupt
     if how != "flipped":  # no number that is shown depends on a bit of a mask
         done = CliRunner().invoke(main, ["table", str(run.path)])
         assert MASKS[how] in done.stderr
-        assert "the numbers of the run are whole" in done.stderr
+        assert "the numbers of the run are intact" in done.stderr
         with pytest.raises(UserWarning, match=MASKS[how]):
             pm.read_runs(run.path)
     elif how == "flipped":

@@ -294,7 +294,7 @@ def test_command_explains_how_to_replace_a_damaged_set(tmp_path):
     done = CliRunner().invoke(main, ["data", "get", "CIFAR10", "--data-dir", str(tmp_path)])
     assert done.exit_code == 2
     assert "is not whole" in done.output
-    assert f"; remove '{tmp_path / 'cifar-10-batches-bin'}' and get it again" in done.output
+    assert f"; remove '{tmp_path / 'cifar-10-batches-bin'}' and download it again" in done.output
 
 
 def test_command_errors_are_one_sentence(mirror, tmp_path, monkeypatch):

@@ -79,7 +79,7 @@ def members(archive: ZipFile) -> list[ZipInfo]:
         if most is None:
             raise ValueError(f"{info.filename!r} in it is compressed in a way that NumPy does not use")
         if info.file_size > most * info.compress_size + DEFLATE or packed > os.path.getsize(str(archive.filename)):
-            raise ValueError(f"{info.filename!r} in it cannot be as large as it says")
+            raise ValueError(f"{info.filename!r} in it cannot be as large as its header says")
     return found
 
 

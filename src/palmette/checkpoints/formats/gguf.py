@@ -22,7 +22,7 @@ _FLOATS = ("F32", "F16", "F64", "BF16")
 _STRING, _ARRAY = 8, 9
 _WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
 """Bytes of a value of each other type."""
-_DAMAGED = "it is damaged, or was cut off when it was copied"
+_DAMAGED = "it is damaged or truncated"
 
 
 def read(file: Path) -> Contents:
@@ -70,7 +70,7 @@ class _Header:
             if inner in _WIDTHS:
                 self.skip(count * _WIDTHS[inner])
             elif depth == 4:
-                raise ValueError("it has arrays in arrays in arrays")
+                raise ValueError("its arrays are nested too deep")
             else:  # each takes eight bytes at least, so that the file ends before a count without end
                 for _ in range(count):
                     self.pass_value(inner, depth + 1)
@@ -124,7 +124,7 @@ def _stored(file: Path, entry: tuple[str, tuple[int, ...], int, int], head: _Hea
         try:
             values = dequantize(data.reshape(last - first, row), kind)
         except NotImplementedError as error:
-            raise ValueError(f"{name!r} is coded as {kind.name}, which gguf does not unpack") from error
+            raise ValueError(f"{name!r} is coded as {kind.name}, which gguf cannot unpack") from error
         return torch.from_numpy(values).reshape(last - first, *shape[1:])
 
     coding = "" if kind.name in _FLOATS else kind.name

@@ -56,7 +56,7 @@ def read_inert(file: Any, why_not: Callable[[str], str], persistent: Callable[[A
                 return machine.pop()
             machine.step(op.name, arg)
     except (IndexError, KeyError) as error:
-        raise ValueError("it takes what it never put there") from error
+        raise ValueError("it reads a value that it never stored") from error
     raise ValueError("it has no end")
 
 
@@ -157,7 +157,7 @@ class _Machine:
 
 def _called(what: Any, args: Any) -> Any:
     if not (isinstance(what, Name) and isinstance(args, tuple)):
-        raise ValueError("it calls what is no function")
+        raise ValueError("it calls something that is not a function")
     if what.text == "_codecs.encode":  # how Python 3 writes bytes in an old protocol
         if not (isinstance(args[0], str) and args[1:] in (("latin1",), (b"latin1",), ())):
             raise ValueError("only text can be encoded, as latin1")

@@ -25,7 +25,7 @@ _LISTS = {1: 4, 10: 5, 11: 10, 16: 5}  # fields of TensorProto with values as a 
 _PASSED_ON = ("Identity", "Cast", "Slice", "Unsqueeze", "Concat")  # gates of an LSTM are put in another order so
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _DEEPEST = 32
-_CUT_OFF = "is damaged, or was cut off when it was copied"
+_CUT_OFF = "is damaged or truncated"
 _DAMAGED = f"it {_CUT_OFF}"
 
 _Range = tuple[int, int]  # bytes of a file, first and last + 1
@@ -186,7 +186,7 @@ def _contents(file: Path, graphs: _Graphs) -> Contents:
 def _stored(file: Path, name: str, shape: tuple[int, ...], head: _Fields, graphs: _Graphs) -> StoredWeight:
     kind = (head.numbers[2] or [0])[-1]
     if kind not in _FLOATS:
-        return unreadable(name, shape, 0, "is of integers or of a float that is not read")
+        return unreadable(name, shape, 0, "holds integers or an unsupported kind of float")
     dtype, data = _FLOATS[kind], graphs.data
     size = math.prod(shape) * dtype.itemsize
     if head.numbers[14][-1:] == [1]:
@@ -194,7 +194,7 @@ def _stored(file: Path, name: str, shape: tuple[int, ...], head: _Fields, graphs
         where = {graphs.text(entry, 1): graphs.text(entry, 2) for entry in entries}
         location, start = where.get("location", ""), int(where.get("offset", "0"))
         if not is_inside(location):
-            raise ValueError(f"the data of {name!r} is outside of its folder: {location!r}")
+            raise ValueError(f"the data of {name!r} is outside its folder: {location!r}")
         outside = file.parent / location
         if not outside.is_file():
             raise ValueError(f"{location!r} with the data of {name!r} is not there")

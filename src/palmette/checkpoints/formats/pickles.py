@@ -54,7 +54,7 @@ _PARAMETER = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_paramete
 _REBUILT = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3")
 _MAGIC = 0x1950A86A20F9469CFC6C  # of files before torch 1.6
 _DEEPEST = 64
-_DAMAGED = "it is damaged, or was cut off when it was copied"
+_DAMAGED = "it is damaged or truncated"
 _Places = Mapping[Any, tuple[int, int]]
 """First byte and number of bytes of the values of each storage, by key."""
 
@@ -119,7 +119,7 @@ def _zipped(file: Path, data: mmap.mmap) -> tuple[Any, _Places]:
         raise ValueError("it is a zip archive without data.pkl")
     folder = listed.removesuffix("data.pkl")
     if f"{folder}constants.pkl" in members:
-        raise ValueError("it is a program of TorchScript, and only tensors are loaded; " + _IN_ITS_PLACE)
+        raise ValueError("it is a TorchScript program, and only tensors are loaded; " + _IN_ITS_PLACE)
     places = {name: _place(data, info) for name, info in members.items()}
     start, size = places.get(f"{folder}byteorder", (0, 0))
     _check_little(data[start : start + size] != b"big")
@@ -145,7 +145,7 @@ def _legacy(data: mmap.mmap) -> tuple[Any, _Places]:
     except ValueError:
         magic = None
     if magic != _MAGIC:
-        raise ValueError("the magic string of PyTorch is not there")
+        raise ValueError("the magic string of PyTorch is missing")
     _, about = read_inert(data, _why_not), read_inert(data, _why_not)
     _check_little(not (isinstance(about, dict) and about.get("little_endian") is False))
     widths: dict[Any, int] = {}
@@ -168,10 +168,10 @@ def _legacy(data: mmap.mmap) -> tuple[Any, _Places]:
 
 def _check_little(little: bool) -> None:
     if not little:
-        raise ValueError("it was written by a big-endian machine, which is not read")
+        raise ValueError("it was written on a big-endian machine, which is not supported")
 
 
-_IN_ITS_PLACE = "save model.state_dict() in its place"
+_IN_ITS_PLACE = "save model.state_dict() instead"
 
 
 def _why_not(name: str) -> str:
@@ -267,7 +267,7 @@ class _Walk:
             name = f"{prefix}{key.decode('utf-8', 'replace') if isinstance(key, bytes) else key}"
             self.work -= 1 + len(name)
             if self.work < 0:
-                raise ValueError("its dicts hold one another, so that it names more tensors than it can hold")
+                raise ValueError("its dicts contain one another, and it names more tensors than it can hold")
             if (tensor := _tensor(value, self.places)) is not None:
                 yield name, tensor
             elif isinstance(value, dict) and "param_groups" not in value:  # not an optimizer

@@ -81,7 +81,7 @@ def tensors_of(file: Path) -> tuple[list[StoredWeight], dict[str, str]]:
         aliases = {n: same for n, t in state.items() if (same := first.setdefault(id(t), n)) != n}
         return [in_memory(name, tensor) for name, tensor in state.items()], aliases
     if metadata.get("format") in (MASKS_FORMAT, SEALED_FORMAT):
-        raise ValueError("it holds masks, not weights: name the file that they are for")
+        raise ValueError("it holds masks, not weights: give the file that they belong to")
     header, start = header_of(file)
     masks = masks_file(file)
     shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}

@@ -21,7 +21,7 @@ def read(index: Path) -> Contents:
     if not (isinstance(where, dict) and all(isinstance(name, str) for name in where.values())):
         raise ValueError(f"{index.name} has no weight_map of files")
     if outside := [name for name in where.values() if not is_inside(name)]:
-        raise ValueError(f"it names a shard outside of its folder: {outside[0]!r}")
+        raise ValueError(f"it names a shard outside its folder: {outside[0]!r}")
     where = {tensor: str(Path(name)) for tensor, name in where.items()}  # "./a" and "a" are one
     shards = list(dict.fromkeys(where.values()))
     if missing := [name for name in shards if not (index.parent / name).is_file()]:

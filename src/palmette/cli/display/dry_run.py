@@ -1,59 +1,60 @@
-"""`palmette run --dry-run`: print what would be run, and its estimated cost."""
+"""`--dry-run`: what would be run, and its estimated cost."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from palmette.cli.display.printing import console_of_stdout, plain_table, print_text
 from palmette.reports.words import counted, duration
 
 if TYPE_CHECKING:
-    from palmette.studies.cost import Cost
-    from palmette.studies.status import Standing
+    from palmette.cli.run import Command
+
+_TIMED = 4  # networks, to tell how long many take
 
 
-def show_plan(standings: Sequence[Standing], cost: Cost, device: str, out: Path) -> None:
-    """Print the runs and their cost: a table on a terminal, else one line of JSON."""
-    epochs = sum(s.epochs_left for s in standings)
-    seconds = cost.seconds(standings)
-    flops = 3 * cost.flops_per_image * cost.images * epochs  # forward once, backward twice
-    if not sys.stdout.isatty():
-        runs = [
-            {"run": s.experiment.id, "seed": s.experiment.seed, "state": s.state, "rounds": s.rounds}
-            for s in standings
-        ]
-        plan = {"device": device, "model_epochs": epochs, "seconds": seconds, "flops": flops}
-        click.echo(json.dumps({"runs": runs, **plan, **vars(cost)}))
+def show_plan(command: Command) -> None:
+    """Print the runs of a command and what each fleet costs; each kind of training is timed."""
+    from palmette.studies.cost import Cost, cost
+    from palmette.studies.running import fleets
+    from palmette.studies.scheduler import kind
+    from palmette.training.data import load
+
+    standings = {s.experiment: s for s in command.standings()}
+    timed: dict[object, Cost] = {}
+    plans: list[dict[str, Any]] = []
+    for fleet in fleets(e for e, s in standings.items() if s.state != "finished"):
+        first, members = fleet[0], min(_TIMED, command.fleet or _TIMED, len(fleet))
+        key = (kind(first), members)
+        if key not in timed:
+            images = command.images or load(first.data, folder=command.data_dir)
+            timed[key] = cost(first, images, device=command.device, members=members)
+        one, epochs = timed[key], sum(standings[e].epochs_left for e in fleet)
+        plans.append(
+            {"data": first.data, "model": first.model, "runs": len(fleet), "model_epochs": epochs}
+            | {"flops": 3 * one.flops_per_image * one.images * epochs}  # forward once, backward twice
+            | {"seconds": one.seconds(standings[e] for e in fleet), **vars(one)}
+        )
+    whole = {name: sum(plan[name] for plan in plans) for name in ("model_epochs", "seconds")}
+    whole["seconds"] /= max(1, command.workers())
+    if command.as_json:
+        runs = [{"run": e.id, "seed": e.seed, "state": s.state, "rounds": s.rounds} for e, s in standings.items()]
+        click.echo(json.dumps({"runs": runs, "fleets": plans, "device": command.device, **whole}))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(highlight=False, markup=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("method", "seed", "state", "run"):
-        table.add_column(title, justify="right" if title == "seed" else "left", overflow="fold")
-    for s in standings:
-        state = f"in round {s.rounds}/{s.experiment.rounds}" if s.state == "interrupted" else s.state
-        table.add_row(s.experiment.label, str(s.experiment.seed), state, s.experiment.id)
+    console, table = console_of_stdout(), plain_table("state", "seed", "method", words=("state", "method"))
+    for name, s in zip(command.names(), standings.values(), strict=True):
+        table.add_row(s.state, str(s.experiment.seed), name)
     console.print(table)
-    first = standings[0].experiment
-    speed = f"{cost.images / cost.seconds_per_epoch:,.0f} images per second"
-    timed, less = "a few steps", "less if runs end early"
-    if cost.members > 1:
-        timed = f"a few steps of {cost.members} networks that train together"
-        less = "less if more of them do, or if runs end early"
-    elif len(standings) > 1:
-        timed, less = "a few steps of one network", "less if several train together, or if runs end early"
-    console.print(
-        f"\n{first.model} on {first.data}: {cost.parameters:,} parameters, {cost.prunable:,} of them prunable, "
-        f"{cost.flops_per_image:,} FLOPs per image\n"
-        f"to train: {counted(epochs, 'model-epoch')} of {cost.images:,} images, {flops:.2g} FLOPs\n"
-        f"to wait: about {duration(seconds)} on {device}, an estimate from {timed} ({speed}); {less}\n"
-        f"to write: folders in {out}{os.sep}; nothing was written now"
-    )
+    console.print()
+    for plan in plans:
+        print_text(
+            console,
+            f"{plan['model']} on {plan['data']}, {plan['parameters']:,} parameters: {counted(plan['runs'], 'run')}"
+            f"{' together' if plan['runs'] > 1 else ''}, {counted(plan['model_epochs'], 'model-epoch')} of "
+            f"{plan['images']:,} images, {plan['flops']:.2g} FLOPs, about {duration(plan['seconds'])}",
+        )
+    time = f"about {duration(whole['seconds'])} on {command.where()}, estimated from a few steps"
+    print_text(console, f"time: {time}; less if runs end early. Nothing was written.")

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import click
-
+from palmette.cli.display.printing import say
 from palmette.errors import RunBusy, RunDamaged, in_words
 from palmette.studies.engine import Observer, Progress
 from palmette.studies.experiment import Experiment
@@ -64,9 +63,9 @@ class Watch(Observer):
         first, count = self.busy[0].id, len(self.busy)
         which = f"the run {first} is" if count == 1 else f"{count} runs, such as {first}, are"
         self.busy.clear()
-        self.say(
-            f"{which} in use by {owners}. Wait until it ends, or end it, and start the same command again; or "
-            "choose another folder with --out."
+        say(
+            f"{which} in use by {owners}. Wait until it ends, or stop it, and repeat the command; or choose "
+            "another folder with --out."
         )
 
     def _owner(self, experiment: Experiment) -> str:
@@ -82,10 +81,6 @@ class Watch(Observer):
     def interrupts(self) -> bool:
         """Whether the command is to end."""
         return bool(self.command.signal)
-
-    def say(self, text: str) -> None:
-        """Print a message to stderr."""
-        click.echo(f"palmette: {text}", err=True)
 
 
 def why_not(name: str, error: Exception) -> str:

@@ -82,7 +82,7 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     if isinstance(model, torch.jit.ScriptModule):
-        raise TypeError("compact needs the model that TorchScript was made of, got a ScriptModule")
+        raise TypeError("compact needs the original model, got a ScriptModule")
     names = [*dict(model.named_parameters()), *dict(model.named_buffers())]
     if any(is_torch_pruned(name, names) for name in names):
         raise ValueError("torch.nn.utils.prune has pruned this model; call pm.from_torch_prune(model) first")

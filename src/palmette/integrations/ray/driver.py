@@ -102,7 +102,7 @@ class OnRay:
         if wanted not in (None, "cpu", "cuda"):
             raise ValueError(f"with --engine ray a device is cpu or cuda (each fleet gets one), got {wanted!r}")
         if wanted == "cuda" and not has:
-            raise ValueError("the Ray cluster has no GPU; --device cpu trains without")
+            raise ValueError("the Ray cluster has no GPU; --device cpu trains without one")
         return wanted or ("cuda" if has else "cpu")
 
     def workers(self, device: str) -> int:
@@ -144,7 +144,7 @@ class OnRay:
             except _ray().exceptions.RayError as error:
                 raise PalmetteError(
                     f"the Ray cluster was lost ({type(error).__name__}). What was recorded is on disk: the same "
-                    "command resumes, when there is a cluster again."
+                    "command resumes once there is a cluster again."
                 ) from error
             finally:
                 token.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def _check_address(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=10).close()
     except (OSError, OverflowError) as error:
-        raise ValueError(f"nobody answers at {address} ({error})") from error
+        raise ValueError(f"nothing answers at {address} ({error})") from error
 
 
 def _has_token() -> bool:
@@ -238,7 +238,7 @@ class _Sweep:
             self._count_workers()
         self._tell(ray.get(self.mailbox.take.remote()))
         if left := [folder for folder in self.runs if folder not in self.outcomes]:
-            raise RunInterrupted(f"ended; {len(left)} of {len(self.runs)} runs are not over, and saved")
+            raise RunInterrupted(f"ended; {len(left)} of {len(self.runs)} runs are unfinished, and saved")
         return self.outcomes
 
     def _idle(self) -> int:

@@ -34,7 +34,7 @@ class FolderLock:
             if not _locked(lock.fileno()):
                 raise RunBusy(
                     f"the run folder {str(self.path.parent)!r} is in use by {self._name() or 'another process'}. "
-                    "Wait until it ends, or end it, and start the same command again; or choose another folder."
+                    "Wait until it ends, or stop it, and repeat the command; or choose another folder."
                 )
             if not _READABLE:
                 name = files.enter_context(self._named.open("a", encoding="utf-8"))

@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from palmette.errors import RunDamaged
 from palmette.files import explained, sync
 
@@ -67,7 +65,7 @@ class SealedLines:
                 if match is None and ("seal" in value or (found.seals and found.sealed)):
                     raise ValueError("it has no seal")
                 if match is not None and match[1].decode() != seal:
-                    raise ValueError("it was changed, lines before it are missing, or it is of another run")
+                    raise ValueError("it was changed, lines before it are missing, or it belongs to another run")
             except ValueError as error:
                 if mend and number == len(lines):
                     break
@@ -163,6 +161,8 @@ def _ends_a_line(file: Path) -> bool:
 
 def sealed_state(state: Any, origin: bytes) -> memoryview:
     """File of tensors and plain values, with a SHA-256 of it and its origin: its name, and the settings."""
+    import torch  # which reading records does without
+
     buffer = io.BytesIO()
     torch.save(state, buffer)
     buffer.write(_sealed(buffer.getbuffer(), origin))  # after the archive, where `torch.load` ignores it
@@ -179,6 +179,8 @@ def read_state(file: Path, origin: bytes) -> Any:
     earlier = b"\nsha256 %s\n" % hashlib.sha256(body).hexdigest().encode()
     if content[-_STATE_SEAL:] not in (_sealed(body, origin), earlier):
         return None
+    import torch
+
     try:
         return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

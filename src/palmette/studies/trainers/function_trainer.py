@@ -167,7 +167,7 @@ class FunctionTrainer:
         if run.tolerance is not None and self.functions["evaluate"] is None:
             if (score := run.train_scores["score"]) is None:
                 raise ValueError(
-                    "nothing says how good the model is: pass evaluate, let train return a score on the training "
+                    "there is no score of the model: pass evaluate, let train return a score on the training "
                     "data, or say when to stop, such as stop=AtDensity(0.1)"
                 )
             self._check_scale(Estimate(score))

@@ -57,7 +57,9 @@ def _claim(rundir: RunDir, run: FunctionRun, say: Callable[[str], None]) -> None
     """Write the settings to a new folder, or check that an existing one has the same or fewer rounds."""
     where = repr(str(rundir.path))
     if rundir.settings.exists():
-        raise RunDamaged(f"{where} holds a run of an earlier version, which cannot resume; give another folder")
+        raise RunDamaged(
+            f"{where} holds a run of an earlier version, which cannot be resumed; give another folder"
+        )
     if not (rundir.experiment.exists() or rundir.records_file.exists()):
         _begin(rundir, run)
         return

@@ -158,11 +158,11 @@ def _md5(path: Path) -> str:
 
 def _opened(url: str, have: int) -> HTTPResponse:
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"a download must be by http or https, got {url!r}")
+        raise ValueError(f"a download must use http or https, got {url!r}")
     headers = {"User-Agent": "palmette", "Accept-Encoding": "identity"}
     if have:
         headers["Range"] = f"bytes={have}-"
     answer = urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=_TIMEOUT)
     if not isinstance(answer, HTTPResponse):
-        raise ValueError(f"a download must be by http or https, {url!r} led elsewhere")
+        raise ValueError(f"a download must use http or https, {url!r} led elsewhere")
     return answer

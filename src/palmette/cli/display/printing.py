@@ -1,0 +1,78 @@
+"""What all commands print with: a console for tables, text that wraps between words, messages on stderr."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Container
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+_READABLE = 100  # columns, for sentences
+_PIPE = 160  # columns of what is no terminal: enough for most tables
+
+
+def console_of_stdout() -> Console:
+    """Console as wide as the terminal, or as $COLUMNS says; wide elsewhere."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, emoji=False)
+    return console if _has_width(console) else Console(highlight=False, markup=False, emoji=False, width=_PIPE)
+
+
+def _has_width(console: Console) -> bool:
+    return console.is_terminal or "COLUMNS" in os.environ
+
+
+def wrapped(text: str, width: int, indent: str = "") -> str:
+    r"""Text broken between words; a line that begins with a space, such as a command to copy, stays whole.
+
+    >>> wrapped("ended; resume with\n  palmette run --seeds 0..1", 12)
+    'ended;\nresume with\n  palmette run --seeds 0..1'
+    """
+    lines = []
+    for line in text.split("\n"):
+        parts = textwrap.wrap(
+            line, width, initial_indent=indent, subsequent_indent=indent,
+            break_long_words=False, break_on_hyphens=False,
+        )  # fmt: skip
+        lines += [line] if line.startswith(" ") else parts or [""]
+    return "\n".join(lines)
+
+
+def print_text(console: Console, text: str, style: str = "", indent: str = "") -> None:
+    """Print sentences, wrapped for reading in a terminal."""
+    width = min(console.width, _READABLE) if _has_width(console) else sys.maxsize
+    console.print(wrapped(text, width, indent), style=style, soft_wrap=True)
+
+
+def say(text: object, indent: str = "") -> None:
+    """Print a message to stderr, or with an indent a line of one, wrapped in a terminal."""
+    width = min(shutil.get_terminal_size().columns, _READABLE) if sys.stderr.isatty() else sys.maxsize
+    click.echo(wrapped(str(text) if indent else f"palmette: {text}", width, indent), err=True)
+
+
+def printable(text: str) -> str:
+    """Text with control characters escaped."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def plain_table(*titles: str, words: Container[str] = ()) -> Table:
+    """Empty table without lines: columns of `words` fold where there is no room, all others are numbers."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))  # 80 columns are enough
+    for title in titles:
+        if title in words:
+            table.add_column(title, overflow="fold")
+        else:
+            table.add_column(title, justify="right", no_wrap=True)
+    return table
