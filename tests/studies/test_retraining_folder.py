@@ -367,7 +367,7 @@ def test_more_rounds_change_nothing_where_a_rule_ended_the_run(tmp_path):
     first = pm.prune_and_retrain(network(), train, rounds=3, **options)
     said = []
     again = pm.prune_and_retrain(network(), train, rounds=9, say=said.append, **options)
-    assert said[0].startswith("found finished")
+    assert said[0].startswith("already finished")
     assert str(again) == str(first)
     assert not (tmp_path / "checkpoints").exists()
 

@@ -92,15 +92,17 @@ def test_clipping_and_other_optimizers(optimizer):
 
 def test_invalid_options_are_refused():
     for more, why in [
-        (["--nproc", "0"], "--nproc must be a number from 1, got '0'"),
-        (["--nproc", "two"], "--nproc must be a number from 1, got 'two'"),
         (["--nproc", "2", "--fleet", "3"], "--nproc 2 trains one network at a time, got --fleet 3"),
-        (["--nproc", "8", "--batch", "4"], "--nproc 8 needs an image for each process, got --batch 4"),
-        (["--nproc", "2", "--compile"], "--nproc 2 and --compile do not go together"),
+        (["--nproc", "8", "--batch", "4"], "--nproc 8 needs an image per process, got --batch 4"),
+        (["--nproc", "2", "--compile"], "--nproc 2 and --compile cannot be combined"),
     ]:
         result = CliRunner().invoke(main, [*RUN, *more, "--device", "cpu"])
         assert result.exit_code == 2
         assert result.stderr == f"palmette: {why}\n"
+    for given, why in (("0", "0 is not in the range"), ("two", "'two' is not a valid integer")):
+        result = CliRunner().invoke(main, [*RUN, "--nproc", given])
+        assert result.exit_code == 2
+        assert f"Invalid value for '--nproc': {why}" in result.stderr
     assert not Path("runs").exists()
 
 

@@ -380,7 +380,7 @@ def test_folders_without_seals_are_read_and_called_unsealed(finished, tmp_path):
     said = CliRunner().invoke(main, ["show", str(runs)]).stdout
     assert "2 finished; 1 unsealed;" in said
     alone = CliRunner().invoke(main, ["show", str(run.path)]).stdout
-    assert "unsealed  written by an earlier version: a damaged number goes unnoticed" in alone
+    assert "unsealed  written by an earlier version: damaged numbers go unnoticed" in alone
     told = json.loads(CliRunner().invoke(main, ["show", str(runs), "--json"]).stdout)
     assert {one["run"]: one["sealed"] for one in told} == {TICKET.id: False, OTHER.id: True}
 

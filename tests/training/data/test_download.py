@@ -147,7 +147,7 @@ def test_an_unreachable_server_is_reported(tmp_path):
 
 def test_only_http_urls_are_accepted(tmp_path):
     (tmp_path / "secret").write_text("x")
-    with pytest.raises(ValueError, match="by http or https, got 'file:"):
+    with pytest.raises(ValueError, match="must use http or https, got 'file:"):
         fetch(Download(f"file://{tmp_path}/secret", "0" * 32), tmp_path / "out")
 
 
@@ -309,5 +309,5 @@ def test_command_errors_are_one_sentence(mirror, tmp_path, monkeypatch):
     assert "no data set to download is called 'ImageNet'" in unknown.output
     bare = CliRunner().invoke(main, ["data", "mnist"])
     assert bare.exit_code == 2
-    assert "`palmette data` lists all sets, `palmette data get mnist` downloads it" in bare.output
+    assert "`palmette data get mnist` downloads a data set" in bare.output
     assert "nothing to download" in CliRunner().invoke(main, ["data", "get", "digits"]).output
