@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -58,6 +59,7 @@ def replaced(target: Path) -> Iterator[Path]:
     """Name of a file next to `target` to write to; on success, it is synced and replaces `target`."""
     # The process id in the name keeps two processes apart that write the same file.
     partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    _remove_leftovers(target)
     try:
         yield partial
         sync(partial)
@@ -66,6 +68,26 @@ def replaced(target: Path) -> Iterator[Path]:
         with suppress(OSError):
             partial.unlink()
         raise
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove the temporary files of `target` that killed processes have left."""
+    for file in target.parent.glob(f"{glob.escape(target.name)}.*.partial*"):
+        process = file.name.removeprefix(f"{target.name}.").partition(".")[0]
+        if process.isdecimal() and not _is_alive(int(process)):
+            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+
+
+def _is_alive(process: int) -> bool:
+    if os.name == "nt":  # os.kill would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def sync(*paths: Path) -> None:

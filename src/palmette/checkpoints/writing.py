@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 import hashlib
 import json
 import math
@@ -34,7 +33,6 @@ def output_file(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
     _check_output(source, out, folder)
     with _explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(out)
         placed = False
         try:
             with replaced(out) as partial:
@@ -61,26 +59,6 @@ def output_file(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
             with suppress(OSError):
                 masks.unlink()
             raise
-
-
-def _remove_leftovers(out: Path) -> None:
-    """Remove the temporary files of `out` that killed processes have left."""
-    for file in out.parent.glob(f"{glob.escape(out.name)}.*.partial*"):
-        process = file.name.removeprefix(f"{out.name}.").partition(".")[0]
-        if process.isdecimal() and not _is_alive(int(process)):
-            shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
-
-
-def _is_alive(process: int) -> bool:
-    if os.name == "nt":  # os.kill would end it
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
 
 
 def _check_output(source: Path, out: Path, folder: bool) -> None:

@@ -1,0 +1,25 @@
+"""Temporary files next to the file that they become."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from palmette.files import write_beside, write_whole
+
+
+def beside(path):
+    write_beside(path, lambda partial: partial.write_bytes(b"new"))
+
+
+@pytest.mark.parametrize("write", [lambda path: write_whole(path, b"new"), beside])
+def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path, write):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left = tmp_path / f"run.png.{dead.pid}.partial"
+    kept = [f"run.png.{os.getppid()}.partial", f"other.png.{dead.pid}.partial", f"run.png.2.{dead.pid}.partial"]
+    for name in (left.name, *kept):
+        (tmp_path / name).touch()
+    write(tmp_path / "run.png")
+    assert sorted(os.listdir(tmp_path)) == sorted(["run.png", *kept])
