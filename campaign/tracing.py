@@ -143,10 +143,13 @@ class Tracer:
         def done(path: Any, *args: Any, dir_fd: int | None = None) -> None:
             place = self.inside(path, dir_fd)
             if place is not None:
-                there = os.path.lexists(self.root / place)
-                if (
-                    there if kind != "mkdir" else not there and (self.root / place).parent.is_dir()
-                ):  # else it fails
+                here = self.root / place
+                there = os.path.lexists(here)
+                if kind == "mkdir":
+                    works = not there and here.parent.is_dir()
+                else:
+                    works = there and (kind != "rmdir" or not os.listdir(here))
+                if works:
                     self.note(Event(kind, place))
             plain(path, *args, dir_fd=dir_fd)
 

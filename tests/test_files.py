@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from palmette.files import write_beside, write_whole
+from palmette.files import make_folder, write_beside, write_whole
 
 
 def beside(path):
@@ -23,3 +23,12 @@ def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path, write):
         (tmp_path / name).touch()
     write(tmp_path / "run.png")
     assert sorted(os.listdir(tmp_path)) == sorted(["run.png", *kept])
+
+
+def test_the_names_of_new_folders_reach_the_disk(tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr("palmette.files.sync", lambda *paths: synced.extend(paths))
+    make_folder(tmp_path / "runs" / "one")
+    make_folder(tmp_path / "runs" / "one")
+    assert (tmp_path / "runs" / "one").is_dir()
+    assert set(synced) == {tmp_path, tmp_path / "runs"}

@@ -24,11 +24,18 @@ _NO_ENTRY = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS)  # errors tha
 def write_whole(target: Path, content: bytes | memoryview) -> Path:
     """Write `content` to `target`, creating its folder if needed; return `target`."""
     with explained(target, len(content), target.parent, "folder"):
-        target.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(target.parent)
         with replaced(target) as partial:
             partial.write_bytes(content)
         sync(target.parent)
     return target
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder and its missing parents, so that a power cut does not undo them."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    sync(*(folder.parent for folder in missing))
 
 
 def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:

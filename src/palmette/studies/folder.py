@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError, safe_open
 
 from palmette.errors import MaskMismatch, NotWritten, RunDamaged, reason_of
-from palmette.files import explained, replaced, sync
+from palmette.files import explained, make_folder, replaced, sync
 from palmette.measures.parameters import as_number
 from palmette.studies.disk.archives import called, unpacked
 from palmette.studies.disk.locking import FolderLock
@@ -69,7 +69,7 @@ class RunDir:
         """Own the folder until the process ends in any way; remove incomplete files of the last owner."""
         with ExitStack() as stack:
             with self._writing(self.lock_file, 0):
-                self.path.mkdir(parents=True, exist_ok=True)
+                make_folder(self.path)
                 stack.enter_context(FolderLock(self.lock_file).held())
                 masks = self.mask(0).parent
                 folders = (self.path, masks, self.checkpoints, self.networks)
