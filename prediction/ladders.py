@@ -1,4 +1,4 @@
-"""`python -m prediction.ladders FOLDER`: run the ladders, measure the dense networks, and write two tables.
+"""`python -m prediction FOLDER`: run the ladders, measure the dense networks, and write two tables.
 
 A ladder is a Lottery Ticket run that ends when 3 points of held-out accuracy are lost. Interrupt at any time, the
 same command resumes. `ladders.csv` has a row for each round, `dense.csv` one for each dense network.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import multiprocessing
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -102,13 +101,16 @@ def _recipes(data: str, family: str) -> Iterator[dict[str, Any]]:
     yield usual | {"epochs": 5}
 
 
-def run(folder: Path, *, device: str, processes: int, only: str = "") -> None:
-    """Run all fleets, the longest first, in several processes that share a GPU."""
+def run(folder: Path, *, device: str, processes: int, only: str = "") -> int:
+    """Run all fleets, the longest first, in several processes that share a GPU; return how many failed."""
+    failed = 0
     work = fleets(e for e in experiments() if only in f"{e.data}-{e.model}")
     work.sort(key=lambda f: -f[0].epochs * _cost(f[0]))
     with multiprocessing.get_context("spawn").Pool(processes, maxtasksperchild=4) as pool:
-        for line in pool.imap_unordered(partial(_run_fleet, folder, device), work):
-            print(line, flush=True)
+        for fleet, error in pool.imap_unordered(partial(_run_fleet, folder, device), work):
+            failed += bool(error)
+            print(f"{fleet[0].id} and {len(fleet) - 1} more{error}", flush=True)
+    return failed
 
 
 def _cost(e: Experiment) -> float:
@@ -118,15 +120,15 @@ def _cost(e: Experiment) -> float:
     return cost * (0.1 if e.data == "digits" else 1)
 
 
-def _run_fleet(folder: Path, device: str, fleet: list[Experiment]) -> str:
+def _run_fleet(folder: Path, device: str, fleet: list[Experiment]) -> tuple[list[Experiment], str]:
+    """Run a fleet; return it, and the error if it failed."""
     torch.set_num_threads(1)
-    name = f"{fleet[0].id} and {len(fleet) - 1} more"
     try:
         run_together({e.folder_in(folder): e for e in fleet}, device=device, company=True)
         measure_dense(folder, fleet, device=device)
     except Exception as error:  # the others go on
-        return f"{name}: {type(error).__name__}: {error}"
-    return name
+        return fleet, f": {type(error).__name__}: {error}"
+    return fleet, ""
 
 
 def measure_dense(folder: Path, fleet: Sequence[Experiment], *, device: str) -> None:
@@ -203,14 +205,3 @@ def _write(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
         writer.writeheader()
         writer.writerows({k: f"{v:.6g}" if isinstance(v, float) else v for k, v in row.items()} for row in rows)
     partial_file.replace(path)
-
-
-if __name__ == "__main__":
-    if len(sys.argv) < 2:
-        sys.exit("python -m prediction.ladders FOLDER [PROCESSES] [DATA-MODEL]")
-    target = Path(sys.argv[1])
-    target.mkdir(parents=True, exist_ok=True)
-    where = "cuda" if torch.cuda.is_available() else "cpu"
-    count = int(sys.argv[2]) if len(sys.argv) > 2 else 1
-    run(target, device=where, processes=count, only=sys.argv[3] if len(sys.argv) > 3 else "")
-    tables(target)

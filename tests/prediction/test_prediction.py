@@ -65,3 +65,9 @@ def test_nothing_of_the_family_that_is_left_out_is_used():
     left_out = found[(found["left out"] == "data") & (found["value"] == "c")]
     assert (left_out["within"] == 0).all()
     assert set(LADDER) <= set(table)
+
+
+def test_models_are_named_so_that_every_process_finds_them():
+    own = {e.model for e in experiments() if ":" in e.model}
+    assert len(own) == 6
+    assert {name.split(":")[0] for name in own} == {"prediction.ladders"}
