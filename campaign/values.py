@@ -132,7 +132,7 @@ def _cut(tensor: Tensor, scope: Scope, ratio: float) -> Tensor:
     with TemporaryDirectory() as folder:
         source, out = Path(folder) / "w.safetensors", Path(folder) / "out.safetensors"
         save_file({"w": tensor.contiguous()}, source)
-        cut = prune_checkpoint(source, out, scope=scope, budget=pm.FixedRatio(ratio), include=["w"])
+        cut = prune_checkpoint(source, out, scope=scope, budget=pm.FixedRatio(ratio), include=["w"], zeros="count")
         assert cut.masks is not None
         return pm.Masks.load(cut.masks)["w"]
 
