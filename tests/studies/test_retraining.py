@@ -336,6 +336,21 @@ def steps(model, optimizer):
         optimizer.step()
 
 
+@pytest.mark.parametrize("budget", [pm.FixedRatio(0.5), pm.Interpolate()])
+def test_a_search_keeps_the_shares_of_layers(budget, tmp_path):
+    def dense_enough(model):
+        return float((weights(model) != 0).float().mean() > 0.4)
+
+    options = {"tolerance": 0.1, "rounds": 3, "say": None, "folder": tmp_path, "scope": "layer"}
+    shared = pm.Allocated(budget, by="erk")
+    limit = pm.prune_and_retrain(network(), quick, dense_enough, budget=shared, **options)
+    assert {record["good"] for record in limit.records[1:]} == {True, False}
+    # ERK: a density of (32 + 64) / 2048 for the first layer to (10 + 32) / 320 for the last, or all of that.
+    for t in (1, 2, 3):
+        first, last = (float(mask.float().mean()) for mask in pm.Masks.load(RunDir(tmp_path).mask(t)).values())
+        assert last == 1 or last / first == pytest.approx(2.8, rel=0.05)
+
+
 # Saliencies by name
 
 

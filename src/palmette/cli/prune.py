@@ -16,7 +16,7 @@ from palmette.cli.measure import EXAMPLE, pattern_options, print_table
 from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
 from palmette.pruning.budgets import Budget, FixedRatio
 from palmette.pruning.methods import METHODS, SALIENCIES, SCOPES, Method, imported
-from palmette.pruning.targets import Target
+from palmette.pruning.targets import target_of
 from palmette.reports.words import size
 from palmette.studies.spec import RunSpec
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from palmette.pruning.saliency import Saliency
 
 
-_METHODS = [name for name, method in METHODS.items() if not isinstance(method.budget, Target)]
+_METHODS = [name for name, method in METHODS.items() if not target_of(method.budget)]
 
 
 @click.command()

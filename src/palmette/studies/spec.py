@@ -18,7 +18,7 @@ from palmette.measures.parameters import setting
 from palmette.pruning.budgets import Budget
 from palmette.pruning.methods import METHODS, SALIENCIES, Method, Scope, check_saliency, check_scope, method_named
 from palmette.pruning.stopping import StopRule, read_rules
-from palmette.pruning.targets import Target
+from palmette.pruning.targets import target_of
 from palmette.pruning.tolerance import Tolerance
 from palmette.studies import version1
 from palmette.studies.settings import nearest, placed, slug, toml_at, typed
@@ -167,7 +167,7 @@ class RunSpec:
         return f"{self.method} {method.label or '-'}: {method.budget!r} by {method.saliency}"
 
     def _check_searches(self, method: Method) -> None:
-        if isinstance(method.budget, Target) and not self.tolerance:
+        if target_of(method.budget) and not self.tolerance:
             raise ValueError(f"method={self.method!r} needs a tolerance, such as 0.01, to search with")
 
     def _check_method(self) -> None:
