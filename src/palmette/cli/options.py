@@ -99,7 +99,8 @@ def parameter_options(*names: str) -> Callable[[Callable[..., None]], Callable[.
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         for f in reversed(list(PARAMETER_FIELDS.values())):
             if f.name in (names or PARAMETER_FIELDS):
-                option = click.option(f"--{f.name}", type=float, metavar="X", help=_parameter_help(f.name))
+                kind, metavar = (str, "TEXT") if isinstance(f.default, str) else (float, "X")
+                option = click.option(f"--{f.name}", type=kind, metavar=metavar, help=_parameter_help(f.name))
                 command = option(command)
         return command
 

@@ -116,6 +116,12 @@ def prune(
     chosen = named.budget if density is None else down_to(density)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
     settings["zeros"] = zeros
+    of_inputs = saliency in ("", "input-weighted") and (named.of_inputs or named.saliency == "magnitude")
+    if calibrate is not None and not of_inputs:
+        raise ValueError(
+            f"--calibrate ranks weights by their inputs, and saliency {named.saliency!r} does not; leave out "
+            "--calibrate, or that saliency"
+        )
     if calibrate is None:
         cut = prune_checkpoint(source, out, pack=pack, saliency=_saliency(named), **settings)
     else:
