@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import palmette as pm
-from palmette.pruning.optimizers import AutoHold
 from palmette.studies.folder import RunDir
+from palmette.studies.trainers.auto_hold import AutoHold
 
 # Masks
 

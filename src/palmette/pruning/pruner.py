@@ -12,29 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import MaskMismatch, NotHeld, ParameterGone
+from palmette.errors import NotHeld, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
 from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
-from palmette.pruning.choosing.values import check_kind
+from palmette.pruning.choosing.torch_prune import from_torch_prune
+from palmette.pruning.choosing.values import check_changeable
 from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, Zeros, check_scope
+from palmette.pruning.restoring import load_earlier_
 from palmette.pruning.saliency import Saliency, magnitude
-from palmette.pruning.sources.sharding import added, check_whole, is_sharded, local, placed_like
-from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, why_stop
+from palmette.pruning.sources.sharding import added, check_whole, is_sharded, placed_like
+from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, as_rules, why_stop
 from palmette.pruning.tolerance import Estimate
-from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
     Weight,
     parameters_by_name,
     sorted_out,
     tensors_of,
     uncompiled,
-    wrappers,
 )
 
 
@@ -95,10 +95,7 @@ class Pruner:
         if not callable(saliency):
             raise TypeError(f"saliency must be a function of a name and a weight, got {saliency!r}")
         self.saliency = saliency
-        rules = [stop] if callable(stop) else stop
-        if not isinstance(rules, Sequence) or not all(callable(r) and not isinstance(r, type) for r in rules):
-            raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
-        self.rules: tuple[StopRule, ...] = tuple(rules)
+        self.rules = as_rules(stop)
         self.decisions: list[Decision] = []
         as_zeros(zeros)
         # May raise, so call it before any change.
@@ -106,11 +103,7 @@ class Pruner:
         for sentence in surprises(sum(w.tensor.numel() for w in chosen.values()), self.left_out):
             warnings.warn(f"Pruner: {sentence}", stacklevel=2)
         for name, weight in chosen.items():
-            check_kind(name, weight.tensor, "weight")
-            if weight.tensor.is_inference():
-                raise ValueError(
-                    f"{name!r} was made in inference mode, where no weight can change; make it outside"
-                )
+            check_changeable(name, weight.tensor)
         check_whole({n: w.tensor for n, w in chosen.items() if w.gain is not None}, "Pruner, under weight norm,")
         found = from_torch_prune(model)
         self._layouts = {n: (w.transposed, w.groups, w.stacked) for n, w in chosen.items()}
@@ -224,25 +217,7 @@ class Pruner:
         To rewind to the initial weights, take ``start = copy.deepcopy(model.state_dict())`` before training.
         """
         self._check_still_there()
-        if not isinstance(state, Mapping):
-            raise TypeError(f"rewind takes an earlier model.state_dict(), got {type(state).__name__}")
-        model = next(
-            (m for m in wrappers(self.model) if m.state_dict().keys() == state.keys()), uncompiled(self.model)
-        )
-        whole = model.state_dict()
-        own = {n: v for n, v in whole.items() if isinstance(v, Tensor)}
-        given = {n: v for n, v in state.items() if isinstance(v, Tensor)}
-        check_match(given, {n: v.shape for n, v in own.items()}, "the weights to rewind to")
-        if whole.keys() != state.keys():  # extra state that is not a tensor
-            differ = sorted(whole.keys() ^ state.keys())
-            raise MaskMismatch(f"the weights to rewind to belong to another model; {', '.join(differ)} differ")
-        parts = [(local(v), local(given[n])) for n, v in own.items()]
-        if any(v.numel() and v.data_ptr() == earlier.data_ptr() for v, earlier in parts):
-            raise ValueError(
-                "the state to rewind to is the model's own, not a copy, and has been trained along with it; "
-                "take copy.deepcopy(model.state_dict()) before training"
-            )
-        model.load_state_dict(state)
+        load_earlier_(self.model, state)
         self._masks.apply_(self._weights)
 
     def state_dict(self) -> dict[str, Any]:

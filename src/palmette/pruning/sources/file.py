@@ -20,8 +20,8 @@ from palmette.pruning.budgets import Allocated, Budget, check_budget
 from palmette.pruning.cut import prune, scores_of
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
-from palmette.pruning.selection import NO_CUT, Threshold
 from palmette.pruning.sources.memory import Memory, split, write_remaining
+from palmette.pruning.sources.selection import NO_CUT, Threshold
 from palmette.pruning.sources.source import ExactSource
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 from palmette.pruning.sources.survey import Survey, in_order, survey
