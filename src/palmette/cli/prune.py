@@ -15,7 +15,7 @@ from palmette.cli.display.printing import JSON, console_of_stdout, print_text, p
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table
 from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
 from palmette.pruning.budgets import Budget, FixedRatio
-from palmette.pruning.methods import METHODS, SALIENCIES, SCOPES, Method, imported
+from palmette.pruning.methods import METHODS, SCOPES
 from palmette.pruning.targets import target_of
 from palmette.reports.words import size
 from palmette.studies.spec import RunSpec
@@ -23,7 +23,6 @@ from palmette.studies.spec import RunSpec
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
     from palmette.pruning.methods import Scope, Zeros
-    from palmette.pruning.saliency import Saliency
 
 
 _METHODS = [name for name, method in METHODS.items() if not target_of(method.budget)]
@@ -123,7 +122,12 @@ def prune(
             "--calibrate, or that saliency"
         )
     if calibrate is None:
-        cut = prune_checkpoint(source, out, pack=pack, saliency=_saliency(named), **settings)
+        if named.of_inputs:
+            raise ValueError(
+                f"saliency {named.saliency!r} looks at inputs, and a file has none; --calibrate TEXT gives them, "
+                "for a folder of Transformers"
+            )
+        cut = prune_checkpoint(source, out, pack=pack, saliency=named.saliency, **settings)
     else:
         from palmette.checkpoints.calibration import prune_calibrated
 
@@ -132,18 +136,6 @@ def prune(
         click.echo(json.dumps(_plain(cut), indent=1))
     else:
         _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
-
-
-def _saliency(method: Method) -> Saliency:
-    """Scores of weights in a file: their magnitudes, which are the dense ones too, or what your function gives."""
-    from palmette.pruning.saliency import magnitude
-
-    if method.of_inputs:
-        raise ValueError(
-            f"saliency {method.saliency!r} looks at inputs, and a file has none; --calibrate TEXT gives them, "
-            "for a folder of Transformers"
-        )
-    return magnitude if method.saliency in SALIENCIES else imported(method.saliency, "saliency")
 
 
 def down_to(density: float) -> Budget:

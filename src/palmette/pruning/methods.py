@@ -76,14 +76,9 @@ class Method:
 
     def build_saliency(self, subject: Subject) -> Saliency:
         """Saliency for a cut of `subject`."""
-        from palmette.pruning.saliency import BUILDERS
+        from palmette.pruning.saliency import BUILDERS, ranking
 
-        if self.saliency in BUILDERS:
-            return BUILDERS[self.saliency](subject)
-        found: Saliency = imported(self.saliency, "saliency")
-        if not callable(found):
-            raise TypeError(f"saliency {self.saliency!r} must be a function of a name and a weight, got {found!r}")
-        return found
+        return BUILDERS[self.saliency](subject) if self.saliency in BUILDERS else ranking(self.saliency)
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(

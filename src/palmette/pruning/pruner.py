@@ -23,9 +23,9 @@ from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Scope, Zeros, check_scope
+from palmette.pruning.methods import Method, Scope, Zeros, check_scope
 from palmette.pruning.restoring import load_earlier_
-from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.saliency import DenseMagnitude, Saliency, combined, copies, magnitude, ranking
 from palmette.pruning.sources.sharding import added, check_whole, is_sharded, placed_like
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, as_rules, why_stop
 from palmette.pruning.tolerance import Estimate
@@ -48,9 +48,12 @@ class Pruner:
     Args:
         model: any module, pruned in place; `state_dict` keys and the forward pass do not change. A model pruned by
             `torch.nn.utils.prune` is converted first (`from_torch_prune`).
+        method: a key of `METHODS` or a `Method`: its budget and, unless another is given, its saliency.
         budget: how many weights to prune in a step; `Sap()` by default.
         scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared.
-        saliency: how much each weight matters, by default its magnitude.
+        saliency: how much each weight matters, by default its magnitude. A function of a name and a weight, its
+            path ``"module:function"``, or "dense-magnitude": the magnitude just before the first step, which the
+            Pruner copies and saves in `state_dict`. Train the dense model first.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`. Frozen weights are
             left out, which a warning says; `left_out` has all other parameters with a reason, `print` their sums.
         masks: initial masks, such as `Masks.load(path)`; by default all weights are kept, but for `zeros`.
@@ -77,9 +80,10 @@ class Pruner:
         self,
         model: nn.Module,
         *,
+        method: Method | str | None = None,
         budget: Budget | None = None,
         scope: Scope = "global",
-        saliency: Saliency = magnitude,
+        saliency: Saliency | str = magnitude,
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),
         masks: Mapping[str, Tensor] | None = None,
@@ -89,12 +93,11 @@ class Pruner:
     ) -> None:
         check_scope(scope)
         self.model = model
+        budget, saliency = combined(method, budget, saliency)
         self.budget = Sap() if budget is None else budget
         check_budget(self.budget)
         self.scope = scope
-        if not callable(saliency):
-            raise TypeError(f"saliency must be a function of a name and a weight, got {saliency!r}")
-        self.saliency = saliency
+        self.saliency = ranking(saliency, dense=DenseMagnitude())
         self.rules = as_rules(stop)
         self.decisions: list[Decision] = []
         as_zeros(zeros)
@@ -195,6 +198,8 @@ class Pruner:
         masks, decision = self.plan(budget)
         if said := self._what_came_back():  # the cut ignores them and sets them to zero again
             warnings.warn(said, stacklevel=2)
+        if isinstance(self.saliency, DenseMagnitude):
+            self.saliency.keep(self._weights)
         self._set(masks)
         self.decisions.append(decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
@@ -223,11 +228,16 @@ class Pruner:
     def state_dict(self) -> dict[str, Any]:
         """Masks (one bit per weight) and the decisions so far, without the constructor's settings.
 
+        With the saliency "dense-magnitude" also the dense weights.
+
         For `torch.save` and `torch.distributed.checkpoint`; masks of sharded weights are sharded too, one byte
         per weight.
         """
         # As one value: `torch.distributed.checkpoint` reads into the state of a Pruner that has none yet.
-        return {"masks": self._masks.state_dict(), "decisions": packed(self.decisions)}
+        state = {"masks": self._masks.state_dict(), "decisions": packed(self.decisions)}
+        if isinstance(self.saliency, DenseMagnitude):
+            state["dense"] = self.saliency.dense or copies(self._weights)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict`; the model's pruned weights become zero."""
@@ -238,6 +248,11 @@ class Pruner:
             raise ValueError(f"load_state_dict takes the result of state_dict, got one without {sorted(missing)}")
         masks = self._fitted(Masks.from_state_dict(state["masks"]), "the masks of this state")
         decisions = unpacked(state["decisions"])
+        if isinstance(self.saliency, DenseMagnitude):
+            dense = state.get("dense") if decisions else None
+            if dense is not None:
+                check_match(dense, {n: w.shape for n, w in self._tensors().items()}, "the dense weights")
+            self.saliency.dense = dense
         self._set(masks)
         self.decisions = decisions
 
