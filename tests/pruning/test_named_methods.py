@@ -2,6 +2,7 @@
 
 import copy
 import io
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -21,6 +22,14 @@ def largest_go(name, weight):
 
 
 OWN = pm.Method(budget=pm.FixedRatio(0.25), saliency=f"{__name__}:largest_go")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Further(pm.Method):
+    grow: str = ""
+
+
+GROWING = Further(budget=pm.Sap(), grow="random")
 
 
 def row(*values):
@@ -130,6 +139,7 @@ DOORS = {
     [
         ({"method": "size"}, "method must be one of sap, lottery-ticket"),
         ({"method": 3}, r"method must be a Method such as METHODS\['one-shot'\], or its name, got 3"),
+        ({"method": GROWING}, "only budget and saliency of a method are used here, got grow of Further"),
         ({"method": "sap", "budget": pm.Sap()}, "budget is given twice, directly and by method='sap'"),
         ({"saliency": "size"}, "saliency must be one of magnitude, dense-magnitude"),
         ({"saliency": "input-weighted"}, r"pass weighted_by_inputs\(input_norms\(model, batches\), model\)"),

@@ -187,6 +187,37 @@ def test_a_method_value_that_no_file_can_hold_is_refused():
     assert replace(Experiment(), method=Method(budget=TailMass())) == Experiment(method="tail-mass")
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Further(Method):
+    """A method with one field more, as a later version may have."""
+
+    grow: str = ""
+
+
+GROWING = Further(budget=FixedRatio(), grow="random")
+
+
+def test_a_field_of_a_method_is_never_dropped(monkeypatch):
+    with pytest.raises(ValueError, match="so a custom grow must be given as method='module:name' of a Method"):
+        Experiment(method=GROWING)
+    assert Experiment(method=Further(budget=FixedRatio(0.3))) == Experiment(method="lottery-ticket", ratio=0.3)
+    own = Experiment(method=f"{__name__}:GROWING")
+    assert own.own.endswith(": FixedRatio(ratio=0.2) by magnitude, grow='random'")
+    assert own.pruning == GROWING
+    monkeypatch.setattr(sys.modules[__name__], "GROWING", replace(GROWING, grow="top"))
+    assert Experiment(method=f"{__name__}:GROWING").id != own.id
+
+
+def test_a_named_method_with_a_field_more_keeps_its_name(monkeypatch):
+    known = {**METHODS, "rigl": GROWING}
+    for module in ("palmette.pruning.methods", "palmette.studies.spec"):
+        monkeypatch.setattr(f"{module}.METHODS", known)
+    made = Experiment(method="rigl")
+    assert (made.method, made.pruning) == ("rigl", GROWING)
+    assert Experiment(method=GROWING) == made
+    assert Experiment(method="lottery-ticket").method == "lottery-ticket"
+
+
 def test_a_run_of_ones_own_network_has_an_id_that_copies_share():
     made = OwnExperiment(model="Net", run="5f2a9c01", method="lottery-ticket", tolerance=0.5, evaluate=True)
     assert made.id == "net-lottery-ticket-r0.2-5f2a9c01"

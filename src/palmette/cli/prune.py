@@ -15,7 +15,7 @@ from palmette.cli.display.printing import JSON, console_of_stdout, print_text, p
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table
 from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
 from palmette.pruning.budgets import Budget, FixedRatio
-from palmette.pruning.methods import METHODS, SCOPES
+from palmette.pruning.methods import METHODS, SCOPES, check_used
 from palmette.pruning.targets import target_of
 from palmette.reports.words import size
 from palmette.studies.spec import RunSpec
@@ -112,6 +112,7 @@ def prune(
         refuse_existing(force, out, masks_file(out))
     see_own_modules(method or "", saliency)
     named = RunSpec(method=method or "sap", saliency=saliency, **given).pruning
+    check_used(named)
     chosen = named.budget if density is None else down_to(density)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
     settings["zeros"] = zeros

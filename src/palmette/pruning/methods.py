@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -93,6 +93,26 @@ METHODS: Mapping[str, Method] = MappingProxyType(
     }
 )
 """Methods by name. The first three are the paper's; the last two choose densities in a search."""
+
+
+def extras(method: Method) -> dict[str, Any]:
+    """Fields of a method, or of a subclass, that are not default: all but budget, saliency and label."""
+    others = [f for f in fields(method) if f.name not in ("budget", "saliency", "label")]
+    return {f.name: getattr(method, f.name) for f in others if getattr(method, f.name) != f.default}
+
+
+def check_used(method: Method) -> None:
+    """Raise if `method` has more than a budget and a saliency, where nothing else is used."""
+    if found := extras(method):
+        raise ValueError(
+            f"only budget and saliency of a method are used here, got {', '.join(found)} of {method!r}"
+        )
+
+
+def alike(method: Method) -> list[str]:
+    """Methods of `METHODS` that differ only in saliency and in parameters of the budget."""
+    same = (type(method.budget), extras(method))
+    return [name for name, m in METHODS.items() if (type(m.budget), extras(m)) == same]
 
 
 def rank_of(name: str) -> int:

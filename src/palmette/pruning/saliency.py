@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.pruning.budgets import Budget
-from palmette.pruning.methods import SALIENCIES, Method, check_saliency, imported, method_named
+from palmette.pruning.methods import SALIENCIES, Method, check_saliency, check_used, imported, method_named
 from palmette.pruning.weights import (
     LAYERS,
     Weight,
@@ -151,6 +151,7 @@ def combined(
     found = method_named(method) if isinstance(method, str) else method
     if not isinstance(found, Method):
         raise TypeError(f"method must be a Method such as METHODS['one-shot'], or its name, got {method!r}")
+    check_used(found)
     if budget is not None:
         raise ValueError(f"budget is given twice, directly and by method={method!r}; leave out one of the two")
     return found.budget, found.saliency if saliency is magnitude else saliency

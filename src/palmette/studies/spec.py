@@ -16,7 +16,17 @@ from typing import Any, Self, cast
 
 from palmette.measures.parameters import setting
 from palmette.pruning.budgets import Budget
-from palmette.pruning.methods import METHODS, SALIENCIES, Method, Scope, check_saliency, check_scope, method_named
+from palmette.pruning.methods import (
+    METHODS,
+    SALIENCIES,
+    Method,
+    Scope,
+    alike,
+    check_saliency,
+    check_scope,
+    extras,
+    method_named,
+)
 from palmette.pruning.stopping import StopRule, read_rules
 from palmette.pruning.targets import target_of
 from palmette.pruning.tolerance import Tolerance
@@ -120,7 +130,7 @@ class RunSpec:
                 self._set(**{name: default})
         if known is not None:
             # Normalise, so that equal experiments have one id: Lottery Ticket by dense weights is One Shot.
-            same = [n for n, m in METHODS.items() if type(m.budget) is type(known.budget)]
+            same = alike(known)
             ranked_by = self.saliency or known.saliency
             found = next((n for n in same if METHODS[n].saliency == ranked_by), None)
             self._set(method=found or same[0], saliency="" if found else self.saliency, own="")
@@ -145,10 +155,10 @@ class RunSpec:
 
     def _named(self, method: Method) -> dict[str, object]:
         """Name, parameters and saliency of a `Method`."""
-        alike = [n for n, m in METHODS.items() if type(m.budget) is type(method.budget)]
-        if not alike:
+        if not (same := alike(method)):
+            what = " and ".join(extras(method)) or "budget"
             raise ValueError(
-                f"a run folder stores its settings as text, so a custom budget must be given as "
+                f"a run folder stores its settings as text, so a custom {what} must be given as "
                 f"method='module:name' of a Method, got {method!r}"
             )
         values = {f.name: getattr(method.budget, f.name) for f in method.budget.parameters()}
@@ -158,13 +168,14 @@ class RunSpec:
             if getattr(self, name) not in (None, "", usual[name], values.get(name)):
                 raise ValueError(f"{name} is given twice, directly and by method={method!r}")
         unset = {f.name: f.default for f in fields(self) if f.name in PARAMETERS}
-        return {"method": alike[0], "saliency": method.saliency, **unset, **values}
+        return {"method": same[0], "saliency": method.saliency, **unset, **values}
 
     def _described(self) -> str:
         """Text that says what ``module:name`` is."""
         method = method_named(self.method)
         self._check_searches(method)
-        return f"{self.method} {method.label or '-'}: {method.budget!r} by {method.saliency}"
+        more = "".join(f", {name}={value!r}" for name, value in extras(method).items())
+        return f"{self.method} {method.label or '-'}: {method.budget!r} by {method.saliency}{more}"
 
     def _check_searches(self, method: Method) -> None:
         if target_of(method.budget) and not self.tolerance:
@@ -184,9 +195,7 @@ class RunSpec:
         if self.method not in METHODS:
             return replace(known, saliency=self.saliency or known.saliency)
         values = {f.name: getattr(self, f.name) for f in known.budget.parameters()}
-        return Method(
-            budget=type(known.budget)(**values), saliency=self.saliency or known.saliency, label=known.label
-        )
+        return replace(known, budget=type(known.budget)(**values), saliency=self.saliency or known.saliency)
 
     @property
     def budget(self) -> Budget:
