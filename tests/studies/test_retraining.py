@@ -345,6 +345,7 @@ def test_a_search_keeps_the_shares_of_layers(budget, tmp_path):
     shared = pm.Allocated(budget, by="erk")
     limit = pm.prune_and_retrain(network(), quick, dense_enough, budget=shared, **options)
     assert {record["good"] for record in limit.records[1:]} == {True, False}
+    assert pm.read_runs(tmp_path)["allocate"].unique().tolist() == ["erk"]
     # ERK: a density of (32 + 64) / 2048 for the first layer to (10 + 32) / 320 for the last, or all of that.
     for t in (1, 2, 3):
         first, last = (float(mask.float().mean()) for mask in pm.Masks.load(RunDir(tmp_path).mask(t)).values())

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.display.printing import JSON
-from palmette.pruning.methods import METHODS
+from palmette.pruning.methods import METHODS, PARAMETER_FIELDS, PARAMETERS
 from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.search import DEFAULT_METHOD
 from palmette.studies.settings import seeds
-from palmette.studies.spec import BELONGS_TO, PARAMETER_FIELDS, PARAMETERS
+from palmette.studies.spec import BELONGS_TO
 
 if TYPE_CHECKING:
     from palmette.training.data.images import Images

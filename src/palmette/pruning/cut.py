@@ -9,11 +9,11 @@ from functools import partial
 from torch import Tensor
 
 from palmette.errors import NothingToPrune
-from palmette.pruning.allocation import LayerFacts, budgets_of, check_shared
+from palmette.pruning.allocation import LayerFacts, budgets_of
 from palmette.pruning.budgets import Allocated, Budget, check_budget
 from palmette.pruning.decision import Decision
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.methods import Scope, check_scope, check_shared
 from palmette.pruning.saliency import Saliency, magnitude, ranking
 from palmette.pruning.scopes import groups_of
 from palmette.pruning.sources.memory import Memory

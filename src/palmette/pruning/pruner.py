@@ -23,7 +23,7 @@ from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Method, Scope, Zeros, check_scope
+from palmette.pruning.methods import Method, Scope, Zeros, check_scope, check_shared
 from palmette.pruning.restoring import load_earlier_
 from palmette.pruning.saliency import DenseMagnitude, Saliency, combined, copies, magnitude, ranking
 from palmette.pruning.sources.sharding import added, check_whole, is_sharded, placed_like
@@ -96,6 +96,7 @@ class Pruner:
         budget, saliency = combined(method, budget, saliency)
         self.budget = Sap() if budget is None else budget
         check_budget(self.budget)
+        check_shared(self.budget, scope)
         self.scope = scope
         self.saliency = ranking(saliency, dense=DenseMagnitude())
         self.rules = as_rules(stop)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget, Sap
-from palmette.pruning.methods import METHODS, Method, Scope, alike
+from palmette.pruning.methods import METHODS, Method, Scope, alike, allocation_of
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, combined, magnitude
 from palmette.pruning.stopping import StopRule, rule_text
@@ -288,12 +288,14 @@ def _spec(pruner: Pruner, method: Method | None, **more: Any) -> OwnExperiment:
     """Settings of the run, as written to its folder."""
     budget, own = pruner.budget, "" if pruner.saliency is magnitude else f"own:{_short(pruner.saliency)}"
     ranked_by = method.saliency if method else own
-    name = next(iter(alike(Method(budget=budget))), None)
-    parameters = {f.name: getattr(budget, f.name) for f in budget.parameters()} if name else {}
+    inner, allocate = allocation_of(budget)
+    name = next(iter(alike(Method(budget=inner))), None)
+    parameters = {f.name: getattr(inner, f.name) for f in inner.parameters()} if name else {}
     texts = [(rule, rule_text(rule)) for rule in pruner.rules]
     return OwnExperiment(
         model=f"own:{type(uncompiled(pruner.model)).__name__}",
-        method=name or f"own:{_short(budget)}",
+        method=name or f"own:{_short(inner)}",
+        allocate=allocate,
         saliency=ranked_by,
         scope=pruner.scope,
         stop=",".join(text for _, text in texts if text is not None),
