@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from palmette.pruning.budgets import FixedRatio as FixedRatio
     from palmette.pruning.budgets import Sap as Sap
     from palmette.pruning.budgets import TailMass as TailMass
+    from palmette.pruning.choosing.torch_prune import from_torch_prune as from_torch_prune
     from palmette.pruning.cut import prune as prune
     from palmette.pruning.decision import Decision as Decision
     from palmette.pruning.masks import Masks as Masks
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from palmette.pruning.targets import Bisect as Bisect
     from palmette.pruning.targets import Interpolate as Interpolate
     from palmette.pruning.tolerance import Tolerance as Tolerance
-    from palmette.pruning.torch_prune import from_torch_prune as from_torch_prune
     from palmette.pruning.weights import prunable as prunable
     from palmette.studies.experiment import Experiment as Experiment
     from palmette.studies.record import read_runs as read_runs
@@ -85,7 +85,7 @@ _HOME = {
     "Bisect": "pruning.targets",
     "Interpolate": "pruning.targets",
     "Tolerance": "pruning.tolerance",
-    "from_torch_prune": "pruning.torch_prune",
+    "from_torch_prune": "pruning.choosing.torch_prune",
     "prunable": "pruning.weights",
     "how_compressible": "checkpoints.report",
     "MEASURES": "measures.classic",

@@ -45,6 +45,7 @@ def saved(model, file):
 BUDGETS = {
     "--method sap": pm.Sap(),
     "--p 1 --q 2 --eta 0.05 --gamma 1.5 --beta 0.7": pm.Sap(p=1.0, q=2.0, eta=0.05, gamma=1.5, beta=0.7),
+    "--method densities --densities 0.5,0.2": pm.Densities("0.5,0.2"),
     "--density 0.9": pm.FixedRatio(0.1),
     "--density 0.25": pm.FixedRatio(0.75),
 }
@@ -499,6 +500,12 @@ def test_calibrated_model_is_written_as_one_file(tmp_path, tiny_llama, monkeypat
     assert result.exit_code == 0, result.stderr
     weights = [file.name for file in (tmp_path / "out").glob("*.safetensors")]
     assert sorted(weights) == ["model.masks.safetensors", "model.safetensors"]
+
+
+@pytest.mark.parametrize("flags", ["--saliency magnitude", "--saliency mine:f", "--method one-shot"])
+def test_calibration_refuses_another_saliency(tmp_path, flags):
+    said = refused(tmp_path, "-o", tmp_path / "out", "--calibrate", tmp_path / "text.txt", *flags.split())
+    assert "--calibrate ranks weights by their inputs, and saliency '" in said
 
 
 def test_calibration_without_model_or_text_is_refused(tmp_path, tiny_llama):

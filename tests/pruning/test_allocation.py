@@ -7,7 +7,7 @@ import torch
 
 import palmette as pm
 from palmette.checkpoints.prune import prune_checkpoint
-from palmette.pruning.budgets import ALLOCATIONS, Allocated
+from palmette.pruning.budgets import ALLOCATIONS, Allocated, Partly
 
 FLAT, STEEP = torch.linspace(1, 2, 400).reshape(20, 20), torch.linspace(0, 1, 400).pow(8).reshape(20, 20)
 NETWORK = {"0.weight": FLAT, "1.weight": STEEP}
@@ -109,6 +109,12 @@ def test_a_pruner_shares_every_cut_anew():
 def test_what_cannot_be_shared_is_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("outer", [Allocated, lambda budget: Partly(budget, 0.5)])
+def test_shares_within_another_budget_are_refused(outer):
+    with pytest.raises(TypeError, match=r"Allocated\(.*\) shares a cut between layers, so no other budget"):
+        outer(Allocated(pm.Sap()))
 
 
 def test_a_single_unit_has_no_layers_to_share_between():

@@ -10,10 +10,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from palmette.pruning.budgets import Densities, FixedRatio, Sap, TailMass
+from palmette.pruning.budgets import Allocated, Densities, FixedRatio, Sap, TailMass
 from palmette.pruning.methods import METHODS, SALIENCIES, Method
 from palmette.pruning.saliency import BUILDERS
 from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut
+from palmette.pruning.targets import Bisect
+from palmette.reports.comparison import name_of
 from palmette.studies import version1
 from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
 from palmette.studies.settings import seeds
@@ -64,20 +66,23 @@ def test_a_run_is_looked_for_where_version_1_left_it(tmp_path):
 
 
 def test_a_method_that_version_1_did_not_have_had_no_id_then():
-    assert len(Experiment().earlier_ids) == 3
-    assert len(Experiment(method="tail-mass").earlier_ids) == 2
-    assert len(Experiment(saliency="input-weighted").earlier_ids) == 2
+    assert len(Experiment().earlier_ids) == 4
+    assert len(Experiment(method="tail-mass").earlier_ids) == 3
+    assert len(Experiment(saliency="input-weighted").earlier_ids) == 3
 
 
 def test_a_search_had_no_id_in_earlier_versions():
-    assert len(Experiment(tolerance=0.01).earlier_ids) == len(Experiment(label_noise=0.1).earlier_ids) == 1
-    assert Experiment(clip_over="all").earlier_ids == []
+    assert len(Experiment(tolerance=0.01).earlier_ids) == len(Experiment(label_noise=0.1).earlier_ids) == 2
+    assert len(Experiment(clip_over="all").earlier_ids) == 1
+    assert Experiment(scope="layer", allocate="index").earlier_ids == []
 
 
 def test_files_of_version_2_are_read_and_keep_their_folder(tmp_path):
-    lines = Experiment(q=2).to_toml().replace("version = 4", "version = 2").splitlines(True)
+    lines = Experiment(q=2).to_toml().replace("version = 5", "version = 2").splitlines(True)
     text = "".join(
-        line for line in lines if not line.startswith(("tolerance", "label_noise", "clip_over", "densities"))
+        line
+        for line in lines
+        if not line.startswith(("tolerance", "label_noise", "clip_over", "densities", "allocate"))
     )
     assert Experiment.from_toml(text) == Experiment(q=2)
     (tmp_path / "digits-mlp-sap-p0.5-q2-s0-db14fe2c").mkdir()
@@ -85,11 +90,18 @@ def test_files_of_version_2_are_read_and_keep_their_folder(tmp_path):
 
 
 def test_files_of_version_3_are_read_and_keep_their_folder(tmp_path):
-    lines = Experiment(tolerance="1%").to_toml().replace("version = 4", "version = 3").splitlines(True)
-    text = "".join(line for line in lines if not line.startswith(("clip_over", "densities")))
+    lines = Experiment(tolerance="1%").to_toml().replace("version = 5", "version = 3").splitlines(True)
+    text = "".join(line for line in lines if not line.startswith(("clip_over", "densities", "allocate")))
     assert Experiment.from_toml(text) == Experiment(tolerance="1%")
     (tmp_path / "digits-mlp-sap-p0.5-q1-s0-13f3b58f").mkdir()
     assert Experiment(tolerance="1%").folder_in(tmp_path).name == "digits-mlp-sap-p0.5-q1-s0-13f3b58f"
+
+
+def test_files_of_version_4_are_read_and_keep_their_folder(tmp_path):
+    lines = Experiment(q=2).to_toml().replace("version = 5", "version = 4").splitlines(True)
+    assert Experiment.from_toml("".join(li for li in lines if not li.startswith("allocate"))) == Experiment(q=2)
+    (tmp_path / "digits-mlp-sap-p0.5-q2-s0-6e4700ea").mkdir()
+    assert Experiment(q=2).folder_in(tmp_path).name == "digits-mlp-sap-p0.5-q2-s0-6e4700ea"
 
 
 def test_files_of_version_1_have_the_defaults_of_their_time(tmp_path, monkeypatch):
@@ -100,10 +112,9 @@ def test_files_of_version_1_have_the_defaults_of_their_time(tmp_path, monkeypatc
 
 def test_the_defaults_of_version_1_are_those_that_were_never_written():
     assert {**Experiment().settings(), **version1.DEFAULTS} == Experiment().settings()
-    assert set(Experiment().settings()) - set(version1.DEFAULTS) == {"saliency", "own", *ADDED[3], *ADDED[4]} - {
-        "maximize",
-        "initial",
-    }
+    added = {name for version in (3, 4, 5) for name in ADDED[version]}
+    later = set(Experiment().settings()) - set(version1.DEFAULTS)
+    assert later == {"saliency", "own", *added} - {"maximize", "initial"}
 
 
 @pytest.mark.parametrize(("line", "message"), [("seed", "it lacks seed"), ("version", "there is no")])
@@ -115,9 +126,9 @@ def test_a_file_of_version_2_lacks_no_setting(line, message, tmp_path):
 
 
 def test_a_newer_version_is_refused():
-    with pytest.raises(ValueError, match="version must be 1 to 4, got 5"):
-        Experiment.from_toml("version = 5")
-    with pytest.raises(ValueError, match="version must be 1 to 4, got True"):
+    with pytest.raises(ValueError, match="version must be 1 to 5, got 6"):
+        Experiment.from_toml("version = 6")
+    with pytest.raises(ValueError, match="version must be 1 to 5, got True"):
         Experiment.from_toml("version = true")
 
 
@@ -187,6 +198,62 @@ def test_a_method_value_that_no_file_can_hold_is_refused():
     assert replace(Experiment(), method=Method(budget=TailMass())) == Experiment(method="tail-mass")
 
 
+def test_shares_of_layers_are_a_value_a_setting_and_a_flag(tmp_path, monkeypatch):
+    value = Method(budget=Allocated(FixedRatio(0.3), by="erk"), saliency="dense-magnitude")
+    made = Experiment(method=value, scope="layer")
+    assert made == Experiment(method="one-shot", ratio=0.3, scope="layer", allocate="erk")
+    assert (made.pruning, made.flags()[-2:]) == (value, ["--allocate", "erk"])
+    assert Experiment.from_toml(made.to_toml()) == made
+    assert name_of(made) == "One Shot, ratio=0.3, allocate=erk"
+    spread = Experiment(scope="neuron", allocate="index:.10")
+    assert (spread.allocate, spread.budget) == ("index:0.1", Allocated(Sap(), spread=0.1))
+    assert Experiment(scope="neuron", allocate="index:0.15").allocate == "index"
+    search = Experiment(method="bisect", tolerance=0.01, scope="layer", allocate="sap")
+    assert search.budget == Allocated(Bisect(), by="sap")
+    (tmp_path / "sharing.py").write_text("from palmette import *\nm = Method(budget=Allocated(Sap()))\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert Experiment(method="sharing:m", scope="layer").budget == Allocated(Sap())
+    for given in ({"method": value}, {"allocate": "index"}, {"method": "sharing:m"}):
+        with pytest.raises(ValueError, match="scope 'global' lets them compete; use scope 'layer' or 'neuron'"):
+            Experiment(**given)
+    for text in ("size", "index:", "index:0.6", "index:x"):
+        with pytest.raises(ValueError, match=f"allocate must be one of index, uniform, .* got '{text}'"):
+            Experiment(scope="layer", allocate=text)
+    with pytest.raises(ValueError, match="allocate is given twice"):
+        Experiment(method=value, scope="layer", allocate="index")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Further(Method):
+    """A method with one field more, as a later version may have."""
+
+    grow: str = ""
+
+
+GROWING = Further(budget=FixedRatio(), grow="random")
+
+
+def test_a_field_of_a_method_is_never_dropped(monkeypatch):
+    with pytest.raises(ValueError, match="so a custom grow must be given as method='module:name' of a Method"):
+        Experiment(method=GROWING)
+    assert Experiment(method=Further(budget=FixedRatio(0.3))) == Experiment(method="lottery-ticket", ratio=0.3)
+    own = Experiment(method=f"{__name__}:GROWING")
+    assert own.own.endswith(": FixedRatio(ratio=0.2) by magnitude, grow='random'")
+    assert own.pruning == GROWING
+    monkeypatch.setattr(sys.modules[__name__], "GROWING", replace(GROWING, grow="top"))
+    assert Experiment(method=f"{__name__}:GROWING").id != own.id
+
+
+def test_a_named_method_with_a_field_more_keeps_its_name(monkeypatch):
+    known = {**METHODS, "rigl": GROWING}
+    for module in ("palmette.pruning.methods", "palmette.studies.spec"):
+        monkeypatch.setattr(f"{module}.METHODS", known)
+    made = Experiment(method="rigl")
+    assert (made.method, made.pruning) == ("rigl", GROWING)
+    assert Experiment(method=GROWING) == made
+    assert Experiment(method="lottery-ticket").method == "lottery-ticket"
+
+
 def test_a_run_of_ones_own_network_has_an_id_that_copies_share():
     made = OwnExperiment(model="Net", run="5f2a9c01", method="lottery-ticket", tolerance=0.5, evaluate=True)
     assert made.id == "net-lottery-ticket-r0.2-5f2a9c01"
@@ -210,7 +277,10 @@ def test_every_setting_that_changes_moves_the_id():
     }  # fmt: skip
     made = [Experiment(), *(Experiment(**{name: value}) for name, value in changes.items())]
     made += [Experiment(method="one-shot", ratio=0.5), Experiment(method="densities", densities="0.9")]
-    assert set(changes) | {"ratio", "densities", "own"} == {f.name for f in dataclasses.fields(Experiment)}
+    made += [Experiment(scope="layer", allocate="erk")]
+    assert set(changes) | {"ratio", "densities", "own", "allocate"} == {
+        f.name for f in dataclasses.fields(Experiment)
+    }
     assert len({e.id for e in made}) == len(made)
     assert len({e.id.rsplit("-", 1)[1] for e in made}) == len(made)
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import palmette as pm
-from palmette.pruning.optimizers import AutoHold
 from palmette.studies.folder import RunDir
+from palmette.studies.trainers.auto_hold import AutoHold
 
 # Masks
 
@@ -334,6 +334,22 @@ def steps(model, optimizer):
         optimizer.zero_grad()
         nn.functional.cross_entropy(model(x), y).backward()
         optimizer.step()
+
+
+@pytest.mark.parametrize("budget", [pm.FixedRatio(0.5), pm.Interpolate()])
+def test_a_search_keeps_the_shares_of_layers(budget, tmp_path):
+    def dense_enough(model):
+        return float((weights(model) != 0).float().mean() > 0.4)
+
+    options = {"tolerance": 0.1, "rounds": 3, "say": None, "folder": tmp_path, "scope": "layer"}
+    shared = pm.Allocated(budget, by="erk")
+    limit = pm.prune_and_retrain(network(), quick, dense_enough, budget=shared, **options)
+    assert {record["good"] for record in limit.records[1:]} == {True, False}
+    assert pm.read_runs(tmp_path)["allocate"].unique().tolist() == ["erk"]
+    # ERK: a density of (32 + 64) / 2048 for the first layer to (10 + 32) / 320 for the last, or all of that.
+    for t in (1, 2, 3):
+        first, last = (float(mask.float().mean()) for mask in pm.Masks.load(RunDir(tmp_path).mask(t)).values())
+        assert last == 1 or last / first == pytest.approx(2.8, rel=0.05)
 
 
 # Saliencies by name

@@ -15,9 +15,9 @@ from torch import nn
 
 import palmette as pm
 from palmette.errors import MaskMismatch, NotFinite, NothingToPrune, ParameterGone
-from palmette.pruning.optimizers import AutoHold
 from palmette.pruning.targets import Interpolate
 from palmette.studies.folder import RunDir
+from palmette.studies.trainers.auto_hold import AutoHold
 
 
 def test_optimizer_made_outside_is_refused_and_the_run_resumes_after_a_fix(tmp_path):

@@ -6,9 +6,19 @@ import math
 
 import pytest
 
+from palmette.pruning.budgets import Allocated, FixedRatio, Partly, Sap
 from palmette.pruning.targets import Bisect, Interpolate
 from palmette.pruning.tolerance import Estimate, Tolerance
-from palmette.studies.search import Attempt, Limit, Step, attempts_of, bracket, next_step, shown_densities
+from palmette.studies.search import (
+    Attempt,
+    Limit,
+    Step,
+    attempts_of,
+    bracket,
+    budget_to,
+    next_step,
+    shown_densities,
+)
 
 TOLERANCE = Tolerance(0.1)
 
@@ -247,3 +257,17 @@ def test_a_score_that_json_cannot_hold_is_read_as_nan():
     (found,) = attempts_of([{"round": 1, "search": step, "retrained": {"kept": 5, "total": 10}}])
     assert math.isnan(found.score.value)
     assert ends([(10, 0.9), (5, found.score)], total=10) == (10, 5, 0, False)
+
+
+@pytest.mark.parametrize(
+    ("usual", "after", "expected"),
+    [
+        (Sap(), 20, Partly(Sap(), 0.5)),  # half of its cut
+        (Sap(), 75, FixedRatio(0.375)),  # it would cut less
+        (Interpolate(), 0, FixedRatio(0.375)),
+        (Allocated(Sap(), by="erk"), 40, Allocated(FixedRatio(0.375), by="erk")),
+        (Allocated(Bisect(), spread=0.1), 0, Allocated(FixedRatio(0.375), spread=0.1)),
+    ],
+)
+def test_a_cut_to_a_density_keeps_the_shares_of_layers(usual, after, expected):
+    assert budget_to(0.5, 80, 100, usual, after) == expected

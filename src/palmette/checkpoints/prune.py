@@ -24,8 +24,8 @@ from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap, check_budget
 from palmette.pruning.choosing.zeros import as_zeros, zeros_as_pruned
 from palmette.pruning.masks import SEALED_FORMAT, WEIGHTS_DIGEST, seal_of
-from palmette.pruning.methods import Scope, Zeros, check_scope
-from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.methods import Method, Scope, Zeros, check_scope
+from palmette.pruning.saliency import Saliency, combined, magnitude, ranking
 from palmette.pruning.sources.file import FileCut, decide
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 from palmette.pruning.weights import alive
@@ -91,8 +91,9 @@ def prune_checkpoint(
     out: str | Path,
     *,
     scope: Scope = "neuron",
+    method: Method | str | None = None,
     budget: Budget | None = None,
-    saliency: Saliency = magnitude,
+    saliency: Saliency | str = magnitude,
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
     zeros: Zeros = "pruned",
@@ -108,7 +109,7 @@ def prune_checkpoint(
             cannot be written, nor plain numbers (.npy, .npz).
         out: a .safetensors file; its masks are written next to it as ``….masks.safetensors``. For a folder a new
             folder, with all files of `source` but the weights.
-        scope, budget: as for `Pruner`.
+        scope, method, budget: as for `Pruner`.
         saliency: as for `Pruner`; scores are computed from the weights in the file, one weight at a time.
         include, exclude: patterns of names.
         zeros: as for `Pruner`, where a weight has no mask.
@@ -122,7 +123,8 @@ def prune_checkpoint(
     (43520, 10880)
     """
     source, out = Path(source), Path(out)
-    budget = Sap() if budget is None else budget
+    budget, saliency = combined(method, budget, saliency)
+    budget, ranked = Sap() if budget is None else budget, ranking(saliency)
     check_scope(scope)
     check_budget(budget)
     checkpoint = open_checkpoint(source, include=include, exclude=exclude)
@@ -141,7 +143,7 @@ def prune_checkpoint(
     tally = _Tally(budget)
     folder = source.is_dir() and not pack
     with output_file(source, out, folder=folder) as file, readable(source):
-        cut = decide(checkpoint.weights, scope=scope, budget=budget, saliency=saliency)
+        cut = decide(checkpoint.weights, scope=scope, budget=budget, saliency=ranked)
         if pack:
             state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, tally.add)}
             save(file, state | {alias: state[name] for alias, name in checkpoint.aliases.items()})

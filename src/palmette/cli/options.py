@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.display.printing import JSON
-from palmette.pruning.methods import METHODS
+from palmette.pruning.methods import METHODS, PARAMETER_FIELDS, PARAMETERS
 from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.search import DEFAULT_METHOD
 from palmette.studies.settings import seeds
-from palmette.studies.spec import BELONGS_TO, PARAMETER_FIELDS, PARAMETERS
+from palmette.studies.spec import BELONGS_TO
 
 if TYPE_CHECKING:
     from palmette.training.data.images import Images
@@ -99,7 +99,8 @@ def parameter_options(*names: str) -> Callable[[Callable[..., None]], Callable[.
     def decorated(command: Callable[..., None]) -> Callable[..., None]:
         for f in reversed(list(PARAMETER_FIELDS.values())):
             if f.name in (names or PARAMETER_FIELDS):
-                option = click.option(f"--{f.name}", type=float, metavar="X", help=_parameter_help(f.name))
+                kind, metavar = (str, "TEXT") if isinstance(f.default, str) else (float, "X")
+                option = click.option(f"--{f.name}", type=kind, metavar=metavar, help=_parameter_help(f.name))
                 command = option(command)
         return command
 

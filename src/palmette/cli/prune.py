@@ -15,18 +15,17 @@ from palmette.cli.display.printing import JSON, console_of_stdout, print_text, p
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table
 from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
 from palmette.pruning.budgets import Budget, FixedRatio
-from palmette.pruning.methods import METHODS, SALIENCIES, SCOPES, Method, imported
-from palmette.pruning.targets import Target
+from palmette.pruning.methods import METHODS, SCOPES, check_used
+from palmette.pruning.targets import target_of
 from palmette.reports.words import size
 from palmette.studies.spec import RunSpec
 
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
     from palmette.pruning.methods import Scope, Zeros
-    from palmette.pruning.saliency import Saliency
 
 
-_METHODS = [name for name, method in METHODS.items() if not isinstance(method.budget, Target)]
+_METHODS = [name for name, method in METHODS.items() if not target_of(method.budget)]
 
 
 @click.command()
@@ -113,11 +112,23 @@ def prune(
         refuse_existing(force, out, masks_file(out))
     see_own_modules(method or "", saliency)
     named = RunSpec(method=method or "sap", saliency=saliency, **given).pruning
+    check_used(named)
     chosen = named.budget if density is None else down_to(density)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
     settings["zeros"] = zeros
+    of_inputs = saliency in ("", "input-weighted") and (named.of_inputs or named.saliency == "magnitude")
+    if calibrate is not None and not of_inputs:
+        raise ValueError(
+            f"--calibrate ranks weights by their inputs, and saliency {named.saliency!r} does not; leave out "
+            "--calibrate, or that saliency"
+        )
     if calibrate is None:
-        cut = prune_checkpoint(source, out, pack=pack, saliency=_saliency(named), **settings)
+        if named.of_inputs:
+            raise ValueError(
+                f"saliency {named.saliency!r} looks at inputs, and a file has none; --calibrate TEXT gives them, "
+                "for a folder of Transformers"
+            )
+        cut = prune_checkpoint(source, out, pack=pack, saliency=named.saliency, **settings)
     else:
         from palmette.checkpoints.calibration import prune_calibrated
 
@@ -126,18 +137,6 @@ def prune(
         click.echo(json.dumps(_plain(cut), indent=1))
     else:
         _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
-
-
-def _saliency(method: Method) -> Saliency:
-    """Scores of weights in a file: their magnitudes, which are the dense ones too, or what your function gives."""
-    from palmette.pruning.saliency import magnitude
-
-    if method.of_inputs:
-        raise ValueError(
-            f"saliency {method.saliency!r} looks at inputs, and a file has none; --calibrate TEXT gives them, "
-            "for a folder of Transformers"
-        )
-    return magnitude if method.saliency in SALIENCIES else imported(method.saliency, "saliency")
 
 
 def down_to(density: float) -> Budget:

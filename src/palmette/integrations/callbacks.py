@@ -16,9 +16,9 @@ from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget
 from palmette.pruning.choosing.patterns import as_patterns
 from palmette.pruning.masks import Masks
-from palmette.pruning.methods import Scope, Zeros
+from palmette.pruning.methods import Method, Scope, Zeros
 from palmette.pruning.pruner import Pruner
-from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.saliency import DenseMagnitude, Saliency, magnitude
 from palmette.pruning.sources.sharding import is_sharded
 from palmette.pruning.stopping import AccuracyDrops, ScoreDrops, StopRule
 from palmette.pruning.tolerance import Tolerance
@@ -46,8 +46,10 @@ class Cutting:
             dense one was the right place to stop in 70 %. These are image classifiers, 299 of them with 10
             classes, retrained in full after each cut; nothing is known about other losses, nor about several cuts
             in one training.
+        method: a key of `METHODS` or a `Method`, as for `Pruner`.
         budget: number of weights to cut; `Sap()` by default.
-        scope, saliency, include, exclude, masks: as for `Pruner`.
+        saliency: as for `Pruner`, but not "dense-magnitude".
+        scope, include, exclude, masks: as for `Pruner`.
         stop: rules that end the cutting as well, such as `AtDensity(0.1)`, while training continues. A cut that
             removes nothing ends it too. Without a validation metric and a loss, only these rules end it.
         say: receives a line per cut; None for silence.
@@ -61,9 +63,10 @@ class Cutting:
         monitor: str | None = None,
         maximize: bool | None = None,
         tolerance: Tolerance | float | str | None = None,
+        method: Method | str | None = None,
         budget: Budget | None = None,
         scope: Scope = "global",
-        saliency: Saliency = magnitude,
+        saliency: Saliency | str = magnitude,
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),
         masks: Mapping[str, Tensor] | None = None,
@@ -78,10 +81,16 @@ class Cutting:
         self._steps = frozenset() if steps is None else _numbers("steps", steps)
         self._epochs = frozenset() if epochs is None else _numbers("epochs", epochs)
         patterns, unwanted = as_patterns(include, exclude)
-        self._settings: dict[str, Any] = {"budget": budget, "scope": scope, "saliency": saliency, "stop": stop}
+        self._settings: dict[str, Any] = {"method": method, "budget": budget, "saliency": saliency}
+        self._settings |= {"scope": scope, "stop": stop}
         # Raises now, not when training begins, if a setting is wrong.
-        rules = Pruner(nn.Linear(1, 1), **self._settings).rules
-        if scored := [rule for rule in rules if isinstance(rule, ScoreDrops | AccuracyDrops)]:
+        probe = Pruner(nn.Linear(1, 1), **self._settings)
+        if isinstance(probe.saliency, DenseMagnitude):
+            raise ValueError(
+                "saliency 'dense-magnitude' needs the dense weights, which a callback does not save in its "
+                "checkpoints; pass saliency=pm.magnitude_of(pm.prunable(model)) of the model before this training"
+            )
+        if scored := [rule for rule in probe.rules if isinstance(rule, ScoreDrops | AccuracyDrops)]:
             raise ValueError(f"a callback compares scores by monitor and tolerance, not by stop={scored[0]!r}")
         self._judge = Judge(monitor, maximize, tolerance)
         self._settings |= {"include": patterns, "exclude": unwanted}

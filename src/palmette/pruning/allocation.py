@@ -14,7 +14,6 @@ from torch import Tensor
 
 from palmette.measures.pq import power_sums
 from palmette.pruning.budgets import Allocated, Budget, Densities, FixedRatio
-from palmette.pruning.methods import Scope
 from palmette.pruning.sources.memory import Memory
 
 _OUTLIER = 5.0  # times the mean score of a block, as in OWL
@@ -32,15 +31,6 @@ class LayerFacts:
     shape: Sequence[int]
     weights: Callable[[], Memory]
     scores: Callable[[], Memory]
-
-
-def check_shared(budget: Allocated, scope: Scope) -> None:
-    """Raise where a cut has no shares of layers."""
-    if scope == "global":
-        raise ValueError(
-            f"{budget!r} shares a cut between layers, but scope 'global' lets them compete; use scope 'layer' or "
-            "'neuron'"
-        )
 
 
 def budgets_of(budget: Allocated, layers: Mapping[str, LayerFacts], left: int) -> dict[str, Budget]:

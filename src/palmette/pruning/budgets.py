@@ -240,7 +240,7 @@ class Partly(Budget):
     share: float
 
     def __post_init__(self) -> None:
-        check_budget(self.budget)
+        _check_inner(self.budget)
         if not 0 <= as_number(self.share) <= 1:
             raise ValueError(f"share must be between 0 and 1, got share={self.share!r}")
 
@@ -302,7 +302,7 @@ class Allocated(Budget):
     spread: float = 0.15
 
     def __post_init__(self) -> None:
-        check_budget(self.budget)
+        _check_inner(self.budget)
         if self.by not in ALLOCATIONS:
             raise ValueError(f"by must be one of {', '.join(ALLOCATIONS)}, got {self.by!r}")
         if not 0 <= as_number(self.spread) <= 0.5:
@@ -326,3 +326,12 @@ def check_budget(budget: Budget) -> None:
     """Raise unless `budget` is a `Budget`."""
     if not isinstance(budget, Budget):
         raise TypeError(f"budget must be a Budget such as Sap() or FixedRatio(0.2), got {budget!r}")
+
+
+def _check_inner(budget: Budget) -> None:
+    check_budget(budget)
+    if isinstance(budget, Allocated):
+        raise TypeError(
+            f"{budget!r} shares a cut between layers, so no other budget can hold it; put the other one inside, "
+            "as in Allocated(Partly(Sap(), 0.5))"
+        )

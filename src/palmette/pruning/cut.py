@@ -9,12 +9,12 @@ from functools import partial
 from torch import Tensor
 
 from palmette.errors import NothingToPrune
-from palmette.pruning.allocation import LayerFacts, budgets_of, check_shared
+from palmette.pruning.allocation import LayerFacts, budgets_of
 from palmette.pruning.budgets import Allocated, Budget, check_budget
 from palmette.pruning.decision import Decision
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Scope, check_scope
-from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.methods import Scope, check_scope, check_shared
+from palmette.pruning.saliency import Saliency, magnitude, ranking
 from palmette.pruning.scopes import groups_of
 from palmette.pruning.sources.memory import Memory
 from palmette.pruning.sources.sharding import Spread, check_finite, check_whole, is_sharded, placed_like
@@ -27,7 +27,7 @@ def prune(
     *,
     scope: Scope,
     budget: Budget,
-    saliency: Saliency = magnitude,
+    saliency: Saliency | str = magnitude,
 ) -> tuple[Masks, Decision]:
     """Cut once: measure each unit, and prune as many of its least salient weights as the budget says.
 
@@ -38,7 +38,7 @@ def prune(
         masks: which weights are kept so far, all by default.
         scope: "neuron", "layer" or "global": the unit inside which weights are compared.
         budget: how many weights to prune.
-        saliency: how much each weight matters.
+        saliency: how much each weight matters, as for `Pruner`.
 
     Returns:
         The new masks, a subset of the old ones, and the decision for each unit. Counts are exact; of equal
@@ -56,6 +56,7 @@ def prune(
     """
     check_scope(scope)
     check_budget(budget)
+    ranked = ranking(saliency)
     tensors_of(weights)  # raises if they are none
     given = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
     whole = {n: w if w.gain is None else replace(w, tensor=w.values, gain=None) for n, w in given.items()}
@@ -74,7 +75,7 @@ def prune(
             for n, w in tensors.items()
             if sharded or not bool(masks[n].all())
         }
-    scores = {n: scores_of(n, w, saliency) for n, w in tensors.items()}
+    scores = {n: scores_of(n, w, ranked) for n, w in tensors.items()}
     check_finite({n: s for n, s in scores.items() if s is not tensors[n]}, kept, "score")
 
     budgets = _shared(budget, tensors, scores, kept, scope) if isinstance(budget, Allocated) else {}

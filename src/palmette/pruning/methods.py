@@ -6,14 +6,25 @@ This module imports no torch, so that settings, ids, labels and flags can be bui
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import Field, dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 
 from palmette.errors import in_full
-from palmette.pruning.budgets import Budget, Densities, FixedRatio, Sap, TailMass, check_budget
+from palmette.pruning.budgets import (
+    ALLOCATIONS,
+    Allocated,
+    Budget,
+    By,
+    Densities,
+    FixedRatio,
+    Sap,
+    TailMass,
+    check_budget,
+)
 from palmette.pruning.targets import Bisect, Interpolate
 
 if TYPE_CHECKING:
@@ -29,6 +40,44 @@ def check_scope(scope: str) -> None:
     """Raise unless `scope` is one of `SCOPES`."""
     if scope not in SCOPES:
         raise ValueError(f"scope must be one of {', '.join(map(repr, SCOPES))}, got {scope!r}")
+
+
+def check_shared(budget: Budget, scope: str) -> None:
+    """Raise where `Allocated` shares a cut between layers that compete."""
+    if isinstance(budget, Allocated) and scope == "global":
+        raise ValueError(
+            f"{budget!r} shares a cut between layers, but scope 'global' lets them compete; use scope 'layer' or "
+            "'neuron'"
+        )
+
+
+def allocated(budget: Budget, text: str) -> Budget:
+    """`budget` shared between layers as `text` says: a value of `by`, and the spread after a colon.
+
+    >>> allocated(FixedRatio(0.5), "index:0.1")
+    Allocated(budget=FixedRatio(ratio=0.5), by='index', spread=0.1)
+    """
+    if not text:
+        return budget
+    by, colon, spread = text.partition(":")
+    try:
+        return Allocated(budget, cast(By, by), **({"spread": float(spread)} if colon else {}))
+    except ValueError as error:
+        raise ValueError(
+            f"allocate must be one of {', '.join(ALLOCATIONS)}, or with a spread up to 0.5 such as index:0.1, "
+            f"got {text!r}"
+        ) from error
+
+
+def allocation_of(budget: Budget) -> tuple[Budget, str]:
+    """Inverse of `allocated`; empty text for a budget that is not shared.
+
+    >>> allocation_of(Allocated(FixedRatio(0.5), by="erk"))
+    (FixedRatio(ratio=0.5), 'erk')
+    """
+    if not isinstance(budget, Allocated):
+        return budget, ""
+    return budget.budget, budget.by if budget.spread == Allocated.spread else f"{budget.by}:{budget.spread!r}"
 
 
 SALIENCIES = ("magnitude", "dense-magnitude", "input-weighted")
@@ -76,14 +125,9 @@ class Method:
 
     def build_saliency(self, subject: Subject) -> Saliency:
         """Saliency for a cut of `subject`."""
-        from palmette.pruning.saliency import BUILDERS
+        from palmette.pruning.saliency import BUILDERS, ranking
 
-        if self.saliency in BUILDERS:
-            return BUILDERS[self.saliency](subject)
-        found: Saliency = imported(self.saliency, "saliency")
-        if not callable(found):
-            raise TypeError(f"saliency {self.saliency!r} must be a function of a name and a weight, got {found!r}")
-        return found
+        return BUILDERS[self.saliency](subject) if self.saliency in BUILDERS else ranking(self.saliency)
 
 
 METHODS: Mapping[str, Method] = MappingProxyType(
@@ -100,9 +144,50 @@ METHODS: Mapping[str, Method] = MappingProxyType(
 """Methods by name. The first three are the paper's; the last two choose densities in a search."""
 
 
+PARAMETERS: dict[str, tuple[str, ...]] = {}
+"""Parameter of a budget -> methods that have it."""
+PARAMETER_FIELDS: dict[str, Field[Any]] = {}
+for _name, _method in METHODS.items():
+    for _field in _method.budget.parameters():
+        PARAMETERS[_field.name] = (*PARAMETERS.get(_field.name, ()), _name)
+        PARAMETER_FIELDS.setdefault(_field.name, _field)
+
+
+def parameters_of(method: Method | None) -> dict[str, Any]:
+    """Defaults of the parameters of all budgets, from `method` or else the first method that has the parameter."""
+    own = {f.name: f.default for f in method.budget.parameters()} if method else {}
+    return {name: own.get(name, f.default) for name, f in PARAMETER_FIELDS.items()}
+
+
+def extras(method: Method) -> dict[str, Any]:
+    """Fields of a method, or of a subclass, that are not default: all but budget, saliency and label."""
+    others = [f for f in fields(method) if f.name not in ("budget", "saliency", "label")]
+    return {f.name: getattr(method, f.name) for f in others if getattr(method, f.name) != f.default}
+
+
+def check_used(method: Method) -> None:
+    """Raise if `method` has more than a budget and a saliency, where nothing else is used."""
+    if found := extras(method):
+        raise ValueError(
+            f"only budget and saliency of a method are used here, got {', '.join(found)} of {method!r}"
+        )
+
+
+def alike(method: Method) -> list[str]:
+    """Methods of `METHODS` that differ only in saliency and in parameters of the budget."""
+    same = (type(method.budget), extras(method))
+    return [name for name, m in METHODS.items() if (type(m.budget), extras(m)) == same]
+
+
 def rank_of(name: str) -> int:
     """Position of a method in `METHODS`, the order of tables and colours; custom methods come last."""
     return list(METHODS).index(name) if name in METHODS else len(METHODS)
+
+
+def check_method(name: str) -> None:
+    """Raise unless `name` is a key of `METHODS` or has the form ``module:name``."""
+    if name not in METHODS and not re.fullmatch("[^:]+:[^:]+", name):
+        raise ValueError(f"method must be one of {', '.join(METHODS)}, or your own as module:name, got {name!r}")
 
 
 def method_named(name: str) -> Method:
@@ -111,10 +196,9 @@ def method_named(name: str) -> Method:
     >>> method_named("sap").label
     'SAP'
     """
+    check_method(name)
     if name in METHODS:
         return METHODS[name]
-    if ":" not in name:
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, or your own as module:name, got {name!r}")
     found = imported(name, "method")
     if not isinstance(found, Method):
         raise TypeError(f"method {name!r} must be a palmette.Method, got {found!r}")

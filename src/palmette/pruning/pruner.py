@@ -12,29 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import MaskMismatch, NotHeld, ParameterGone
+from palmette.errors import NotHeld, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
 from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
-from palmette.pruning.choosing.values import check_kind
+from palmette.pruning.choosing.torch_prune import from_torch_prune
+from palmette.pruning.choosing.values import check_changeable
 from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
 from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Scope, Zeros, check_scope
-from palmette.pruning.saliency import Saliency, magnitude
-from palmette.pruning.sources.sharding import added, check_whole, is_sharded, local, placed_like
-from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, why_stop
+from palmette.pruning.methods import Method, Scope, Zeros, check_scope, check_shared
+from palmette.pruning.restoring import load_earlier_
+from palmette.pruning.saliency import DenseMagnitude, Saliency, combined, copies, magnitude, ranking
+from palmette.pruning.sources.sharding import added, check_whole, is_sharded, placed_like
+from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, as_rules, why_stop
 from palmette.pruning.tolerance import Estimate
-from palmette.pruning.torch_prune import from_torch_prune
 from palmette.pruning.weights import (
     Weight,
     parameters_by_name,
     sorted_out,
     tensors_of,
     uncompiled,
-    wrappers,
 )
 
 
@@ -48,9 +48,12 @@ class Pruner:
     Args:
         model: any module, pruned in place; `state_dict` keys and the forward pass do not change. A model pruned by
             `torch.nn.utils.prune` is converted first (`from_torch_prune`).
+        method: a key of `METHODS` or a `Method`: its budget and, unless another is given, its saliency.
         budget: how many weights to prune in a step; `Sap()` by default.
         scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared.
-        saliency: how much each weight matters, by default its magnitude.
+        saliency: how much each weight matters, by default its magnitude. A function of a name and a weight, its
+            path ``"module:function"``, or "dense-magnitude": the magnitude just before the first step, which the
+            Pruner copies and saves in `state_dict`. Train the dense model first.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`. Frozen weights are
             left out, which a warning says; `left_out` has all other parameters with a reason, `print` their sums.
         masks: initial masks, such as `Masks.load(path)`; by default all weights are kept, but for `zeros`.
@@ -77,9 +80,10 @@ class Pruner:
         self,
         model: nn.Module,
         *,
+        method: Method | str | None = None,
         budget: Budget | None = None,
         scope: Scope = "global",
-        saliency: Saliency = magnitude,
+        saliency: Saliency | str = magnitude,
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),
         masks: Mapping[str, Tensor] | None = None,
@@ -89,16 +93,13 @@ class Pruner:
     ) -> None:
         check_scope(scope)
         self.model = model
+        budget, saliency = combined(method, budget, saliency)
         self.budget = Sap() if budget is None else budget
         check_budget(self.budget)
+        check_shared(self.budget, scope)
         self.scope = scope
-        if not callable(saliency):
-            raise TypeError(f"saliency must be a function of a name and a weight, got {saliency!r}")
-        self.saliency = saliency
-        rules = [stop] if callable(stop) else stop
-        if not isinstance(rules, Sequence) or not all(callable(r) and not isinstance(r, type) for r in rules):
-            raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
-        self.rules: tuple[StopRule, ...] = tuple(rules)
+        self.saliency = ranking(saliency, dense=DenseMagnitude())
+        self.rules = as_rules(stop)
         self.decisions: list[Decision] = []
         as_zeros(zeros)
         # May raise, so call it before any change.
@@ -106,11 +107,7 @@ class Pruner:
         for sentence in surprises(sum(w.tensor.numel() for w in chosen.values()), self.left_out):
             warnings.warn(f"Pruner: {sentence}", stacklevel=2)
         for name, weight in chosen.items():
-            check_kind(name, weight.tensor, "weight")
-            if weight.tensor.is_inference():
-                raise ValueError(
-                    f"{name!r} was made in inference mode, where no weight can change; make it outside"
-                )
+            check_changeable(name, weight.tensor)
         check_whole({n: w.tensor for n, w in chosen.items() if w.gain is not None}, "Pruner, under weight norm,")
         found = from_torch_prune(model)
         self._layouts = {n: (w.transposed, w.groups, w.stacked) for n, w in chosen.items()}
@@ -202,6 +199,8 @@ class Pruner:
         masks, decision = self.plan(budget)
         if said := self._what_came_back():  # the cut ignores them and sets them to zero again
             warnings.warn(said, stacklevel=2)
+        if isinstance(self.saliency, DenseMagnitude):
+            self.saliency.keep(self._weights)
         self._set(masks)
         self.decisions.append(decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
@@ -224,35 +223,22 @@ class Pruner:
         To rewind to the initial weights, take ``start = copy.deepcopy(model.state_dict())`` before training.
         """
         self._check_still_there()
-        if not isinstance(state, Mapping):
-            raise TypeError(f"rewind takes an earlier model.state_dict(), got {type(state).__name__}")
-        model = next(
-            (m for m in wrappers(self.model) if m.state_dict().keys() == state.keys()), uncompiled(self.model)
-        )
-        whole = model.state_dict()
-        own = {n: v for n, v in whole.items() if isinstance(v, Tensor)}
-        given = {n: v for n, v in state.items() if isinstance(v, Tensor)}
-        check_match(given, {n: v.shape for n, v in own.items()}, "the weights to rewind to")
-        if whole.keys() != state.keys():  # extra state that is not a tensor
-            differ = sorted(whole.keys() ^ state.keys())
-            raise MaskMismatch(f"the weights to rewind to belong to another model; {', '.join(differ)} differ")
-        parts = [(local(v), local(given[n])) for n, v in own.items()]
-        if any(v.numel() and v.data_ptr() == earlier.data_ptr() for v, earlier in parts):
-            raise ValueError(
-                "the state to rewind to is the model's own, not a copy, and has been trained along with it; "
-                "take copy.deepcopy(model.state_dict()) before training"
-            )
-        model.load_state_dict(state)
+        load_earlier_(self.model, state)
         self._masks.apply_(self._weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Masks (one bit per weight) and the decisions so far, without the constructor's settings.
 
+        With the saliency "dense-magnitude" also the dense weights.
+
         For `torch.save` and `torch.distributed.checkpoint`; masks of sharded weights are sharded too, one byte
         per weight.
         """
         # As one value: `torch.distributed.checkpoint` reads into the state of a Pruner that has none yet.
-        return {"masks": self._masks.state_dict(), "decisions": packed(self.decisions)}
+        state = {"masks": self._masks.state_dict(), "decisions": packed(self.decisions)}
+        if isinstance(self.saliency, DenseMagnitude):
+            state["dense"] = self.saliency.dense or copies(self._weights)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a `state_dict`; the model's pruned weights become zero."""
@@ -263,6 +249,11 @@ class Pruner:
             raise ValueError(f"load_state_dict takes the result of state_dict, got one without {sorted(missing)}")
         masks = self._fitted(Masks.from_state_dict(state["masks"]), "the masks of this state")
         decisions = unpacked(state["decisions"])
+        if isinstance(self.saliency, DenseMagnitude):
+            dense = state.get("dense") if decisions else None
+            if dense is not None:
+                check_match(dense, {n: w.shape for n, w in self._tensors().items()}, "the dense weights")
+            self.saliency.dense = dense
         self._set(masks)
         self.decisions = decisions
 

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from palmette.pruning.budgets import Budget
+from palmette.pruning.methods import SALIENCIES, Method, check_saliency, check_used, imported, method_named
 from palmette.pruning.weights import (
     LAYERS,
     Weight,
@@ -44,11 +46,13 @@ def magnitude_of(weights: Mapping[str, Tensor | Weight]) -> Saliency:
     >>> one_shot("w", torch.tensor([0.0, 9.0]))
     tensor([ 3., -1.])
     """
-    return partial(_look_up, {n: _values(weights[n]).detach().clone() for n in tensors_of(weights)})
+    return partial(_look_up, copies(weights))
 
 
-def _values(weight: Tensor | Weight) -> Tensor:
-    return weight.values if isinstance(weight, Weight) else weight
+def copies(weights: Mapping[str, Tensor | Weight]) -> dict[str, Tensor]:
+    """Copies of the current weights, by name."""
+    given = {n: weights[n] for n in tensors_of(weights)}
+    return {n: (w.values if isinstance(w, Weight) else w).detach().clone() for n, w in given.items()}
 
 
 def _look_up(frozen: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
@@ -121,6 +125,59 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
         usual = isinstance(module, LAYERS)
         if usual or is_transformers_conv1d(module):
             yield f"{name}.weight" if name else "weight", module, int(usual)
+
+
+class DenseMagnitude:
+    """Magnitude of each weight when `keep` was called first; its current magnitude before that."""
+
+    dense: dict[str, Tensor] | None = None
+
+    def keep(self, weights: Mapping[str, Tensor | Weight]) -> None:
+        """Copy the weights, unless some were kept before."""
+        if self.dense is None:
+            self.dense = copies(weights)
+
+    def __call__(self, name: str, weight: Tensor) -> Tensor:
+        """Scores of a weight."""
+        return weight if self.dense is None else _look_up(self.dense, name, weight)
+
+
+def combined(
+    method: Method | str | None, budget: Budget | None, saliency: Saliency | str
+) -> tuple[Budget | None, Saliency | str]:
+    """Budget and saliency of `method`; another saliency than `magnitude` replaces that of the method."""
+    if method is None:
+        return budget, saliency
+    found = method_named(method) if isinstance(method, str) else method
+    if not isinstance(found, Method):
+        raise TypeError(f"method must be a Method such as METHODS['one-shot'], or its name, got {method!r}")
+    check_used(found)
+    if budget is not None:
+        raise ValueError(f"budget is given twice, directly and by method={method!r}; leave out one of the two")
+    return found.budget, found.saliency if saliency is magnitude else saliency
+
+
+def ranking(saliency: Saliency | str, *, dense: Saliency = magnitude) -> Saliency:
+    """Saliency from a function, from a name that needs no inputs, or from ``"module:function"``.
+
+    Args:
+        dense: saliency with the name "dense-magnitude": in a single cut, the weights are the dense ones.
+    """
+    found: Any = saliency
+    if isinstance(saliency, str):
+        check_saliency(saliency)
+        named = {"magnitude": magnitude, "dense-magnitude": dense}
+        if saliency in SALIENCIES and saliency not in named:
+            raise ValueError(
+                f"saliency={saliency!r} needs inputs of the network, which are not known here; pass "
+                "weighted_by_inputs(input_norms(model, batches), model) of palmette.pruning.saliency"
+            )
+        found = named.get(saliency) or imported(saliency, "saliency")
+    if not callable(found):
+        of = "" if found is saliency else f" {saliency!r}"
+        raise TypeError(f"saliency{of} must be a function of a name and a weight, got {found!r}")
+    result: Saliency = found
+    return result
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,14 @@ def check_patience(patience: int) -> None:
         raise ValueError(f"patience must be a whole number of at least 1, got patience={patience!r}")
 
 
+def as_rules(stop: object) -> tuple[StopRule, ...]:
+    """The argument `stop`, a rule or several, as a tuple; raise unless all are callable."""
+    rules = [stop] if callable(stop) else stop
+    if not isinstance(rules, Sequence) or not all(callable(r) and not isinstance(r, type) for r in rules):
+        raise TypeError(f"stop must be a rule such as AtDensity(0.1), or a list of them, got {stop!r}")
+    return tuple(rules)
+
+
 def why_stop(rules: Sequence[StopRule], history: Sequence[RoundSummary]) -> str | None:
     """First reason to stop; None to continue. A cut of zero weights is always a reason.
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from palmette.pruning.budgets import Budget
+from palmette.pruning.budgets import Allocated, Budget
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,6 +50,16 @@ class Target(Budget):
             f"{self!r} chooses densities from scores, which only a search has: use prune_and_retrain with "
             "evaluate, or palmette run --tolerance"
         )
+
+
+def target_of(budget: Budget) -> Target | None:
+    """The `Target` that `budget` is, or whose cuts it shares between layers; None for other budgets.
+
+    >>> target_of(Allocated(Bisect(), by="erk"))
+    Bisect()
+    """
+    inner = budget.budget if isinstance(budget, Allocated) else budget
+    return inner if isinstance(inner, Target) else None
 
 
 @dataclass(frozen=True)

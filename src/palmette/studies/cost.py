@@ -15,7 +15,7 @@ from torch import nn
 from palmette.compression.flops import flops_per_image
 from palmette.pruning.budgets import FixedRatio
 from palmette.pruning.pruner import Pruner
-from palmette.pruning.targets import Target
+from palmette.pruning.targets import target_of
 from palmette.studies.experiment import Experiment
 from palmette.studies.measurements import index_maps, measured
 from palmette.studies.running import fleets
@@ -74,7 +74,7 @@ def cost(
     flops = flops_per_image(copy.deepcopy(model), shape=images.shape)
     model.to(device)
     # A search cuts a fraction that its scores choose.
-    budget = FixedRatio() if isinstance(experiment.budget, Target) else experiment.budget
+    budget = FixedRatio() if target_of(experiment.budget) else experiment.budget
     pruner = Pruner(model, budget=budget, scope=experiment.scope)
 
     part = images.first(train=_BATCHES * experiment.batch, test=1000)

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from palmette.measures.parameters import setting
+from palmette.pruning.methods import PARAMETER_FIELDS
 from palmette.pruning.tolerance import Tolerance
 from palmette.studies import version1
 from palmette.studies.settings import placed, slug, toml_at
-from palmette.studies.spec import PARAMETER_FIELDS, TRAINED, RunSpec
+from palmette.studies.spec import TRAINED, RunSpec
 from palmette.training.data import canonical
 from palmette.training.models import MODELS
 from palmette.training.recipe import Recipe
@@ -34,6 +35,7 @@ class Experiment(Recipe, RunSpec):
         model: one of `MODELS`, or ``"module:function"``.
         method: a key of `METHODS`, a `Method`, or ``"module:name"`` of a `Method`.
         p, q, eta, gamma, beta, ratio: parameters of the budget; the method's by default.
+        allocate: how layers share each cut, as `by` of `Allocated`: "index", or "index:0.1" with a spread.
         saliency: a key of `SALIENCIES`, or ``"module:function"``; the method's by default.
         scope: "neuron", "layer" or "global".
         rounds: :math:`T`; round 0 trains the dense network.
@@ -47,8 +49,8 @@ class Experiment(Recipe, RunSpec):
         epochs: this and all following settings as in `Recipe`.
 
     >>> print(*Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
-    # digits-mlp-sap-p0.5-q2-s0-6e4700ea
-    version = 4
+    # digits-mlp-sap-p0.5-q2-s0-218b54e1
+    version = 5
     data = "digits"
     model = "mlp"
     method = "sap"

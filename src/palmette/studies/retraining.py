@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget, Sap
-from palmette.pruning.methods import METHODS, Method, Scope
+from palmette.pruning.methods import METHODS, Method, Scope, alike, allocation_of
 from palmette.pruning.pruner import Pruner
-from palmette.pruning.saliency import Saliency, magnitude
+from palmette.pruning.saliency import Saliency, combined, magnitude
 from palmette.pruning.stopping import StopRule, rule_text
 from palmette.pruning.tolerance import Estimate, Tolerance
 from palmette.pruning.weights import uncompiled
@@ -41,6 +41,7 @@ def prune_and_retrain(
     *,
     tolerance: Tolerance | float | str | None = None,
     maximize: bool = True,
+    method: Method | str | None = None,
     budget: Budget | None = None,
     scope: Scope = "global",
     saliency: Saliency | str = magnitude,
@@ -74,10 +75,11 @@ def prune_and_retrain(
             ``"not-worse:0.95"`` (a confidence; `evaluate` must return several numbers). By default 0.01, or 0.02
             for the score of `train`; scores must then be in [0, 1].
         maximize: whether larger scores are better; False for a loss or a perplexity.
+        method: a key of `METHODS` or a `Method`: its budget and, unless another is given, its saliency.
         budget: how many weights to prune before the first failure, such as ``Sap(p=1, q=2)`` or
             ``FixedRatio(0.5)``; by default the schedule `Interpolate()`, and ``Sap()`` without a search.
         scope, include, exclude, masks: as for `Pruner`.
-        saliency: as for `Pruner`, or a name: "dense-magnitude" ranks by the trained dense network in every round.
+        saliency: as for `Pruner`; "dense-magnitude" ranks by the trained dense network in every round.
         rewind: start of each round after the first. "learning-rate": weights of the network that was cut, and the
             full schedule (Renda et al. 2020). "init": initial weights and buffers of `model` (Frankle and Carbin
             2019). "fine-tune": weights of the network that was cut, and the learning rates of the last step of
@@ -123,7 +125,7 @@ def prune_and_retrain(
     if not (is_number(rounds, whole=True) and rounds >= 0):
         raise ValueError(f"rounds must be a whole number of at least 0, got rounds={rounds!r}")
     _check_rewind(rewind, trained)
-    method = _named_saliency(saliency) if isinstance(saliency, str) else None
+    budget, saliency = combined(method, budget, saliency)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         pruner = Pruner(
@@ -131,11 +133,14 @@ def prune_and_retrain(
             budget=budget,
             scope=scope,
             stop=stop,
-            saliency=magnitude if isinstance(saliency, str) else saliency,
+            saliency=saliency,
             include=include,
             exclude=exclude,
             masks=masks,
         )
+    built = None
+    if isinstance(saliency, str):  # before each cut, by the run
+        built, pruner.saliency = Method(budget=pruner.budget, saliency=saliency), magnitude
     allowed = _tolerance(tolerance, maximize, evaluate is not None, pruner.rules, trained)
     if budget is None:
         pruner.budget = Sap() if allowed is None else METHODS[DEFAULT_METHOD].budget
@@ -143,12 +148,12 @@ def prune_and_retrain(
     more: dict[str, Any] = {"trained": bool(trained), "evaluate": evaluate is not None, "test": test is not None}
     maximize = maximize if allowed is None else allowed.maximize
     more |= {"tolerance": "" if allowed is None else str(allowed), "maximize": maximize}
-    spec = _spec(pruner, method, rewind=rewind, rounds=most, **more)
+    spec = _spec(pruner, built, rewind=rewind, rounds=most, **more)
     outcomes: list[str | Exception] = []
     lines = _Lines(say)
     with nullcontext() if folder is None else RunDir(folder).lock() as rundir:
         run = FunctionRun(spec, pruner, rules=pruner.rules, rundir=rundir, storage=torch.device("cpu"))
-        run.method, run.default_tolerance = method, tolerance is None
+        run.method, run.default_tolerance = built, tolerance is None
         trainer = FunctionTrainer(run, train, evaluate, test)
         if not (rundir is not None and resumed(run, rundir, lines.say)):
             for warning in said:  # a model that is resumed with has its masks in the folder
@@ -279,27 +284,18 @@ def _check_rewind(rewind: str, trained: bool) -> None:
         raise ValueError(f"trained=True needs rewind='learning-rate', got {rewind!r}: {why_not_trained[rewind]}")
 
 
-def _named_saliency(name: str) -> Method:
-    """Method with the saliency `name`."""
-    method = Method(budget=Sap(), saliency=name)
-    if method.of_inputs:
-        raise ValueError(
-            f"saliency={name!r} needs inputs of the network, which only train knows; pass "
-            "weighted_by_inputs(input_norms(model, batches), model) of palmette.pruning.saliency"
-        )
-    return method
-
-
 def _spec(pruner: Pruner, method: Method | None, **more: Any) -> OwnExperiment:
     """Settings of the run, as written to its folder."""
     budget, own = pruner.budget, "" if pruner.saliency is magnitude else f"own:{_short(pruner.saliency)}"
     ranked_by = method.saliency if method else own
-    name = next((n for n, method in METHODS.items() if type(method.budget) is type(budget)), None)
-    parameters = {f.name: getattr(budget, f.name) for f in budget.parameters()} if name else {}
+    inner, allocate = allocation_of(budget)
+    name = next(iter(alike(Method(budget=inner))), None)
+    parameters = {f.name: getattr(inner, f.name) for f in inner.parameters()} if name else {}
     texts = [(rule, rule_text(rule)) for rule in pruner.rules]
     return OwnExperiment(
         model=f"own:{type(uncompiled(pruner.model)).__name__}",
-        method=name or f"own:{_short(budget)}",
+        method=name or f"own:{_short(inner)}",
+        allocate=allocate,
         saliency=ranked_by,
         scope=pruner.scope,
         stop=",".join(text for _, text in texts if text is not None),

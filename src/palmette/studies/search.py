@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
-from palmette.pruning.budgets import Budget, FixedRatio, Partly
+from palmette.pruning.budgets import Allocated, Budget, FixedRatio, Partly
 from palmette.pruning.targets import Probe, Target
 from palmette.pruning.tolerance import Estimate, Tolerance
 
@@ -189,6 +189,8 @@ def budget_to(density: float, kept: int, total: int, usual: Budget, after: int) 
     """Budget that cuts to `density`: a part of the `usual` cut, if that leaves fewer, `after`."""
     # Whole numbers: 1 - density / now would lose a weight to rounding.
     cut = kept - min(math.ceil(density * total - 1e-6), kept - 1)
+    if isinstance(usual, Allocated):
+        return replace(usual, budget=FixedRatio(cut / kept))  # its shares stay
     if not isinstance(usual, Target) and kept - after > cut:
         return Partly(usual, cut / (kept - after))
     return FixedRatio(cut / kept)

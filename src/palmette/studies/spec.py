@@ -8,17 +8,32 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import Field, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self, cast
 
 from palmette.measures.parameters import setting
-from palmette.pruning.budgets import Budget
-from palmette.pruning.methods import METHODS, SALIENCIES, Method, Scope, check_saliency, check_scope, method_named
+from palmette.pruning.budgets import ALLOCATIONS, Budget, FixedRatio
+from palmette.pruning.methods import (
+    METHODS,
+    PARAMETERS,
+    SALIENCIES,
+    Method,
+    Scope,
+    alike,
+    allocated,
+    allocation_of,
+    check_method,
+    check_saliency,
+    check_scope,
+    check_shared,
+    extras,
+    method_named,
+    parameters_of,
+)
 from palmette.pruning.stopping import StopRule, read_rules
-from palmette.pruning.targets import Target
+from palmette.pruning.targets import target_of
 from palmette.pruning.tolerance import Tolerance
 from palmette.studies import version1
 from palmette.studies.settings import nearest, placed, slug, toml_at, typed
@@ -27,36 +42,23 @@ from palmette.training.rewinding import Rewind
 ADDED: dict[int, dict[str, Any]] = {
     3: {"tolerance": "", "maximize": True, "label_noise": 0.0},
     4: {"clip_over": "kept", "densities": "0.5,0.2,0.1,0.05,0.02,0.01", "initial": ""},
+    5: {"allocate": ""},
 }
 """Version -> settings that it added, with the values that runs of earlier versions had."""
 VERSION = max(ADDED)
 """Version of the settings in a run folder, which are all written; version 1 (`version1`) left out defaults."""
-
-PARAMETERS: dict[str, tuple[str, ...]] = {}
-"""Parameter of a budget -> methods that have it."""
-PARAMETER_FIELDS: dict[str, Field[Any]] = {}
-for _name, _method in METHODS.items():
-    for _field in _method.budget.parameters():
-        PARAMETERS[_field.name] = (*PARAMETERS.get(_field.name, ()), _name)
-        PARAMETER_FIELDS.setdefault(_field.name, _field)
 
 # Settings that apply only to some values of another setting.
 BELONGS_TO: dict[str, tuple[str, tuple[str, ...]]] = {
     **{name: ("method", methods) for name, methods in PARAMETERS.items()},
     **dict.fromkeys(("momentum", "nesterov"), ("optimizer", ("sgd",))),
 }
-OF_METHOD = (*PARAMETERS, "saliency")
-"""Settings whose defaults depend on the method."""
+OF_METHOD = (*PARAMETERS, "allocate", "saliency")
+"""Settings that are part of the method."""
 NOT_REWOUND = {"lottery-ticket": "Fixed Ratio"}
 """Labels of methods that have another name where weights are not rewound."""
 TRAINED, PRUNED = "What is trained", "How it is pruned"
 _BY_METHOD = cast(float, None)  # the default is that of the method
-
-
-def parameters_of(method: Method | None) -> dict[str, Any]:
-    """Defaults of the parameters of all budgets, from `method` or else the first method that has the parameter."""
-    own = {f.name: f.default for f in method.budget.parameters()} if method else {}
-    return {name: own.get(name, f.default) for name, f in PARAMETER_FIELDS.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +83,12 @@ class RunSpec:
         PRUNED,
     )
     scope: Scope = setting("global", "Unit within which weights are compared: neuron, layer or global.", PRUNED)
+    allocate: str = setting(
+        "",
+        f"Share each cut between layers: {', '.join(ALLOCATIONS)}, with a spread other than 0.15 after a colon, "
+        "such as index:0.1. For scope layer or neuron.",
+        PRUNED,
+    )
     rounds: int = setting(30, "Number of cuts; round 0 trains the dense network.", PRUNED)
     seed: int = setting(0, "", TRAINED)
     rewind: str = setting(
@@ -120,14 +128,18 @@ class RunSpec:
                 self._set(**{name: default})
         if known is not None:
             # Normalise, so that equal experiments have one id: Lottery Ticket by dense weights is One Shot.
-            same = [n for n, m in METHODS.items() if type(m.budget) is type(known.budget)]
+            same = alike(known)
             ranked_by = self.saliency or known.saliency
             found = next((n for n in same if METHODS[n].saliency == ranked_by), None)
             self._set(method=found or same[0], saliency="" if found else self.saliency, own="")
-            self._set(**{f.name: getattr(self.budget, f.name) for f in self._parameters()})
+            budget = allocation_of(self.budget)[0]
+            self._set(**{f.name: getattr(budget, f.name) for f in self._parameters()})
         elif not self.own.startswith(f"{self.method} "):
             self._set(own=self._described())
         check_scope(self.scope)
+        shares = allocated(FixedRatio(), self.allocate)
+        check_shared(shares, self.scope)
+        self._set(allocate=allocation_of(shares)[1])
         differences = self.differences()
         for name, (other, values) in BELONGS_TO.items():
             if name in differences and getattr(self, other) not in values:
@@ -145,35 +157,36 @@ class RunSpec:
 
     def _named(self, method: Method) -> dict[str, object]:
         """Name, parameters and saliency of a `Method`."""
-        alike = [n for n, m in METHODS.items() if type(m.budget) is type(method.budget)]
-        if not alike:
+        budget, allocate = allocation_of(method.budget)
+        if not (same := alike(replace(method, budget=budget))):
+            what = " and ".join(extras(method)) or "budget"
             raise ValueError(
-                f"a run folder stores its settings as text, so a custom budget must be given as "
+                f"a run folder stores its settings as text, so a custom {what} must be given as "
                 f"method='module:name' of a Method, got {method!r}"
             )
-        values = {f.name: getattr(method.budget, f.name) for f in method.budget.parameters()}
+        values = {f.name: getattr(budget, f.name) for f in budget.parameters()} | {"allocate": allocate}
         # A value that is default, as `dataclasses.replace` passes them, gives way to that of the method.
-        usual = {**parameters_of(None), "saliency": ""}
+        usual = {**parameters_of(None), "saliency": "", "allocate": ""}
         for name in usual:
             if getattr(self, name) not in (None, "", usual[name], values.get(name)):
                 raise ValueError(f"{name} is given twice, directly and by method={method!r}")
         unset = {f.name: f.default for f in fields(self) if f.name in PARAMETERS}
-        return {"method": alike[0], "saliency": method.saliency, **unset, **values}
+        return {"method": same[0], "saliency": method.saliency, **unset, **values}
 
     def _described(self) -> str:
         """Text that says what ``module:name`` is."""
         method = method_named(self.method)
         self._check_searches(method)
-        return f"{self.method} {method.label or '-'}: {method.budget!r} by {method.saliency}"
+        check_shared(method.budget, self.scope)
+        more = "".join(f", {name}={value!r}" for name, value in extras(method).items())
+        return f"{self.method} {method.label or '-'}: {method.budget!r} by {method.saliency}{more}"
 
     def _check_searches(self, method: Method) -> None:
-        if isinstance(method.budget, Target) and not self.tolerance:
+        if target_of(method.budget) and not self.tolerance:
             raise ValueError(f"method={self.method!r} needs a tolerance, such as 0.01, to search with")
 
     def _check_method(self) -> None:
-        if self.method not in METHODS and not re.fullmatch("[^:]+:[^:]+", self.method):
-            names = ", ".join(METHODS)
-            raise ValueError(f"method must be one of {names}, or your own as module:name, got {self.method!r}")
+        check_method(self.method)
         if self.saliency:
             check_saliency(self.saliency)
 
@@ -181,12 +194,9 @@ class RunSpec:
     def pruning(self) -> Method:
         """Method of the run; ``module:name`` is imported here."""
         known = method_named(self.method)
-        if self.method not in METHODS:
-            return replace(known, saliency=self.saliency or known.saliency)
-        values = {f.name: getattr(self, f.name) for f in known.budget.parameters()}
-        return Method(
-            budget=type(known.budget)(**values), saliency=self.saliency or known.saliency, label=known.label
-        )
+        own = {f.name: getattr(self, f.name) for f in self._parameters()}
+        budget = allocated(type(known.budget)(**own) if own else known.budget, self.allocate)
+        return replace(known, budget=budget, saliency=self.saliency or known.saliency)
 
     @property
     def budget(self) -> Budget:

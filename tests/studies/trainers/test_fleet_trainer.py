@@ -24,6 +24,18 @@ def test_every_method_ranks_by_every_saliency(method, saliency, tmp_path):
     assert first["retrained"]["kept"] - first["cut"]["weights"] == second["retrained"]["kept"] < 640
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_share_its_cuts_between_layers(method, tmp_path):
+    shared = {"scope": "layer", "allocate": "erk", "model": "mlp", "epochs": 1, "rounds": 1}
+    run = pm.run(pm.Experiment(**given(method), **shared), tmp_path)
+    masks = pm.Masks.load(run.mask(1)).values()
+    # ERK: as many as inputs and outputs together, times a factor, or all.
+    per_unit = [int(mask.sum()) / sum(mask.shape) for mask in masks]
+    assert not all(mask.all() for mask in masks)
+    for mask, found in zip(masks, per_unit, strict=True):
+        assert mask.all() or found == pytest.approx(max(per_unit), rel=0.02)
+
+
 def test_saliencies_choose_different_weights(tmp_path):
     found = {
         name: pm.run(pm.Experiment(saliency=name, method="lottery-ticket", **SMALL), tmp_path / name)

@@ -37,6 +37,13 @@ def check_kind(name: str, values: Tensor, what: str) -> None:
         )
 
 
+def check_changeable(name: str, weight: Tensor) -> None:
+    """Raise, naming the parameter, unless `weight` holds floats that can be set to zero in place."""
+    check_kind(name, weight, "weight")
+    if weight.is_inference():
+        raise ValueError(f"{name!r} was made in inference mode, where no weight can change; make it outside")
+
+
 def not_finite(name: str, values: Tensor, what: str, count: int) -> NotFinite:
     """Error with the number of `values` that are NaN or infinite."""
     return NotFinite(

@@ -22,8 +22,8 @@ from palmette.measures.pq import PowerSums
 from palmette.measures.rows import Tiles, cut_into_tiles
 from palmette.measures.tail import WAYS
 from palmette.pruning.counting import CutPlan
-from palmette.pruning.selection import continuations, find_keys, keys_of
 from palmette.pruning.sources.memory import Memory
+from palmette.pruning.sources.selection import continuations, find_keys, keys_of
 from palmette.pruning.sources.sharding import Spread, indices_of, local, mask_of
 from palmette.pruning.sources.source import ExactSource, Selectable
 from palmette.pruning.weights import Weight

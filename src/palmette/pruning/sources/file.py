@@ -15,13 +15,13 @@ from palmette.errors import NothingToPrune
 from palmette.measures.pq import PowerSums
 from palmette.measures.rows import INTEGER, Tiles
 from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
-from palmette.pruning.allocation import LayerFacts, budgets_of, check_shared
+from palmette.pruning.allocation import LayerFacts, budgets_of
 from palmette.pruning.budgets import Allocated, Budget, check_budget
 from palmette.pruning.cut import prune, scores_of
-from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.methods import Scope, check_scope, check_shared
 from palmette.pruning.saliency import Saliency, magnitude
-from palmette.pruning.selection import NO_CUT, Threshold
 from palmette.pruning.sources.memory import Memory, split, write_remaining
+from palmette.pruning.sources.selection import NO_CUT, Threshold
 from palmette.pruning.sources.source import ExactSource
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 from palmette.pruning.sources.survey import Survey, in_order, survey

@@ -13,8 +13,8 @@ from torch import Tensor
 from palmette.measures.pq import PowerSums, index_from_sums, power_sums
 from palmette.measures.rows import INTEGER, TILE, Rows, cut_into_tiles
 from palmette.measures.tail import tail_count
-from palmette.pruning.selection import NO_CUT, Threshold, keys_of
 from palmette.pruning.sources import cuda as fused
+from palmette.pruning.sources.selection import NO_CUT, Threshold, keys_of
 
 # Rows up to this width are sorted, many at once; longer ones are searched for their threshold.
 SORTED_WIDTH = 1 << 16

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from palmette.errors import NotFinite, ParameterGone
 from palmette.measures.parameters import as_number, is_number
-from palmette.pruning.optimizers import AutoHold
 from palmette.pruning.tolerance import Estimate
 from palmette.pruning.weights import evaluating, tensors_of, uncompiled
 from palmette.studies.engine import Scores
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.record import value_of
+from palmette.studies.trainers.auto_hold import AutoHold
 from palmette.studies.trainers.randomness import random_state, set_random_state
 from palmette.studies.trainers.run_state import RunState
 

@@ -16,7 +16,7 @@ from palmette.pruning.methods import Method
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, Subject
 from palmette.pruning.stopping import RoundSummary, StopRule, why_stop
-from palmette.pruning.targets import Target
+from palmette.pruning.targets import target_of
 from palmette.pruning.tolerance import Estimate
 from palmette.pruning.weights import Weight, parameters_by_name, uncompiled
 from palmette.studies.extending import goes_on
@@ -136,9 +136,8 @@ class RunState:
 
     def _next_step(self, *, narrow: bool = False) -> Step:
         assert self.tolerance is not None
-        budget = self.pruner.budget
-        target = budget if isinstance(budget, Target) else None
-        return next_step(self.attempts, self.tolerance, rounds=self.spec.rounds, target=target, narrow=narrow)
+        rounds, target = self.spec.rounds, target_of(self.pruner.budget)
+        return next_step(self.attempts, self.tolerance, rounds=rounds, target=target, narrow=narrow)
 
     def whole(self, score: float | None) -> dict[str, Any]:
         """Snapshot of the trained network with its masks."""
@@ -200,7 +199,7 @@ class RunState:
             self.put_back(self.snapshots.network(step.start), self.snapshots.masks(step.repeats))
         elif step.density is not None:
             masks, usual = self.pruner.masks, self.pruner.budget
-            after = 0 if isinstance(usual, Target) else self.pruner.plan()[0].kept
+            after = 0 if target_of(usual) else self.pruner.plan()[0].kept
             self.pruner.step(budget=budget_to(step.density, masks.kept, masks.total, usual, after))
 
     def saliency(self) -> Saliency:
