@@ -7,7 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from palmette.compression.compaction import compact as module
+from palmette.compression.compaction.rebuild import rebuild
+from palmette.pruning.channels.graph import plan_removal
+from palmette.pruning.channels.tracing import traced
 
 ACTIVATIONS = [F.relu, F.gelu, F.silu, F.hardswish, torch.tanh, torch.sigmoid]
 POOLS = [
@@ -141,12 +143,10 @@ def test_compaction_changes_no_output():
     smaller = 0
     for seed in range(120):
         model, x = Drawn(seed).double().eval(), torch.randn(2, 4, 8, 8).double()
-        walk, why = module._walk(model, (x,), {})
+        walk, why = traced(model, x)
         assert walk is not None, why
-        plan = module.plan_removal(walk)
-        small = module.rebuild(
-            model, plan, plan.gone, torch.zeros_like(plan.gone)
-        )  # without the check of `compact`
+        plan = plan_removal(walk)
+        small = rebuild(model, plan, plan.gone, torch.zeros_like(plan.gone))  # without the check of `compact`
         wanted, found = model(3 * x), small(3 * x)
         assert torch.allclose(found, wanted, rtol=0, atol=1e-9 * float(wanted.abs().max())), seed
         smaller += bool(plan.gone.any())

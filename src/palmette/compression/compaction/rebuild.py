@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from palmette.compression.compaction.graph import ModelTensor, Removal
+from palmette.pruning.channels.graph import ModelTensor, Removal
 from palmette.pruning.weights import is_transformers_conv1d
 
 
