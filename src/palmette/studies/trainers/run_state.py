@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import RunDamaged, first_line
+from palmette.pruning.channels.groups import share_to
 from palmette.pruning.masks import Masks
 from palmette.pruning.methods import Method
 from palmette.pruning.pruner import Pruner
@@ -197,6 +198,8 @@ class RunState:
             self.pruner.step()
         elif step.repeats is not None:
             self.put_back(self.snapshots.network(step.start), self.snapshots.masks(step.repeats))
+        elif step.density is not None and self.pruner.channels is not None:
+            self.pruner.step(budget=share_to(step.density, self.pruner.plan))
         elif step.density is not None:
             masks, usual = self.pruner.masks, self.pruner.budget
             after = 0 if target_of(usual) else self.pruner.plan()[0].kept
