@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import palmette as pm
 from palmette.errors import NothingToPrune
-from palmette.pruning.channels.groups import ChannelGroups, norm_scale, share_to
+from palmette.pruning.channels.groups import ChannelGroups, norm_scale
 from palmette.training.models import build
 
 X = torch.ones(1, 3)
@@ -244,7 +244,7 @@ def test_share_to_leaves_just_enough_weights():
     torch.manual_seed(0)
     model = build("cnn", shape=(1, 8, 8), classes=10)
     pruner = of_channels(model, torch.ones(1, 1, 8, 8))
-    budget = share_to(0.5, pruner.plan)
+    budget = pruner.channels.share_to(0.5, pruner.plan)
     masks, decision = pruner.plan(budget)
     assert masks.density >= 0.5
     more = pm.FixedRatio((decision.cut + 1) / decision.kept_before)

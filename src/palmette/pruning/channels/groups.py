@@ -35,22 +35,6 @@ def example_of(scope: str, shape: Sequence[int], device: torch.device) -> Tensor
     return torch.zeros(1, *shape, device=device) if scope == "channel" else None
 
 
-def share_to(density: float, plan: Callable[[Budget], tuple[Masks, Decision]]) -> FixedRatio:
-    """Largest share of the groups whose cut leaves at least `density` of the weights.
-
-    Args:
-        density: fraction of the weights.
-        plan: the `plan` of a `Pruner` in scope "channel".
-    """
-    count = plan(FixedRatio(0.0))[1].kept_before
-    fits, too_many = 0, count + 1
-    while too_many - fits > 1:
-        middle = (fits + too_many) // 2
-        left = plan(FixedRatio(middle / count))[0]
-        fits, too_many = (middle, too_many) if left.kept >= density * left.total - 1e-6 else (fits, middle)
-    return FixedRatio(fits / max(count, 1))
-
-
 def norm_scale(name: str, weight: Tensor) -> Tensor:
     """Saliency for scope "channel": the magnitude of the gain of the batch norm behind a channel.
 
@@ -160,6 +144,22 @@ class ChannelGroups:
         new = masks & (dict(masks) | self.masks(keep, weights))
         decision = Decision.of("channel", budget, [("channels", self.count, replace(plan, cut=cut))])
         return new, replace(decision, left=new.density)
+
+    @staticmethod
+    def share_to(density: float, plan: Callable[[Budget], tuple[Masks, Decision]]) -> FixedRatio:
+        """Largest share of the groups whose cut leaves at least `density` of the weights.
+
+        Args:
+            density: fraction of the weights.
+            plan: the `plan` of a `Pruner` in scope "channel".
+        """
+        count = plan(FixedRatio(0.0))[1].kept_before
+        fits, too_many = 0, count + 1
+        while too_many - fits > 1:
+            middle = (fits + too_many) // 2
+            left = plan(FixedRatio(middle / count))[0]
+            fits, too_many = (middle, too_many) if left.kept >= density * left.total - 1e-6 else (fits, middle)
+        return FixedRatio(fits / max(count, 1))
 
     def alive(self, masks: Mapping[str, Tensor]) -> Tensor:
         """Groups of which an entry is kept."""

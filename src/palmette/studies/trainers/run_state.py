@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import RunDamaged, first_line
-from palmette.pruning.channels.groups import share_to
 from palmette.pruning.masks import Masks
 from palmette.pruning.methods import Method
 from palmette.pruning.pruner import Pruner
@@ -199,7 +198,7 @@ class RunState:
         elif step.repeats is not None:
             self.put_back(self.snapshots.network(step.start), self.snapshots.masks(step.repeats))
         elif step.density is not None and self.pruner.channels is not None:
-            self.pruner.step(budget=share_to(step.density, self.pruner.plan))
+            self.pruner.step(budget=self.pruner.channels.share_to(step.density, self.pruner.plan))
         elif step.density is not None:
             masks, usual = self.pruner.masks, self.pruner.budget
             after = 0 if target_of(usual) else self.pruner.plan()[0].kept
