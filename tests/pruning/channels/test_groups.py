@@ -6,7 +6,10 @@ import pytest
 import torch
 from compact_cases import same_outputs, settle_
 from random_networks import Drawn
+from torch import distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
 
 import palmette as pm
@@ -366,6 +369,11 @@ def test_a_stop_rule_about_density_reads_that_of_the_weights():
     assert pruner.stopped
 
 
+def test_a_compiled_model_is_followed_inside():
+    model = torch.compile(ten_weights())
+    assert of_channels(model, X, budget=pm.FixedRatio(0.5)).step().left == 0.5
+
+
 # Refusals.
 
 
@@ -387,9 +395,21 @@ def test_the_scope_is_refused_where_there_is_no_graph():
 
 
 def test_shares_of_layers_are_refused():
-    pruner = of_channels(ten_weights(), X, budget=pm.Allocated(pm.FixedRatio(0.5)))
+    shared = pm.Allocated(pm.FixedRatio(0.5))
     with pytest.raises(ValueError, match="scope 'channel' lets them compete"):
-        pruner.step()
+        of_channels(ten_weights(), X, budget=shared)
+    with pytest.raises(ValueError, match="scope 'channel' lets them compete"):
+        of_channels(ten_weights(), X).step(budget=shared)
+
+
+def test_a_sharded_model_is_refused():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = fully_shard(ten_weights(), mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(TypeError, match=r"scope 'channel' takes an unsharded model, but '0\.weight' is"):
+            of_channels(model, X)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_model_without_free_channels_is_refused_with_reasons():

@@ -100,7 +100,8 @@ class ChannelGroups:
 
         def numbered(atoms: Tensor) -> Tensor:
             free = [root if root in produced and root not in stays else -1 for root in roots[atoms].tolist()]
-            return torch.tensor([-1 if root < 0 else number.setdefault(root, len(number)) for root in free])
+            found = [-1 if root < 0 else number.setdefault(root, len(number)) for root in free]
+            return torch.tensor(found, dtype=torch.long)
 
         members = {n: {axis: numbered(atoms) for axis, atoms in s.axes.items()} for n, s in covered.items()}
         if not number:
