@@ -201,6 +201,35 @@ def _unpack(file: Path) -> None:
     load(file)
 
 
+def _network() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
+
+
+def _compacted() -> list[Seed]:
+    import palmette as pm
+
+    model, inputs = _network(), torch.ones(1, 3)
+    pm.Pruner(model, scope="channel", inputs=inputs, budget=pm.FixedRatio(0.5)).step()
+    small, _ = pm.compact(model, inputs)
+    whole = written(lambda file: pm.save(file, small), ".safetensors")
+    length = int.from_bytes(whole[:8], "little")
+    header = json.loads(whole[8 : 8 + length])
+
+    def wrap(sizes: bytes) -> bytes:
+        text = sizes.decode("utf-8", "replace")
+        about = header["__metadata__"] | {"sizes": text, "sizes_crc32": str(zlib.crc32(text.encode()))}
+        return header_of(whole).wrap(json.dumps(header | {"__metadata__": about}).encode())
+
+    return [Seed(whole), header_of(whole), Seed(header["__metadata__"]["sizes"].encode(), wrap)]
+
+
+def _fill(file: Path) -> None:
+    from palmette.compression.packing import load
+
+    load(file, _network())
+
+
 def masks() -> list[Seed]:
     from palmette.pruning.masks import Masks
 
@@ -234,6 +263,7 @@ WEIGHTS: dict[str, Target] = {
     "index": Target(_INDEX, _measure, _index, _shards),
     "config": Target("config.json", _measure_index, _config, _beside_config),
     "packed": Target("a.safetensors", _unpack, _packed),
+    "compacted": Target("a.safetensors", _fill, _compacted),
     "masks-beside": Target("a.masks.safetensors", _measure_masked, masks, _weights_of_masks),
 }
 """Readers of checkpoints."""

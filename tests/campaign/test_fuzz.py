@@ -27,8 +27,11 @@ def test_no_reader_falls_for_a_damaged_file(kind):
     assert result.lost == ()
 
 
+WITH_FILES = "safetensors pt onnx gguf npy npz index packed compacted masks parts batch"
+
+
 def test_every_seed_is_a_valid_file(tmp_path):
-    for kind in ("safetensors", "pt", "onnx", "gguf", "npy", "npz", "index", "packed", "masks", "parts", "batch"):
+    for kind in WITH_FILES.split():
         files = fuzz.Files(kind, 0, tmp_path / kind)
         for seed in files.seeds:
             files.file.write_bytes(seed.wrap(seed.part))

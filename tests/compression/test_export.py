@@ -13,9 +13,13 @@ import palmette as pm
 PAGE = Path(__file__).parents[2] / "docs" / "smaller.md"
 
 
-def trained_with_masks_held():
+def dense():
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)).eval()
+
+
+def trained_with_masks_held():
+    model = dense().train()
     optimizer = torch.optim.AdamW(model.parameters())
     pruner = pm.Pruner(model, budget=pm.FixedRatio(0.8), scope="global")
     pruner.hold(optimizer)
@@ -34,10 +38,7 @@ def test_exported_program_has_no_masks_and_the_same_outputs(tmp_path):
     model, pruner = trained_with_masks_held()
     x = torch.randn(4, 1, 8, 8)
     program = torch.export.export(model, (x,))
-    fresh = nn.Sequential(
-        nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10)
-    ).eval()
-    assert calls(program) == calls(torch.export.export(fresh, (x,)))
+    assert calls(program) == calls(torch.export.export(dense(), (x,)))
     torch.export.save(program, tmp_path / "model.pt2")
     loaded = torch.export.load(tmp_path / "model.pt2")
     assert torch.equal(loaded.module()(x), model(x))
@@ -56,7 +57,7 @@ def run_by_onnxruntime(path, x):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the exporter announces deprecations
-@pytest.mark.parametrize("kind", ["held", "compacted", "torch"])
+@pytest.mark.parametrize("kind", ["held", "compacted", "channels", "torch"])
 def test_onnxruntime_gives_the_same_outputs_without_masks(kind, tmp_path):
     import onnx
 
@@ -66,6 +67,11 @@ def test_onnxruntime_gives_the_same_outputs_without_masks(kind, tmp_path):
         model[0].weight.data[:3] = 0
         model, report = pm.compact(model, x)
         assert report.layers["0.weight"][1] == (5, 1, 3, 3)
+    elif kind == "channels":
+        model = dense()
+        pm.Pruner(model, scope="channel", inputs=x, budget=pm.FixedRatio(0.5)).step()
+        model, report = pm.compact(model, x)
+        assert report.layers == {"0.weight": ((8, 1, 3, 3), (4, 1, 3, 3)), "4.weight": ((10, 288), (10, 144))}
     elif kind == "torch":
         prune.l1_unstructured(model[4], "weight", amount=0.9)
         pm.from_torch_prune(model)

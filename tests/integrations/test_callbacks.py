@@ -255,6 +255,12 @@ def test_a_checkpoint_without_the_network_before_the_cut_is_said(tmp_path):
 
 
 @LIBRARY
+def test_scope_channel_is_refused_and_its_masks_are_the_way(library):
+    with pytest.raises(ValueError, match=r"has no example inputs to find channels with: .* its masks as masks="):
+        pruning(library, scope="channel")
+
+
+@LIBRARY
 @pytest.mark.parametrize("rule", [ScoreDrops(), AccuracyDrops(0.01)])
 def test_rules_about_scores_are_refused(library, rule):
     with pytest.raises(ValueError, match=r"compares scores by monitor and tolerance, not by stop=\w+Drops"):

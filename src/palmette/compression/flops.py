@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
+from palmette.pruning.channels.tracing import no_fast_path
 from palmette.pruning.weights import evaluating, uncompiled
 
 
@@ -60,14 +60,3 @@ _RECURRENT: dict[Any, Any] = {
     torch.ops.aten.mkldnn_rnn_layer: lambda steps, *rest, **_: _recurrent(steps, rest[:2]),
     torch.ops.aten._cudnn_rnn: lambda steps, weights, *_, **__: _recurrent(steps, weights),
 }
-
-
-@contextmanager
-def no_fast_path() -> Iterator[None]:
-    """Disable the fast path of PyTorch's transformer layers, which hides their operations."""
-    fast = torch.backends.mha.get_fastpath_enabled()
-    try:
-        torch.backends.mha.set_fastpath_enabled(False)
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)

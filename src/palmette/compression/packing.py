@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from palmette.compression.compaction.sizes import Sizes, as_metadata, fit_, from_metadata, shapes_to_fit
 from palmette.compression.elias_fano import index_bytes, low_bits, mask_bytes, pack_indices, unpack_indices
 from palmette.errors import PackedDamaged, reason_of
 from palmette.files import write_safetensors
@@ -88,7 +89,7 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
         stored |= parts
     text = json.dumps(table, separators=(",", ":"))
     metadata = {"format": _FORMAT, "tensors": text, "crc32": str(zlib.crc32(text.encode()))}
-    write_safetensors(Path(path), stored, metadata)
+    write_safetensors(Path(path), stored, metadata | as_metadata(model))
 
 
 @overload
@@ -99,7 +100,8 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
     """Read a file of `save`: an ordinary `state_dict` on the CPU, or `model` filled with it.
 
     Nothing in the file is executed. Every tensor is checked against its checksum, and names and shapes against
-    those of `model` before it is changed. A tensor with two names is a single tensor again.
+    those of `model` before it is changed. A tensor with two names is a single tensor again. If `compact` had made
+    the model in the file smaller, a new model of its class becomes as small.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -114,11 +116,12 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
         raise FileNotFoundError(f"no file at {str(path)!r}")
     try:
         with safe_open(path, "pt") as file:
-            table = _table(path, file.metadata() or {})
+            metadata = file.metadata() or {}
+            table = _table(path, metadata)
             if model is None:
                 _check_size(table, path)
             else:
-                _check_model(model, table, path)
+                sizes = _check_model(uncompiled(model), table, metadata, path)
             state = _unpacked_all(table, file.get_tensor)
     except PackedDamaged:
         raise
@@ -129,6 +132,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
         ) from error
     if model is None:
         return state
+    fit_(uncompiled(model), {name: tensor.shape for name, tensor in state.items()}, sizes)
     uncompiled(model).load_state_dict(state)
     return model
 
@@ -147,8 +151,11 @@ def _check_size(table: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         )
 
 
-def _check_model(model: nn.Module, table: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    own = {n: v for n, v in uncompiled(model).state_dict().items() if isinstance(v, Tensor)}
+def _check_model(
+    model: nn.Module, table: Mapping[str, Mapping[str, Any]], metadata: Mapping[str, str], path: Path
+) -> Sizes:
+    """Raise unless the file fits the model; return the sizes of layers in it."""
+    own = {n: v for n, v in model.state_dict().items() if isinstance(v, Tensor)}
     if empty := [n for n, v in own.items() if v.is_meta]:
         raise ValueError(
             f"{empty[0]!r} is on the meta device, where there is no room for weights: call "
@@ -156,7 +163,15 @@ def _check_model(model: nn.Module, table: Mapping[str, Mapping[str, Any]], path:
         )
     shapes = {name: table[entry.get("as", name)]["shape"] for name, entry in table.items()}
     heads = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    check_match(heads, {n: v.shape for n, v in own.items()}, f"the weights in {str(path)!r}")
+    try:
+        sizes = from_metadata(metadata)
+    except ValueError as error:
+        raise _Damaged(str(error)) from error
+    mine = {n: v.shape for n, v in own.items()}
+    if any(head.shape != mine.get(name) for name, head in heads.items()):
+        mine |= shapes_to_fit(model, shapes, sizes)
+    check_match(heads, mine, f"the weights in {str(path)!r}")
+    return sizes
 
 
 def _state_of(model: nn.Module | Mapping[str, Tensor]) -> dict[str, Tensor]:

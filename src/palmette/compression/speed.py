@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from palmette.compression.compaction.compact import close, compact, copied, exact, outputs
+from palmette.compression.compaction.compact import close, compact
 from palmette.errors import first_line
+from palmette.pruning.channels.tracing import copied, exact, outputs
 from palmette.pruning.weights import uncompiled
 
 Quartiles: TypeAlias = tuple[float, ...]

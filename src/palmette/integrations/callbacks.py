@@ -81,6 +81,11 @@ class Cutting:
         self._steps = frozenset() if steps is None else _numbers("steps", steps)
         self._epochs = frozenset() if epochs is None else _numbers("epochs", epochs)
         patterns, unwanted = as_patterns(include, exclude)
+        if scope == "channel":
+            raise ValueError(
+                "a callback has no example inputs to find channels with: cut with "
+                'pm.Pruner(model, scope="channel", inputs=example) before training, and give its masks as masks='
+            )
         self._settings: dict[str, Any] = {"method": method, "budget": budget, "saliency": saliency}
         self._settings |= {"scope": scope, "stop": stop}
         # Raises now, not when training begins, if a setting is wrong.

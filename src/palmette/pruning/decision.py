@@ -48,11 +48,12 @@ class Decision:
     """One cut: measurements and counts for every unit.
 
     Args:
-        scope: "neuron", "layer" or "global".
+        scope: "neuron", "layer" or "global"; in "channel", what is counted are groups of channels.
         budget: text form of the budget.
         index: PQ Index of all kept weights together, before the cut, at the budget's p and q.
         groups: the units, group by group.
         score: score of the network before the cut, as given to `Pruner.step`; None if it was not.
+        left: density of the weights after the cut, in scope "channel".
 
     >>> import palmette as pm
     >>> _, decision = pm.prune({"w": torch.tensor([[0.0, 0.0, -7.0, 0.0]])}, scope="layer", budget=pm.Sap())
@@ -65,6 +66,7 @@ class Decision:
     index: float
     groups: tuple[UnitDecisions, ...]
     score: float | None = None
+    left: float | None = None
 
     @staticmethod
     def of(scope: str, budget: Budget, plans: Sequence[tuple[str, int, CutPlan]]) -> Decision:
@@ -100,7 +102,7 @@ class Decision:
 
     def summary(self, step: int) -> RoundSummary:
         """Input of stop rules after this cut; `step` counts cuts from 1."""
-        density, kept = self.density_after, self.kept_before
+        density, kept = self.density_after if self.left is None else self.left, self.kept_before
         return RoundSummary(
             round=step, density=density, index=self.index, kept=kept, cut=self.cut, validation=self.score
         )
@@ -122,7 +124,8 @@ class Decision:
             units = str(sum(len(g.d) for g in self.groups))
             density = f"{self.density_before:.4f} -> {self.density_after:.4f}"
             rows.append(("all", units, f"{self.kept_before:,}", f"{self.index:.4f}", "", f"{self.cut:,}", density))
-        return "\n".join([f"{self.budget}, scope {self.scope}", *aligned(rows)])
+        left = [] if self.left is None else [f"{self.left:.4f} of the weights remain"]
+        return "\n".join([f"{self.budget}, scope {self.scope}", *aligned(rows), *left])
 
 
 def packed(decisions: Sequence[Decision]) -> bytes:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import Field, dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from palmette.errors import in_full
 from palmette.pruning.budgets import (
@@ -30,23 +30,27 @@ from palmette.pruning.targets import Bisect, Interpolate
 if TYPE_CHECKING:
     from palmette.pruning.saliency import Saliency, Subject
 
-Scope = Literal["neuron", "layer", "global"]
+Scope = Literal["neuron", "layer", "global", "channel"]
 Zeros = Literal["pruned", "count"]
 """Zeros of a weight that has been pruned before: pruned, or weights like others."""
-SCOPES: tuple[Scope, ...] = get_args(Scope)
+SCOPES: tuple[Scope, ...] = ("neuron", "layer", "global")
 
 
-def check_scope(scope: str) -> None:
-    """Raise unless `scope` is one of `SCOPES`."""
-    if scope not in SCOPES:
-        raise ValueError(f"scope must be one of {', '.join(map(repr, SCOPES))}, got {scope!r}")
+def check_scope(scope: str, *, also: Collection[str] = ()) -> None:
+    """Raise unless `scope` is one of `SCOPES` or in `also`."""
+    if scope == "channel" and scope not in also:
+        raise ValueError(
+            "scope 'channel' needs the graph of a model: use pm.Pruner(model, scope=\"channel\", inputs=example)"
+        )
+    if scope not in (*SCOPES, *also):
+        raise ValueError(f"scope must be one of {', '.join(map(repr, (*SCOPES, *also)))}, got {scope!r}")
 
 
 def check_shared(budget: Budget, scope: str) -> None:
     """Raise where `Allocated` shares a cut between layers that compete."""
-    if isinstance(budget, Allocated) and scope == "global":
+    if isinstance(budget, Allocated) and scope in ("global", "channel"):
         raise ValueError(
-            f"{budget!r} shares a cut between layers, but scope 'global' lets them compete; use scope 'layer' or "
+            f"{budget!r} shares a cut between layers, but scope {scope!r} lets them compete; use scope 'layer' or "
             "'neuron'"
         )
 

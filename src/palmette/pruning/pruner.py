@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from palmette.errors import NotHeld, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
+from palmette.pruning.channels.groups import ChannelGroups, check_inputs
 from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.choosing.torch_prune import from_torch_prune
@@ -50,7 +51,8 @@ class Pruner:
             `torch.nn.utils.prune` is converted first (`from_torch_prune`).
         method: a key of `METHODS` or a `Method`: its budget and, unless another is given, its saliency.
         budget: how many weights to prune in a step; `Sap()` by default.
-        scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared.
+        scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared. In scope
+            "channel", whole channels are cut, which `compact` can remove.
         saliency: how much each weight matters, by default its magnitude. A function of a name and a weight, its
             path ``"module:function"``, or "dense-magnitude": the magnitude just before the first step, which the
             Pruner copies and saves in `state_dict`. Train the dense model first.
@@ -62,6 +64,8 @@ class Pruner:
         stop: rules that end the loop, see `palmette.pruning.stopping`; by default when the score given to `step`
             is more than 0.01 below that of the first step. A step that cuts nothing always ends the loop.
         hold: an optimizer to `hold` from the start; others may follow.
+        inputs: example inputs of the model, as `compact` takes them, for scope "channel"; `channels` then has the
+            groups that were found, and notes on channels that stay.
 
     >>> model = nn.Linear(4, 1, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[3.0, -4.0, 0.0, 0.0]]))
@@ -90,8 +94,10 @@ class Pruner:
         zeros: Zeros = "pruned",
         stop: StopRule | Sequence[StopRule] = DEFAULT_RULES,
         hold: torch.optim.Optimizer | None = None,
+        inputs: Any = None,
     ) -> None:
-        check_scope(scope)
+        check_scope(scope, also=("channel",))
+        check_inputs(scope, inputs)
         self.model = model
         budget, saliency = combined(method, budget, saliency)
         self.budget = Sap() if budget is None else budget
@@ -113,6 +119,7 @@ class Pruner:
         self._layouts = {n: (w.transposed, w.groups, w.stacked) for n, w in chosen.items()}
         self._gains = {n: gain_of(n) for n, w in chosen.items() if w.gain is not None}
         self._masks = Masks.ones_like(self._tensors())
+        self.channels = None if inputs is None else ChannelGroups.of(model, inputs, self._weights)
         if found:
             self._set(self._fitted(Masks({n: found.get(n, m) for n, m in self._masks.items()}), "the masks"))
             if others := [n for n in found if n not in self._masks]:
@@ -209,6 +216,9 @@ class Pruner:
         """What `step` would cut; changes nothing."""
         self._check_still_there()
         budget = self.budget if budget is None else budget
+        if self.channels is not None:
+            gains = parameters_by_name(self.model)
+            return self.channels.cut(self._weights, self._masks, gains, budget=budget, saliency=self.saliency)
         return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=self.saliency)
 
     def check(self) -> None:

@@ -34,7 +34,7 @@ NOTES = (
 
 def canonical_order(column: pd.Series) -> pd.Series:
     """Sort key for a column of settings: methods and scopes in their canonical order, all else by value."""
-    order = {"method": rank_of, "scope": SCOPES.index}.get(str(column.name))
+    order = {"method": rank_of, "scope": (*SCOPES, "channel").index}.get(str(column.name))
     return column if order is None else column.map(order)
 
 

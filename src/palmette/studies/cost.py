@@ -14,6 +14,7 @@ from torch import nn
 
 from palmette.compression.flops import flops_per_image
 from palmette.pruning.budgets import FixedRatio
+from palmette.pruning.channels.groups import example_of
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.targets import target_of
 from palmette.studies.experiment import Experiment
@@ -75,7 +76,8 @@ def cost(
     model.to(device)
     # A search cuts a fraction that its scores choose.
     budget = FixedRatio() if target_of(experiment.budget) else experiment.budget
-    pruner = Pruner(model, budget=budget, scope=experiment.scope)
+    inputs = example_of(experiment.scope, images.shape, device)
+    pruner = Pruner(model, budget=budget, scope=experiment.scope, inputs=inputs)
 
     part = images.first(train=_BATCHES * experiment.batch, test=1000)
     members, per_epoch = _timed(experiment, part, model, members, seconds)

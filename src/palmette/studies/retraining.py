@@ -53,6 +53,7 @@ def prune_and_retrain(
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
     masks: Mapping[str, Tensor] | None = None,
+    inputs: Any = None,
     folder: str | Path | None = None,
     say: Callable[[str], None] | None = print,
 ) -> Limit:
@@ -78,7 +79,7 @@ def prune_and_retrain(
         method: a key of `METHODS` or a `Method`: its budget and, unless another is given, its saliency.
         budget: how many weights to prune before the first failure, such as ``Sap(p=1, q=2)`` or
             ``FixedRatio(0.5)``; by default the schedule `Interpolate()`, and ``Sap()`` without a search.
-        scope, include, exclude, masks: as for `Pruner`.
+        scope, include, exclude, masks, inputs: as for `Pruner`.
         saliency: as for `Pruner`; "dense-magnitude" ranks by the trained dense network in every round.
         rewind: start of each round after the first. "learning-rate": weights of the network that was cut, and the
             full schedule (Renda et al. 2020). "init": initial weights and buffers of `model` (Frankle and Carbin
@@ -137,6 +138,7 @@ def prune_and_retrain(
             include=include,
             exclude=exclude,
             masks=masks,
+            inputs=inputs,
         )
     built = None
     if isinstance(saliency, str):  # before each cut, by the run

@@ -82,7 +82,11 @@ class RunSpec:
         f"Score that ranks the weights to prune: {', '.join(SALIENCIES)}, or your own as module:function.",
         PRUNED,
     )
-    scope: Scope = setting("global", "Unit within which weights are compared: neuron, layer or global.", PRUNED)
+    scope: Scope = setting(
+        "global",
+        "Unit within which weights are compared: neuron, layer or global; or channel: whole channels are cut.",
+        PRUNED,
+    )
     allocate: str = setting(
         "",
         f"Share each cut between layers: {', '.join(ALLOCATIONS)}, with a spread other than 0.15 after a colon, "
@@ -136,7 +140,7 @@ class RunSpec:
             self._set(**{f.name: getattr(budget, f.name) for f in self._parameters()})
         elif not self.own.startswith(f"{self.method} "):
             self._set(own=self._described())
-        check_scope(self.scope)
+        check_scope(self.scope, also=("channel",))
         shares = allocated(FixedRatio(), self.allocate)
         check_shared(shares, self.scope)
         self._set(allocate=allocation_of(shares)[1])

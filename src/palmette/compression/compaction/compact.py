@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
-import functools
-import inspect
-import io
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, suppress
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
-from palmette.compression.compaction.graph import Removal, Walk, plan_removal
 from palmette.compression.compaction.rebuild import rebuild
-from palmette.compression.flops import flops_of, no_fast_path
-from palmette.errors import in_full, in_words, place_of
+from palmette.compression.flops import flops_of
+from palmette.errors import in_full
+from palmette.pruning.channels.graph import Removal, plan_removal
+from palmette.pruning.channels.tracing import arguments_of, comparable, outputs_of, walk_of
 from palmette.pruning.sources.sharding import check_whole
-from palmette.pruning.weights import evaluating, is_torch_pruned, uncompiled
+from palmette.pruning.weights import is_torch_pruned, uncompiled
 from palmette.text_table import aligned
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Compaction:
     """Report of `compact`.
 
@@ -90,96 +86,35 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
         raise ValueError(f"the weights must have values, got {meta[0]!r} on the meta device")
     check_whole(dict(model.named_parameters()), "compact")
     inner = uncompiled(model)
-    args, kwargs = _called_with(example_inputs)
-    if "use_cache" in inspect.signature(inner.forward).parameters:  # Transformers' caches cannot be traced
-        kwargs = {"use_cache": False} | kwargs
-    with evaluating(inner), no_fast_path(), exact(), torch.no_grad():
-        walk, why = _walk(inner, args, kwargs)
-        before = flops_of(lambda: _outputs(inner, args, kwargs))
+    args, kwargs = arguments_of(inner, example_inputs)
+    with comparable(inner):
+        walk, why = walk_of(inner, args, kwargs)
+        before = flops_of(lambda: outputs_of(inner, args, kwargs))
         plan = plan_removal(walk) if walk else None
-        small, notes = (
-            (copy.deepcopy(inner), [why]) if plan is None else _cut_and_checked(inner, plan, args, kwargs)
-        )
-        after = flops_of(lambda: _outputs(small, args, kwargs))
+        if plan is None:
+            small, notes = copy.deepcopy(inner), [f"Nothing was removed: {why}"]
+        else:
+            small, notes = _cut_and_checked(inner, plan, args, kwargs)
+        after = flops_of(lambda: outputs_of(small, args, kwargs))
         report = _report(inner, small, (before, after), plan, notes)
     for module, original in zip(small.modules(), inner.modules(), strict=True):
         module.training = original.training
     return small, report  # type: ignore[return-value]
 
 
-def outputs(model: nn.Module, inputs: Any) -> list[Tensor]:
-    """Output tensors of `model` for a tensor, a tuple of arguments or a dict of keyword arguments."""
-    args, kwargs = _called_with(inputs)
-    return _tensors(model(*args, **kwargs))
-
-
-def _tensors(given: Any) -> list[Tensor]:
-    """All tensors in the output of a model, in plain dataclasses too."""
-    found: list[Tensor] = []
-    for leaf in tree_leaves(given):
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
-        elif dataclasses.is_dataclass(leaf):
-            found += _tensors([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
-    return found
-
-
-def _called_with(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    if isinstance(inputs, Mapping):
-        return (), dict(inputs)
-    return (tuple(inputs) if isinstance(inputs, tuple | list) else (inputs,)), {}
-
-
-def _walk(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Walk | None, str]:
-    """The channels of the traced model; None and the reason where it cannot be traced."""
-    try:
-        _outputs(model, args, kwargs)
-    except Exception as error:
-        raise ValueError(f"the model fails on the example inputs: {in_full(error)}") from error
-    try:
-        with _quiet(), _giving_tensors(model):
-            program = torch.export.export(model, args, kwargs)
-            schemas = [getattr(node.target, "_schema", None) for node in program.graph.nodes]
-            if any(schema is not None and schema.is_mutable for schema in schemas):
-                program = program.run_decompositions({})  # replaces in-place operations
-    except Exception as error:  # models may do anything that cannot be traced
-        said = in_words(error)[:200]
-        return None, f"Nothing was removed: torch.export cannot trace the model{place_of(error)}: {said}"
-    return Walk(program, model), ""
-
-
-@contextmanager
-def _giving_tensors(model: nn.Module) -> Iterator[None]:
-    """Let `model` return a list of tensors: the tracer does not know every output type, such as dataclasses."""
-    own, forward = "forward" in vars(model), model.forward
-
-    @functools.wraps(forward)
-    def plain(*args: Any, **kwargs: Any) -> list[Tensor]:
-        return _tensors(forward(*args, **kwargs))
-
-    model.forward = plain
-    try:
-        yield
-    finally:
-        if own:
-            model.forward = forward
-        else:
-            del model.forward
-
-
 def _cut_and_checked(
     model: nn.Module, plan: Removal, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[nn.Module, list[str]]:
     """Remove everything at once; where that changes the outputs, part by part."""
-    inputs, wanted = [(args, kwargs)], _outputs(model, args, kwargs)
+    inputs, wanted = [(args, kwargs)], outputs_of(model, args, kwargs)
     with suppress(Exception):  # the model may refuse random inputs
         other = tree_map(_random, (args, kwargs))
-        wanted += _outputs(model, *other)
+        wanted += outputs_of(model, *other)
         inputs.append(other)
 
     def trouble(small: nn.Module) -> str:
         try:
-            found = [output for given in inputs for output in _outputs(small, *given)]
+            found = [output for given in inputs for output in outputs_of(small, *given)]
         except Exception as error:  # for example a view to a fixed number of channels
             return in_full(error)[:200]
         same = all(close(a, b) for a, b in zip(wanted, found, strict=True))
@@ -209,27 +144,6 @@ def _cut_and_checked(
 def _random(leaf: Any) -> Any:
     """Random numbers in place of floating-point inputs; integers, such as tokens, stay."""
     return torch.randn_like(leaf) if isinstance(leaf, Tensor) and leaf.is_floating_point() else leaf
-
-
-def _outputs(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
-    """Output tensors of `model`; restores inputs and buffers that it changes in place."""
-    given = copied((args, kwargs))
-    kept = [
-        (module._buffers, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None and buffer.layout == torch.strided
-    ]
-    try:
-        return _tensors(model(*given[0], **given[1]))
-    finally:
-        for buffers, name, buffer, before in kept:
-            buffers[name] = buffer if torch.equal(buffer, before) else buffer.copy_(before)
-
-
-def copied(inputs: Any) -> Any:
-    """A copy of the inputs."""
-    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, inputs)
 
 
 def close(wanted: Tensor, found: Tensor, tolerance: float | None = None) -> bool:
@@ -264,34 +178,3 @@ def _report(
         stay = "channels stay: they reach" if count > 1 else "channel stays: it reaches"
         notes = [*notes, f"{count} dead {stay} {why}"]
     return Compaction(layers, (sizes[0], sizes[1]), flops, tuple(notes))
-
-
-@contextmanager
-def exact() -> Iterator[None]:
-    """Full float32 precision: with TF32, the default of GPUs, outputs depend on the sizes of layers."""
-    backends: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.cuda.matmul)
-    try:
-        before = [backend.allow_tf32 for backend in backends]
-    except RuntimeError:  # PyTorch's newer setting is in use, and stays
-        yield
-        return
-    try:
-        for backend in backends:
-            backend.allow_tf32 = False
-        yield
-    finally:
-        for backend, allowed in zip(backends, before, strict=True):
-            backend.allow_tf32 = allowed
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the logs and prints of the tracer; its errors are reported."""
-    disabled = logging.root.manager.disable
-    try:
-        logging.disable(logging.CRITICAL)
-        with redirect_stderr(io.StringIO()), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(disabled)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 from torch import Tensor, nn
 
-from palmette.compression.compaction.graph import ModelTensor, Removal
-from palmette.pruning.weights import is_transformers_conv1d
+from palmette.compression.compaction.sizes import mark_compacted_, sizes_by_weight
+from palmette.pruning.channels.graph import ModelTensor, Removal
 
 
 def rebuild(model: nn.Module, plan: Removal, gone: Tensor, keep_sizes: Tensor) -> nn.Module:
@@ -39,7 +38,10 @@ def rebuild(model: nn.Module, plan: Removal, gone: Tensor, keep_sizes: Tensor) -
     same = {n for s in plan.walk.tensors for n in s.names if any(keep_sizes[a].any() for a in s.axes.values())}
     for name, module in small.named_modules():
         if f"{name}.weight".lstrip(".") not in same:
-            _resize(module)
+            for attribute, size in sizes_by_weight(module).items():
+                setattr(module, attribute, size)
+    if gone.any():
+        mark_compacted_(small)
     return small
 
 
@@ -59,24 +61,3 @@ def _replace(small: nn.Module, stored: ModelTensor, gone: Tensor, amount: Tensor
                         grad = old is not None and old.requires_grad
                         new = nn.Parameter(tensor, requires_grad=grad) if is_parameter else tensor
                     own[attribute] = new
-
-
-def _resize(module: Any) -> None:
-    """Set the size attributes of a module to those of its weight."""
-    weight = getattr(module, "weight", None)
-    if not isinstance(weight, Tensor):
-        return
-    if isinstance(module, nn.Linear):
-        module.out_features, module.in_features = weight.shape
-    elif isinstance(module, nn.modules.conv._ConvTransposeNd):
-        module.in_channels, module.out_channels = weight.shape[0], weight.shape[1] * module.groups
-    elif isinstance(module, nn.modules.conv._ConvNd):
-        module.out_channels, module.in_channels = weight.shape[0], weight.shape[1] * module.groups
-    elif isinstance(module, nn.modules.batchnorm._NormBase):
-        module.num_features = len(weight)
-    elif isinstance(module, nn.PReLU):
-        module.num_parameters = len(weight)
-    elif isinstance(module, nn.Embedding):
-        module.embedding_dim = weight.shape[1]
-    elif is_transformers_conv1d(module):
-        module.nx, module.nf = weight.shape

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from palmette.errors import NotFinite, RunDamaged
+from palmette.pruning.channels.groups import example_of
 from palmette.pruning.pruner import Pruner
 from palmette.studies.engine import Scores, Trainer
 from palmette.studies.experiment import Experiment
@@ -40,7 +41,9 @@ class FleetRun(RunState):
     def __init__(self, experiment: Experiment, rundir: RunDir, images: Images, data: str) -> None:
         model = build(experiment.model, shape=images.shape, classes=images.classes, seed=experiment.seed)
         model = model.to(images.train_images.device)
-        pruner = Pruner(model, budget=experiment.budget, scope=experiment.scope, stop=(), zeros="count")
+        budget, scope = experiment.budget, experiment.scope
+        inputs = example_of(scope, images.shape, images.train_images.device)
+        pruner = Pruner(model, budget=budget, scope=scope, stop=(), zeros="count", inputs=inputs)
         super().__init__(experiment, pruner, rules=experiment.rules, rundir=rundir)
         self.method, self._images = experiment.pruning, images
         self.experiment, self.recipe, self.data = experiment, experiment.recipe, data

@@ -197,6 +197,8 @@ class RunState:
             self.pruner.step()
         elif step.repeats is not None:
             self.put_back(self.snapshots.network(step.start), self.snapshots.masks(step.repeats))
+        elif step.density is not None and self.pruner.channels is not None:
+            self.pruner.step(budget=self.pruner.channels.share_to(step.density, self.pruner.plan))
         elif step.density is not None:
             masks, usual = self.pruner.masks, self.pruner.budget
             after = 0 if target_of(usual) else self.pruner.plan()[0].kept

@@ -18,6 +18,7 @@ class CifarBlock(nn.Module):
     def __init__(self, width_in: int, width_out: int) -> None:
         super().__init__()
         self.stride = 1 if width_in == width_out else 2
+        self.side = (width_out - width_in) // 2
         self.conv1 = nn.Conv2d(width_in, width_out, 3, stride=self.stride, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(width_out)
         self.conv2 = nn.Conv2d(width_out, width_out, 3, padding=1, bias=False)
@@ -26,8 +27,7 @@ class CifarBlock(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map a batch of feature maps to a batch of feature maps."""
         out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        side = (self.conv1.out_channels - self.conv1.in_channels) // 2
-        shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, side, side))
+        shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.side, self.side))
         return F.relu(out + shortcut)
 
 

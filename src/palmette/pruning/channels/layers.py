@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx import Node
 
-from palmette.compression.compaction.graph import Channels, MixingLayer, ModelTensor, Value, Walk, label_of
+from palmette.pruning.channels.graph import Channels, MixingLayer, ModelTensor, Value, Walk, label_of
 from palmette.pruning.weights import LAYERS
 
 Handler = Callable[[Walk, Node], Value]

@@ -76,7 +76,7 @@ class Walk:
     """One pass over the graph of `program`, a trace of `model`, in the order of execution."""
 
     def __init__(self, program: ExportedProgram, model: nn.Module) -> None:
-        from palmette.compression.compaction.operations import HANDLERS
+        from palmette.pruning.channels.operations import HANDLERS
 
         self.model = model
         self.mixing: list[MixingLayer] = []

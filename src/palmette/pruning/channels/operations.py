@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.fx import Node
 
-from palmette.compression.compaction.graph import Channels, ModelTensor, Value, Walk, label_of
-from palmette.compression.compaction.layers import LAYER_HANDLERS, Handler, arguments, shape_of
+from palmette.pruning.channels.graph import Channels, ModelTensor, Value, Walk, label_of
+from palmette.pruning.channels.layers import LAYER_HANDLERS, Handler, arguments, shape_of
 
 
 def _pointwise(walk: Walk, node: Node) -> Value:
