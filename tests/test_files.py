@@ -5,8 +5,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
-from palmette.files import make_folder, write_beside, write_whole
+from palmette.files import make_folder, write_beside, write_safetensors, write_whole
 
 
 def beside(path):
@@ -23,6 +24,29 @@ def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path, write):
         (tmp_path / name).touch()
     write(tmp_path / "run.png")
     assert sorted(os.listdir(tmp_path)) == sorted(["run.png", *kept])
+
+
+KILLED_IN_SAVE_FILE = """
+import os, sys
+from pathlib import Path
+import safetensors.torch, torch
+from palmette.files import write_safetensors
+
+def save_file(tensors, path, metadata):
+    Path(path).with_name(".tmpAbC123").touch()
+    os._exit(1)
+
+safetensors.torch.save_file = save_file
+write_safetensors(Path(sys.argv[1]), {"w": torch.ones(1)}, {})
+"""
+
+
+def test_a_hidden_file_of_safetensors_goes_with_the_next_write(tmp_path):
+    path = tmp_path / "w.safetensors"
+    assert subprocess.run([sys.executable, "-c", KILLED_IN_SAVE_FILE, str(path)]).returncode == 1
+    assert ".tmpAbC123" in [file.name for file in tmp_path.rglob("*")]
+    write_safetensors(path, {"w": torch.ones(1)}, {})
+    assert [file.name for file in tmp_path.rglob("*")] == ["w.safetensors"]
 
 
 def test_the_names_of_new_folders_reach_the_disk(tmp_path, monkeypatch):

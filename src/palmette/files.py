@@ -42,7 +42,17 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
     """Write a safetensors file into an existing folder."""
     from safetensors.torch import save_file  # imports torch, which commands that only read do without
 
-    write_beside(path, lambda partial: save_file(tensors, partial, metadata))
+    def write(partial: Path) -> None:
+        # save_file first writes a hidden file with a random name, which a killed process would leave for ever.
+        folder = Path(f"{partial}.folder")
+        folder.mkdir()
+        try:
+            save_file(tensors, folder / "content", metadata)
+            (folder / "content").replace(partial)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    write_beside(path, write)
 
 
 def write_beside(path: Path, write: Callable[[Path], object]) -> None:
