@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palmette.reports.html.series import IN_LABEL, Study, setting_text, settings, settings_of
-from palmette.reports.html.summary import density
 from palmette.reports.html.theme import LOOKS
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import METHODS
@@ -46,7 +45,7 @@ def families(study: Study) -> dict[str, list[int]]:
             fixed = {n: v for n, v in own[numbers[0]].items() if n not in (*free, *IN_LABEL)}
             found.append((f"{_title(setting, members[numbers[0]], fixed)} · {count}", shown))
     found.sort(key=lambda family: (not family[0].startswith("method"), -len(family[1])))
-    smallest = sorted(range(len(study.series)), key=lambda number: density(study.series[number]))[:AT_ONCE]
+    smallest = sorted(range(len(study.series)), key=lambda number: study.series[number].reach.density)[:AT_ONCE]
     return dict(found) | {f"smallest within one point of dense · {len(smallest)}": smallest}
 
 

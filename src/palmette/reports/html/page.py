@@ -16,7 +16,7 @@ from palmette.reports.html.document import bundled, document, table
 from palmette.reports.html.families import AT_ONCE
 from palmette.reports.html.method_charts import GRID
 from palmette.reports.html.series import TABLES, Series, Study, Table, settings, studies
-from palmette.reports.html.summary import density, judged_on, number, outcome, percent, quality, sentence, verdict
+from palmette.reports.html.summary import judged_on, number, outcome, percent, quality, sentence, verdict
 from palmette.reports.html.theme import CONFIG, LOOKS
 from palmette.reports.phases import RULE
 from palmette.reports.tables import Run
@@ -157,7 +157,7 @@ def _cards(study: Study, looks: Mapping[str, int]) -> str:
     if len(study.series) <= AT_ONCE:
         colours = [LOOKS[looks[series.name]]["colour"] for series in study.series]
         return f'<div class="cards">\n{"".join(map(_card, study.series, colours))}</div>'
-    best = sorted(study.series, key=density)[:_CARDS]
+    best = sorted(study.series, key=lambda series: series.reach.density)[:_CARDS]
     return f"""<h4>The {_CARDS} of {len(study.series)} that go furthest</h4>
 <div class="cards">\n{"".join(_card(series, "var(--quiet)") for series in best)}</div>"""
 
