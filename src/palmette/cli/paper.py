@@ -115,7 +115,7 @@ def paper(
 def _clock(device: str | None, fleet: int | None, data_dir: str | None) -> Clock:
     from palmette.studies.cost import Clock
 
-    return Clock(device_named(device), fleet, data_dir)
+    return Clock(device_named(device), fleet, data_dir, rough=True)
 
 
 def _refuse_for_tables(ctx: click.Context) -> None:
