@@ -88,7 +88,7 @@ def measure(
     out: Path | None,
     **parameters: float | None,
 ) -> None:
-    """How compressible are the weights in PATH?
+    """Measure how compressible the weights in PATH are.
 
     PATH is a checkpoint (.safetensors, .pt, .pth, .th, .bin, .ckpt, .onnx, .gguf, an index of shards or a folder
     of Transformers) or plain numbers (.npy, .npz). The code of the model is not needed. `example` is a small

@@ -64,7 +64,7 @@ def show(folder: Path, as_json: bool) -> None:
 
 
 def _read_or_damage(run: RunDir) -> dict[str, Any]:
-    """What `_read` gives, or the damage of the folder, so that other runs are shown."""
+    """Result of `_read`, or the damage of the folder, so that other runs are shown."""
     try:
         return _read(run)
     except RunDamaged as error:

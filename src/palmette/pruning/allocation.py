@@ -23,7 +23,7 @@ _OUTLIER = 5.0  # times the mean score of a block, as in OWL
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """What an allocation may ask of a weight.
+    """Facts about a weight that an allocation may ask for.
 
     Args:
         shape: shape of the weight.

@@ -1,4 +1,4 @@
-"""How far each method can prune, in one sentence: for the terminal and the page."""
+"""Limit of each method, and of all, in a sentence for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def how_far(runs: Sequence[Run], names: Iterable[str] | None = None) -> list[str
 
 
 def answer(runs: Sequence[Run], names: Iterable[str] | None = None) -> str:
-    """How far the network can be pruned, and by which method: one sentence for all runs.
+    """One sentence for all runs: how far the network can be pruned, and by which method.
 
     The best of many single runs is the luckiest: where some methods have several runs, one of these leads.
     """
@@ -77,14 +77,14 @@ def _compared(best: Reach, others: Sequence[Reach]) -> str:
 
 @dataclass(frozen=True)
 class Reach:
-    """How far the runs of one method stay good; as text, a clause without its name."""
+    """Limit of the runs of one method; as text, a clause without its name."""
 
     name: str
     runs: Sequence[Run]
 
     @cached_property
     def limits(self) -> list[Limit]:
-        """What searches found; empty if a run is none."""
+        """Limits that searches found; empty if a run is no search."""
         found = [limit for run in self.runs if (limit := limit_of(run)) is not None]
         return found if len(found) == len(self.runs) else []
 

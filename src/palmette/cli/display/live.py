@@ -152,7 +152,7 @@ def _numbers(record: Mapping[str, Any], experiment: Experiment) -> dict[str, str
 
 
 def in_short(stopped: str) -> str:
-    """Why a run is over; "done" after the last round.
+    """Reason why a run is over; "done" after the last round.
 
     >>> in_short("30 rounds are done"), in_short("1 round is done"), in_short("nothing is left to cut")
     ('done', 'done', 'nothing is left to cut')

@@ -1,4 +1,4 @@
-"""What all commands print with: a console for tables, text that wraps between words, messages on stderr."""
+"""Output of all commands: a console for tables, text that wraps between words, messages on stderr."""
 
 from __future__ import annotations
 

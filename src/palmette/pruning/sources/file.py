@@ -121,7 +121,7 @@ class FileSource(ExactSource):
             yield from part.row.tiles()
 
     def _read_between(self, scores: StoredWeight, low: float, high: float) -> tuple[int, Points]:
-        """How many magnitudes are below `low`, and those from there to `high`: at most 2,048 values of float32."""
+        """Number of magnitudes below `low`, and those from there to `high`: at most 2,048 values of float32."""
         dtype = _key_dtype(self.scores)
         look = partial(_between_in_part, _key(low, dtype) - 1, _key(high, dtype) + 1, dtype)
         looked_at = list(in_order(look, scores.parts(self.chunk)))

@@ -58,7 +58,7 @@ class Series:
 
     @cached_property
     def reach(self) -> Reach:
-        """How far its runs stay good."""
+        """Limit of its runs."""
         return Reach(self.name, self.runs)
 
 

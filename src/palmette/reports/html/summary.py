@@ -18,7 +18,7 @@ Outcome = dict[str, Any]
 
 
 def outcome(series: Series) -> Outcome:
-    """How far a series went within `WITHIN` of dense: lists of one number per run, and counts of runs."""
+    """Results of a series within `WITHIN` of dense: lists of one number per run, and counts of runs."""
     reach = series.reach
     found = [turns(phases_of(records)) for records in series.records]
     both = list(zip(found, reach.rounds, strict=True))
@@ -40,7 +40,7 @@ def outcome(series: Series) -> Outcome:
 
 
 def verdict(study: Study) -> list[str]:
-    """How far the network can be pruned, which series goes furthest, and what the index did."""
+    """Sentences about the limit of the network, the series that goes furthest, and the index."""
     rows = [outcome(series) for series in study.series]
     names = [series.name for series in study.series for _ in series.runs]
     searched = [row["reach"] for row in rows if row["reach"].limits]
@@ -104,7 +104,7 @@ def number(values: Sequence[float]) -> str:
 
 
 def judged_on(study: Study) -> str:
-    """Which data decide what is within one point."""
+    """Sentence about the data that decide what is within one point."""
     if study.scored == "score":
         return "The scores shown are those of the function `test`; another score decides a search."
     held = [has_validation(records) for _, records in study.runs]

@@ -1,4 +1,4 @@
-"""What a line of ``records.jsonl`` holds at least, whoever wrote it: names, and the kind of value under each."""
+"""Fields that a line of ``records.jsonl`` holds at least, and the kind of value of each."""
 
 from __future__ import annotations
 
