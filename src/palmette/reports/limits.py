@@ -32,21 +32,15 @@ def how_far(runs: Sequence[Run], names: Iterable[str] | None = None) -> list[str
 
 
 def answer(runs: Sequence[Run], names: Iterable[str] | None = None) -> str:
-    """One sentence for all runs: how far the network can be pruned, and by which method.
-
-    The best of many single runs is the luckiest: where some methods have several runs, one of these leads.
-    """
+    """One sentence for all runs: how far the network can be pruned, and by which method."""
     found = _reaches(runs, names)
     losses = {reach.loss for reach in found}
     within = f"within {losses.pop()}" if len(losses) == 1 else "within the allowed loss"
     if not any(reach.cut for reach in found):
         trained = any(len(records) > 1 for _, records in runs)
         return f"No cut stays {within}." if trained else "No cut was trained."
-    several = [reach for reach in found if len(reach.runs) > 1]
-    single = [reach for reach in found if len(reach.runs) == 1]
-    if not any(reach.cut for reach in several):
-        several, single = found, []
-    best, *others = sorted(several, key=lambda reach: reach.density)
+    best, *others = ranked(found)
+    single = sorted((r for r in found if len(r.runs) == 1 < len(best.runs)), key=lambda reach: reach.density)
     if all(reach.ended == len(reach.runs) for reach in found):
         some = "the run ended" if len(runs) == 1 else f"all {counted(len(runs), 'run')} ended"
         return f"No limit was reached: {some} {within}, {best.name} at a density of {best.percent}."
@@ -55,10 +49,18 @@ def answer(runs: Sequence[Run], names: Iterable[str] | None = None) -> str:
     among = " of the methods with several runs" if single else ""
     more = f"{best.ended_there}, so it may go further" if best.ended else ""
     if single:
-        lone = min(single, key=lambda reach: reach.density)
-        more += f"; the best single run is of {lone.name}: {lone.percent}"
+        more += f"; the best single run is of {single[0].name}: {single[0].percent}"
     place = f"a density of {best.percent}{_compared(best, others)}"
     return f"{best.name} goes furthest{among} {within}: {place}{more}{best.caution}."
+
+
+def ranked(found: Sequence[Reach]) -> list[Reach]:
+    """Methods by density, the one that goes furthest first.
+
+    The best of many single runs is the luckiest: where methods of several runs were cut, these alone are ranked.
+    """
+    several = [reach for reach in found if len(reach.runs) > 1]
+    return sorted(several if any(reach.cut for reach in several) else found, key=lambda reach: reach.density)
 
 
 def _compared(best: Reach, others: Sequence[Reach]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palmette.reports.html.series import Series, Study
-from palmette.reports.limits import answer
+from palmette.reports.limits import answer, ranked
 from palmette.reports.phases import has_validation, phases_of, turns
 from palmette.reports.statistics import WITHIN, MeanSd
 from palmette.reports.words import counted, in_percent
@@ -41,21 +41,22 @@ def outcome(series: Series) -> Outcome:
 
 def verdict(study: Study) -> list[str]:
     """Sentences about the limit of the network, the series that goes furthest, and the index."""
-    rows = [outcome(series) for series in study.series]
+    rows, reaches = [outcome(series) for series in study.series], [series.reach for series in study.series]
     names = [series.name for series in study.series for _ in series.runs]
-    searched = [row["reach"] for row in rows if row["reach"].limits]
+    searched = [reach for reach in reaches if reach.limits]
+    best = ranked(searched or reaches)[0]
+    share = f"{1 - best.density:.0%} of the weights can go within"
     if searched:
-        best = min(searched, key=lambda reach: reach.density)
-        loss = f"{best.limits[0].tolerance} of the dense {study.scored}"
         many = counted(round(MeanSd.of([limit.retrainings for limit in best.limits]).mean), "retraining")
-        found = f"About {1 - best.density:.0%} of the weights can go within {loss} ({best.name}, {many})."
-        return [found, answer(study.runs, names)] if len(rows) > 1 else [found]
+        lead = f"About {share} {best.limits[0].tolerance} of the dense {study.scored} ({best.name}, {many})."
+        return [lead, answer(study.runs, names)] if len(rows) > 1 else [lead]
     if study.scored == "score":
         return [f"{row['series']} ended with {percent(row['density'])} of the weights." for row in rows]
     n, in_time = (sum(row[name] for row in rows) for name in ("n", "turned_in_time"))
     turned, collapsed = (sum(len(row[name]) for row in rows) for name in ("turned_up", "collapsed"))
     within = f" ({in_time} while accuracy was within one point of dense)" if turned else ""
     return [
+        *([f"In hindsight, {share} one point of accuracy."] if best.cut else []),
         answer(study.runs, names),
         f"The PQ Index turned up in {turned} of {counted(n, 'run')}{within}; {collapsed} collapsed.",
     ]
