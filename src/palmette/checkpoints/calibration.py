@@ -85,16 +85,10 @@ def _saliency(source: Path, sentences: Sequence[str]) -> Saliency:
             f"({first_line(error)}); prune it without --calibrate"
         ) from error
     score, prefix = weighted_by_inputs(norms, model), f"{model.base_model_prefix}."
-    parameters = dict(
-        model.named_parameters(remove_duplicate=False)
-    )  # a tied weight has several names, in a file one
-    named = {}
+    # A tied weight has several names in a model and one in a file, which may be of the model without its head.
+    parameters, named = dict(model.named_parameters(remove_duplicate=False)), {}
     for name in names:
-        candidates = (
-            name,
-            prefix + name,
-            name.removeprefix(prefix),
-        )  # a file may be of the model without its head
+        candidates = (name, prefix + name, name.removeprefix(prefix))
         named[name] = next((n for n in candidates if n in parameters), name)
     there = {id(parameters[n]) for n in named.values() if n in parameters}
     if lost := [n for n in norms if n in parameters and id(parameters[n]) not in there]:
