@@ -488,6 +488,28 @@ def test_second_calibrated_cut_continues_from_the_masks(tmp_path, tiny_llama):
     assert f"Cut {after.kept:,} of {before.kept:,} weights; 25.0% of all" in result.output
 
 
+def test_calibrated_cut_knows_weights_of_a_file_without_the_prefix_of_the_base_model(tmp_path, tiny_llama):
+    (tmp_path / "text").write_text("the cat sat on the mat\n")
+    short = shutil.copytree(tiny_llama, tmp_path / "short")
+    state = load_file(short / "model.safetensors")
+    save_file(
+        {n.removeprefix("model."): w for n, w in state.items()}, short / "model.safetensors", {"format": "pt"}
+    )
+    cuts = []
+    for source in (tiny_llama, short):
+        prune_calibrated(source, tmp_path / f"{source.name}-cut", tmp_path / "text", budget=pm.FixedRatio(0.5))
+        masks = pm.Masks.load(tmp_path / f"{source.name}-cut" / "model.masks.safetensors")
+        cuts.append({n.removeprefix("model."): mask for n, mask in masks.items()})
+    assert cuts[0].keys() == cuts[1].keys()
+    assert all(torch.equal(mask, cuts[1][name]) for name, mask in cuts[0].items())
+    state = {n.replace("down_proj", "other"): w for n, w in state.items()}
+    save_file(state, short / "model.safetensors", {"format": "pt"})
+    with pytest.raises(
+        ValueError, match=r"has another name for 'model\.layers\.0\.mlp\.down_proj\.weight' of its"
+    ):
+        prune_calibrated(short, tmp_path / "third", tmp_path / "text")
+
+
 def test_calibrated_model_is_written_as_one_file(tmp_path, tiny_llama, monkeypatch):
     import transformers
 

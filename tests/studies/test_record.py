@@ -73,7 +73,11 @@ LINE = {
     "validation": None,
     "retrained": {
         "total": 4, "kept": 4, "density": 1.0, "pq_index": 0.3, "gini_index": 0.2, "dead_neurons": 0,
-        "layers": {"w": {"total": 4, "kept": 4, "density": 1.0, "pq_index": 0.3, "gini_index": 0.2}},
+        "layers": {
+            "w": {
+                "total": 4, "kept": 4, "density": 1.0, "pq_index": 0.3, "gini_index": 0.2, "dead_neurons": 0,
+            },
+        },
     },
     "pruned": {"test": {"loss": 0.7, "accuracy": 0.7}, "kept": 2, "density": 0.5, "pq_index": 0.1},
     "cut": {"weights": 2, "layers": {"w": 2}},
@@ -94,7 +98,8 @@ def test_a_record_of_a_newer_version_is_refused():
         Record.from_json(LINE | {"version": 3})
 
 
-SEARCH = {"score": 0.9, "error": None, "start": 0, "repeats": None, "good_density": 1.0, "bad_density": 0.5}
+SEARCH = {"score": 0.9, "error": None, "start": 0, "repeats": None, "answer": 0}
+SEARCH |= {"good_density": 1.0, "bad_density": 0.5}
 
 
 def test_a_record_of_a_search_has_version_2_and_its_bracket_as_columns():

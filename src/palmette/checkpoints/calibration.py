@@ -6,28 +6,20 @@ Models.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from palmette.checkpoints.formats.safetensors import masks_file, tensors_of
-from palmette.checkpoints.prune import CheckpointCut, LayerCut
-from palmette.checkpoints.read_errors import readable
-from palmette.checkpoints.writing import output_file
-from palmette.compression.packing import save
+from palmette.checkpoints.open import open_checkpoint
+from palmette.checkpoints.prune import CheckpointCut, prune_checkpoint
+from palmette.checkpoints.writing import check_output
 from palmette.errors import first_line
-from palmette.measures.pq import index_of_rows
-from palmette.measures.rows import Rows
-from palmette.pruning.budgets import Budget, Sap
+from palmette.pruning.budgets import Budget
 from palmette.pruning.choosing.patterns import as_patterns
-from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
-from palmette.pruning.masks import Masks
 from palmette.pruning.methods import Scope, Zeros
-from palmette.pruning.pruner import Pruner
-from palmette.pruning.saliency import input_norms, weighted_by_inputs
-from palmette.pruning.weights import prunable
+from palmette.pruning.saliency import Saliency, input_norms, weighted_by_inputs
 
 MOST_TOKENS = 2048  # of a sentence, where the model itself sets no limit
 
@@ -68,66 +60,47 @@ def prune_calibrated(
     sentences = [line for line in _text(text).splitlines() if line.strip()]
     if not sentences:
         raise ValueError(f"{str(text)!r} has no text to calibrate with; put one sentence on each line")
-    budget = Sap() if budget is None else budget
-    with output_file(source, out, folder=not pack) as file:  # told before the model is loaded, if it will not do
-        earlier = _earlier_masks(source)
-        model, tokenizer = _loaded(source)
-        weights = prunable(model, include=include, exclude=exclude)
-        try:
-            norms = input_norms(model, _batches(model, tokenizer, sentences))
-        except Exception as error:  # whatever a model says that is made for images, or for two texts at once
-            raise ValueError(
-                f"the model in {str(source)!r} does not accept text alone, which --calibrate needs "
-                f"({first_line(error)}); prune it without --calibrate"
-            ) from error
-        if as_zeros(zeros) == "pruned":
-            earlier = masks_of_zeros(weights) | earlier
-        before = Masks({n: earlier.get(n, mask) for n, mask in Masks.ones_like(weights).items()})
-        zero = {n: w.values.detach() == 0 for n, w in weights.items()}
-        pruner = Pruner(
-            model,
-            budget=budget,
-            scope=scope,
-            saliency=weighted_by_inputs(norms, model),
-            include=include,
-            exclude=exclude,
-            masks=before,
+    check_output(source, out, folder=not pack)  # told before the model is loaded, if it will not do
+    return prune_checkpoint(
+        source,
+        out,
+        scope=scope,
+        budget=budget,
+        saliency=_saliency(source, sentences),
+        include=include,
+        exclude=exclude,
+        zeros=zeros,
+        pack=pack,
+    )
+
+
+def _saliency(source: Path, sentences: Sequence[str]) -> Saliency:
+    """Wanda's score of each weight by its name in the file."""
+    model, tokenizer, names = _loaded(source)
+    try:
+        norms = input_norms(model, _batches(model, tokenizer, sentences))
+    except Exception as error:  # whatever a model says that is made for images, or for two texts at once
+        raise ValueError(
+            f"the model in {str(source)!r} does not accept text alone, which --calibrate needs "
+            f"({first_line(error)}); prune it without --calibrate"
+        ) from error
+    score, prefix = weighted_by_inputs(norms, model), f"{model.base_model_prefix}."
+    # A tied weight has several names in a model and one in a file, which may be of the model without its head.
+    parameters, named = dict(model.named_parameters(remove_duplicate=False)), {}
+    for name in names:
+        candidates = (name, prefix + name, name.removeprefix(prefix))
+        named[name] = next((n for n in candidates if n in parameters), name)
+    there = {id(parameters[n]) for n in named.values() if n in parameters}
+    if lost := [n for n in norms if n in parameters and id(parameters[n]) not in there]:
+        raise ValueError(
+            f"the file in {str(source)!r} has another name for {lost[0]!r} of its model, so --calibrate cannot "
+            "rank it; prune it without --calibrate"
         )
-        index_before = pruner.step().index
-        size = sum(p.numel() * p.element_size() for p in model.parameters())
-        if pack:
-            save(file, model)
-        else:
-            model.save_pretrained(file.parent, max_shard_size=2**62)  # in one file, as its masks are
-            pruner.masks.save(masks_file(file))
-    kept = Rows(
-        tuple(w.values.detach().reshape(1, -1) for w in weights.values()),
-        tuple(pruner.masks[n].reshape(1, -1) for n in weights),
-    )
-    layers = tuple(
-        LayerCut(n, m.numel(), int(before[n].sum()), int(m.sum()), int((before[n] & ~m & zero[n]).sum()))
-        for n, m in pruner.masks.items()
-    )
-    written = out if pack else out / "model.safetensors"
-    return CheckpointCut(
-        layers,
-        index_before,
-        float(index_of_rows(kept, p=budget.p, q=budget.q)),
-        written,
-        None if pack else masks_file(written),
-        size,
-    )
+    return lambda name, weight: score(named[name], weight)
 
 
-def _earlier_masks(source: Path) -> dict[str, Tensor]:
-    """What earlier cuts have kept of the weights, by name; nothing where there was none."""
-    file = source / "model.safetensors"
-    with readable(file):
-        stored = tensors_of(file)[0] if file.is_file() else []
-        return {t.name: t.kept(0, t.shape[0]) for t in stored if t.kept is not None}
-
-
-def _loaded(source: Path) -> tuple[Any, Any]:
+def _loaded(source: Path) -> tuple[Any, Any, list[str]]:
+    """Model, tokenizer, and the names of the tensors in the file."""
     try:
         import transformers
     except ImportError as error:
@@ -141,8 +114,9 @@ def _loaded(source: Path) -> tuple[Any, Any]:
         ) from error
     try:
         config = transformers.AutoConfig.from_pretrained(source)
+        names = [stored.name for stored in open_checkpoint(source).tensors]
         kind = getattr(transformers, (config.architectures or [""])[0], transformers.AutoModel)
-        return kind.from_pretrained(source), tokenizer
+        return kind.from_pretrained(source), tokenizer, names
     except Exception as error:  # whatever a library says about a folder that is not complete
         raise ValueError(
             f"the model in {str(source)!r} could not be loaded to calibrate it: {first_line(error)}"

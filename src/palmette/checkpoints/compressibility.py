@@ -86,7 +86,7 @@ class Compressibility:
 
     @property
     def coverage(self) -> str:
-        """How many of all parameters the report is about, and why others are left out."""
+        """Share of all parameters that the report covers, and the reasons for leaving out others."""
         return coverage(self.whole.entries, self.left_out)
 
     def to_dict(self) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class Headroom:
         return self.largest.share
 
     def loss(self, cut: ScoredCut) -> float:
-        """How much worse the score is after `cut`; negative if better."""
+        """Loss of score after `cut`; negative if the score is better."""
         return self.tolerance.loss(cut.score, dense=self.dense.score)
 
     def __str__(self) -> str:

@@ -88,7 +88,7 @@ def sort_out(
 
 
 def _cannot(tensor: StoredWeight, vectors: bool) -> str:
-    """Why a tensor cannot be pruned (plain numbers: measured), whatever its name; empty if it can."""
+    """Reason why a tensor cannot be pruned (plain numbers: measured), whatever its name; else empty."""
     if not (vectors or tensor.dtype.is_floating_point):
         return NO_FLOATS
     if not tensor.entries:

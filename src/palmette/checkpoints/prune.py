@@ -211,7 +211,7 @@ def _written(
 
 
 def _alive(cut: FileCut, direction: StoredWeight, gain: StoredWeight) -> Tensor:
-    """Which gains of weight norm have a kept weight; the others become zero in place of their direction."""
+    """Mask of gains of weight norm that have a kept weight; others become zero in place of their direction."""
     mask = torch.cat([mask for _, mask in cut.masks(direction, CHUNK)])
     return alive(mask, gain.whole())
 

@@ -30,7 +30,7 @@ def output_file(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
 
     Masks, if any, go to the `masks_file` of the temporary file. A `folder` also gets the other files of `source`.
     """
-    _check_output(source, out, folder)
+    check_output(source, out, folder=folder)
     with _explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
         placed = False
@@ -61,7 +61,8 @@ def output_file(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
             raise
 
 
-def _check_output(source: Path, out: Path, folder: bool) -> None:
+def check_output(source: Path, out: Path, *, folder: bool) -> None:
+    """Raise if `out` cannot be the cut copy of `source`; a `folder` must be new."""
     own = {source.resolve(), masks_file(source.absolute()).resolve()}
     if source.is_dir() or source.name.endswith(".index.json"):  # its shards too
         own |= {file.resolve() for file in (source if source.is_dir() else source.parent).iterdir()}

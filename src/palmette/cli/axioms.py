@@ -35,7 +35,7 @@ class _HyphenatedNames(click.Command):
 @click.argument("measure", required=False)
 @JSON
 def axioms(measure: str | None, as_json: bool) -> None:
-    """Which sparsity measures have which of the six properties?
+    """Test which sparsity measures have which of the six properties.
 
     Searches for counterexamples to each property of each measure, and marks differences from the table of Hurley
     and Rickard (2009). With a MEASURE: its verdicts, with each counterexample in full.

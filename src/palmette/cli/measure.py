@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
-from palmette.cli.display.printing import JSON, console_of_stdout, print_text, printable
+from palmette.cli.display.printing import (
+    JSON,
+    console_of_stdout,
+    fitted,
+    plain_table,
+    print_text,
+    printable,
+    width_of,
+)
 from palmette.cli.options import FILE, parameter_options
 from palmette.pruning.budgets import Sap
 from palmette.pruning.methods import SCOPES
@@ -80,7 +88,7 @@ def measure(
     out: Path | None,
     **parameters: float | None,
 ) -> None:
-    """How compressible are the weights in PATH?
+    """Measure how compressible the weights in PATH are.
 
     PATH is a checkpoint (.safetensors, .pt, .pth, .th, .bin, .ckpt, .onnx, .gguf, an index of shards or a folder
     of Transformers) or plain numbers (.npy, .npz). The code of the model is not needed. `example` is a small
@@ -200,22 +208,13 @@ def print_table(console: Console, names: Sequence[str], columns: dict[str, list[
 
     The last of several rows is the total, in bold.
     """
-    from rich.table import Table
-
-    def room() -> int:
-        return console.width - sum(gap + max(map(len, (head, *cells))) for head, cells in columns.items())
-
     names = [printable(name) for name in names]
-    for group in _FIRST_TO_GO:
-        if max(map(len, names)) > room():
-            columns = {heading: cells for heading, cells in columns.items() if heading not in group}
-    table, width = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0)), room()
-    table.add_column("", overflow="fold")
-    for heading in columns:
-        table.add_column(heading, justify="right", no_wrap=True)
-    for i, name in enumerate(names):
+    shown = fitted(columns, console.width - max(map(len, names)), _FIRST_TO_GO, gap)
+    width = console.width - width_of(shown, gap)
+    table = plain_table("", *shown, words=("",), gap=gap)
+    for i, cells in enumerate(zip(names, *shown.values(), strict=True)):
         style = "bold" if 0 < i == len(names) - 1 else ""
-        table.add_row(_broken(name, width), *(column[i] for column in columns.values()), style=style)
+        table.add_row(_broken(cells[0], width), *cells[1:], style=style)
     console.print(table)
     console.print()
 

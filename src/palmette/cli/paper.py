@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import click
 from click.core import ParameterSource
 
-from palmette.cli.display.printing import console_of_stdout, print_text, say
+from palmette.cli.display.printing import console_of_stdout, fitted, plain_table, print_text, say
 from palmette.cli.options import RememberingCommand, device_named, place_options
 from palmette.cli.paper_list import Scaling, list_as_json, list_figures, print_list
 from palmette.cli.sweep import Sweep
@@ -115,7 +115,7 @@ def paper(
 def _clock(device: str | None, fleet: int | None, data_dir: str | None) -> Clock:
     from palmette.studies.cost import Clock
 
-    return Clock(device_named(device), fleet, data_dir)
+    return Clock(device_named(device), fleet, data_dir, rough=True)
 
 
 def _refuse_for_tables(ctx: click.Context) -> None:
@@ -181,7 +181,10 @@ class PaperSweep(Sweep):
                     )
                 )
                 continue
-            console.print(found.as_rich(console.width))
+            cells = dict(zip(found.columns, zip(*found.texts, strict=True), strict=True))
+            shown = fitted(cells, console.width, [found.spare])
+            console.print(found.title, style="bold")
+            console.print(plain_table(*shown, words=found.words, rows=zip(*shown.values(), strict=True)))
             print_text(console, f"\n{found.note}\n", "dim")
             console.print(f"{name}  {file}, .csv, .tex\n", soft_wrap=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.display.live import in_short
-from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text, wrapped
+from palmette.cli.display.printing import (
+    JSON,
+    console_of_stdout,
+    fitted,
+    plain_table,
+    print_text,
+    width_of,
+    wrapped,
+)
 from palmette.cli.options import PATH
 from palmette.errors import RunDamaged
 from palmette.reports.words import counted, duration, measured, size
@@ -23,12 +31,11 @@ from palmette.studies.settings import slug
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from palmette.studies.folder import RunDir
     from palmette.studies.record import AnyExperiment
 
-_SPARE = ("density", "round", "PQ Index", "disk")  # columns that a narrow terminal lacks, the last first
+_SPARE = (("disk",), ("PQ Index",), ("round",), ("density",))  # columns that a narrow terminal lacks
 
 
 @click.command()
@@ -57,7 +64,7 @@ def show(folder: Path, as_json: bool) -> None:
 
 
 def _read_or_damage(run: RunDir) -> dict[str, Any]:
-    """What `_read` gives, or the damage of the folder, so that other runs are shown."""
+    """Result of `_read`, or the damage of the folder, so that other runs are shown."""
     try:
         return _read(run)
     except RunDamaged as error:
@@ -172,19 +179,16 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
 
 def _print_many(console: Console, found: list[dict[str, Any]], folder: Path) -> None:
     names = {"run": [one["run"] + (f" in {_folder(one)}" if _folder(one) else "") for one in found]}
-    unbounded = console.options.update(max_width=10_000)
-    if console.measure(_table_of_runs(names, found), options=unbounded).maximum > console.width:
+    score = "score" if any(map(_is_own, found)) else "accuracy"
+    titles = ("round", score, "density", "PQ Index", "disk")
+    numbers = dict(zip(titles, zip(*map(_numbers, found), strict=True), strict=True))
+    state = {"state": [_state(one) for one in found]}
+    if width_of({**names, **numbers, **state}) > console.width + 1:
         names = _names_in_columns(found)
-    kept = next(
-        (
-            shown
-            for shown in range(len(_SPARE), 0, -1)
-            if console.measure(_table_of_runs(names, found, _SPARE[shown:]), options=unbounded).minimum
-            <= console.width
-        ),
-        0,
-    )
-    console.print(_table_of_runs(names, found, _SPARE[kept:]))
+    folded = {title: [word for cell in cells for word in cell.split()] for title, cells in (names | state).items()}
+    columns = {**names, **fitted(numbers, console.width + 1 - width_of(folded), _SPARE), **state}
+    words = ({*names} - {"seed"}) | {"state"}
+    console.print(plain_table(*columns, words=words, rows=zip(*columns.values(), strict=True)))
     for one in found:
         if one["damage"] or one["failure"]:
             print_text(console, f"{_state(one)}: {one['damage'] or one['failure']}")
@@ -240,21 +244,6 @@ def _names_in_columns(found: list[dict[str, Any]]) -> dict[str, list[str]]:
     if len({*zip(*names.values(), strict=True)}) < len(found):
         names["folder"] = [_folder(one) or f"…{one['run'][-9:]}" for one in found]
     return names
-
-
-def _table_of_runs(
-    names: Mapping[str, list[str]], found: list[dict[str, Any]], without: Sequence[str] = ()
-) -> Table:
-    score = "score" if any(map(_is_own, found)) else "accuracy"
-    numbers = dict(
-        zip(("round", score, "density", "PQ Index", "disk"), zip(*map(_numbers, found), strict=True), strict=True)
-    )
-    columns = {**names, **{title: cells for title, cells in numbers.items() if title not in without}}
-    columns["state"] = [_state(one) for one in found]
-    table = plain_table(*columns, words=({*names} - {"seed"}) | {"state"})
-    for row in zip(*columns.values(), strict=True):
-        table.add_row(*row)
-    return table
 
 
 def _is_own(one: Mapping[str, Any]) -> bool:

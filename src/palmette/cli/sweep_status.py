@@ -66,7 +66,7 @@ def show_status(file: Path, out: Path, *, as_json: bool) -> None:
 
 
 def _why(s: Standing) -> str:
-    """Why a run is not finished, if that is known."""
+    """Reason why a run is not finished, if it is known."""
     return (s.damage or s.failure or "").removeprefix(s.experiment.id).lstrip()
 
 

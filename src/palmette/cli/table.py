@@ -57,10 +57,7 @@ def table(runs: tuple[Path, ...], baseline: str | None, at: str | None, out: Pat
         click.echo(f"{out}: {counted(len(frame), 'row')}")
     elif sys.stdout.isatty():
         console, (titles, rows) = console_of_stdout(), cells(frame)
-        shown = plain_table(*titles, words=WORDS)
-        for row in rows:
-            shown.add_row(*row)
-        console.print(shown)
+        console.print(plain_table(*titles, words=WORDS, rows=rows))
         print_text(console, f"\n{notes(frame)}", "dim")
     else:
         click.echo(as_markdown(frame), nl=False)

@@ -176,7 +176,7 @@ def _replaced(
 
 
 def _trouble(model: nn.Module, inputs: Any, wanted: Sequence[Tensor]) -> str:
-    """Why a variant cannot be used; empty if it can."""
+    """Reason why a variant cannot be used; empty if it can."""
     try:
         found = outputs(model, inputs)
     except Exception as error:  # sparse kernels raise errors of many kinds

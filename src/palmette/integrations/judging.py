@@ -160,7 +160,7 @@ class Judge:
         return Judgement(False, f"{self._label(kind)} {now:.4f} is {self._limit(kind)}")
 
     def rule(self) -> str:
-        """How the network is judged, in a sentence, after the first verdict."""
+        """Sentence about how the network is judged, after the first verdict."""
         kind = next(iter(self.dense or ()), None)
         if kind is None:
             return (

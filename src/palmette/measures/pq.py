@@ -41,10 +41,9 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
         value, or with `dim` one per slice. A slice without a non-zero kept entry has no index
         (Remark 1) and gives NaN, as does one with a NaN or an infinity in it.
 
-    Sums are kept in float64 and an index near 0 is computed without cancellation, so the result
-    is good to better than 1e-12 relative, for ``p >= 0.1``, whatever the magnitudes. On CUDA, the sums
-    of 2^20 or more 16-bit values (bfloat16, float16) round at about 1e-11 on data in random order, and at
-    up to 1e-7 if large and small values alternate in a fixed pattern.
+    For ``p >= 0.1`` the relative error is below 1e-12, whatever the magnitudes. On CUDA, that of 2^20 or more
+    16-bit values (bfloat16, float16) is about 1e-11 in random order, and up to 1e-7 if large and small values
+    alternate in a fixed pattern.
 
     >>> pq_index([3.0, 4.0, 0.0, 0.0], p=1, q=2)
     0.3

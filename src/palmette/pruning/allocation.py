@@ -14,14 +14,16 @@ from torch import Tensor
 
 from palmette.measures.pq import power_sums
 from palmette.pruning.budgets import Allocated, Budget, Densities, FixedRatio
+from palmette.pruning.methods import Scope, check_shared
 from palmette.pruning.sources.memory import Memory
+from palmette.pruning.sources.source import Source
 
 _OUTLIER = 5.0  # times the mean score of a block, as in OWL
 
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """What an allocation may ask of a weight.
+    """Facts about a weight that an allocation may ask for.
 
     Args:
         shape: shape of the weight.
@@ -33,8 +35,15 @@ class LayerFacts:
     scores: Callable[[], Memory]
 
 
-def budgets_of(budget: Allocated, layers: Mapping[str, LayerFacts], left: int) -> dict[str, Budget]:
-    """Budget of each layer, so that all together keep `left` weights."""
+def budgets_of(
+    budget: Budget, scope: Scope, layers: Mapping[str, LayerFacts], network: Callable[[], Source]
+) -> dict[str, Budget]:
+    """Budget of each layer: `budget` itself, or the shares of a cut of the whole `network`."""
+    check_shared(budget, scope)
+    if not isinstance(budget, Allocated):
+        return dict.fromkeys(layers, budget)
+    whole = budget.budget.plan(network())
+    left = int(whole.sums.d[0] - whole.cut[0])
     sizes = {name: math.prod(layer.shape) for name, layer in layers.items()}
     limits = {name: int(layer.weights().counts()[0]) / sizes[name] for name, layer in layers.items()}
     found = filled(densities(budget, layers, left / sum(sizes.values())), sizes, limits, left)

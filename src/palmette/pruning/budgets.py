@@ -223,7 +223,24 @@ class Densities(Budget):
 
 
 @dataclass(frozen=True)
-class Partly(Budget):
+class _OfAnother(Budget):
+    """Budget that changes what another one cuts."""
+
+    budget: Budget
+
+    @property
+    def p(self) -> float:  # type: ignore[override]
+        """Smaller norm of the reported index, that of the other budget."""
+        return self.budget.p
+
+    @property
+    def q(self) -> float:  # type: ignore[override]
+        """Larger norm of the reported index, that of the other budget."""
+        return self.budget.q
+
+
+@dataclass(frozen=True)
+class Partly(_OfAnother):
     r"""A share of what another budget cuts in each unit: :math:`\lfloor s \cdot c \rfloor`.
 
     A search cuts less with it when the whole cut was too much.
@@ -236,23 +253,12 @@ class Partly(Budget):
     tensor([25])
     """
 
-    budget: Budget
     share: float
 
     def __post_init__(self) -> None:
         _check_inner(self.budget)
         if not 0 <= as_number(self.share) <= 1:
             raise ValueError(f"share must be between 0 and 1, got share={self.share!r}")
-
-    @property
-    def p(self) -> float:  # type: ignore[override]
-        """Smaller norm of the reported index, that of the other budget."""
-        return self.budget.p
-
-    @property
-    def q(self) -> float:  # type: ignore[override]
-        """Larger norm of the reported index, that of the other budget."""
-        return self.budget.q
 
     def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
         from palmette.pruning.counting import share
@@ -270,8 +276,8 @@ ALLOCATIONS: tuple[By, ...] = get_args(By)
 
 
 @dataclass(frozen=True)
-class Allocated(Budget):
-    r"""What another budget keeps of the whole network, shared between its layers.
+class Allocated(_OfAnother):
+    r"""Budget of the whole network, shared between its layers.
 
     All but "uniform" and "erk" give a value :math:`v_b` to each block of the network, whose layers then have the
     density
@@ -297,7 +303,6 @@ class Allocated(Budget):
     (tensor(60), tensor(40))
     """
 
-    budget: Budget
     by: By = "index"
     spread: float = 0.15
 
@@ -307,16 +312,6 @@ class Allocated(Budget):
             raise ValueError(f"by must be one of {', '.join(ALLOCATIONS)}, got {self.by!r}")
         if not 0 <= as_number(self.spread) <= 0.5:
             raise ValueError(f"spread must be between 0 and 0.5, got spread={self.spread!r}")
-
-    @property
-    def p(self) -> float:  # type: ignore[override]
-        """Smaller norm of the reported index, that of the other budget."""
-        return self.budget.p
-
-    @property
-    def q(self) -> float:  # type: ignore[override]
-        """Larger norm of the reported index, that of the other budget."""
-        return self.budget.q
 
     def _count(self, source: Source | None, sums: PowerSums) -> tuple[Tensor, Tensor]:
         raise TypeError(f"{self!r} shares a cut between layers, so it needs all of them: use prune or a Pruner")

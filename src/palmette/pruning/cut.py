@@ -10,10 +10,10 @@ from torch import Tensor
 
 from palmette.errors import NothingToPrune
 from palmette.pruning.allocation import LayerFacts, budgets_of
-from palmette.pruning.budgets import Allocated, Budget, check_budget
+from palmette.pruning.budgets import Budget, check_budget
 from palmette.pruning.decision import Decision
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Scope, check_scope, check_shared
+from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude, ranking
 from palmette.pruning.scopes import groups_of
 from palmette.pruning.sources.memory import Memory
@@ -78,7 +78,16 @@ def prune(
     scores = {n: scores_of(n, w, ranked) for n, w in tensors.items()}
     check_finite({n: s for n, s in scores.items() if s is not tensors[n]}, kept, "score")
 
-    budgets = _shared(budget, tensors, scores, kept, scope) if isinstance(budget, Allocated) else {}
+    def row(name: str, values: Tensor) -> Memory:
+        return Memory.of(values.detach().reshape(1, -1), kept[name].reshape(1, -1) if name in kept else None)
+
+    def network() -> Memory:
+        check_whole(tensors, "a cut that is shared between layers")
+        rows = [row(*weight) for weight in tensors.items()]
+        return Memory(tuple(r.segments[0] for r in rows), tuple(r.kept[0] for r in rows))
+
+    layers = {n: LayerFacts(t.shape, partial(row, n, t), partial(row, n, scores[n])) for n, t in tensors.items()}
+    budgets = budgets_of(budget, scope, layers, network)
     new: dict[str, Tensor] = {}
     plans = []
     for group in groups_of(whole, scores, kept, scope):
@@ -86,25 +95,6 @@ def prune(
         new |= group.masks(group.scores.select(plan.cut))
         plans.append((group.name, group.weights.width, group.everywhere(plan)))
     return Masks(new), Decision.of(scope, budget, plans)
-
-
-def _shared(
-    budget: Allocated,
-    tensors: Mapping[str, Tensor],
-    scores: Mapping[str, Tensor],
-    kept: Mapping[str, Tensor],
-    scope: Scope,
-) -> dict[str, Budget]:
-    check_shared(budget, scope)
-    check_whole(tensors, "a cut that is shared between layers")
-
-    def row(name: str, values: Tensor) -> Memory:
-        return Memory.of(values.detach().reshape(1, -1), kept[name].reshape(1, -1) if name in kept else None)
-
-    layers = {n: LayerFacts(t.shape, partial(row, n, t), partial(row, n, scores[n])) for n, t in tensors.items()}
-    marks = tuple(kept[n].reshape(1, -1) if n in kept else None for n in tensors)
-    whole = budget.budget.plan(Memory(tuple(t.detach().reshape(1, -1) for t in tensors.values()), marks))
-    return budgets_of(budget, layers, int(whole.sums.d[0] - whole.cut[0]))
 
 
 def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:

@@ -113,7 +113,7 @@ class Decision:
 
     @staticmethod
     def from_state_dict(state: Mapping[str, Any]) -> Decision:
-        """What `state_dict` gave."""
+        """Inverse of `state_dict`."""
         return Decision(**(dict(state) | {"groups": tuple(UnitDecisions(**g) for g in state["groups"])}))
 
     def __repr__(self) -> str:
@@ -150,7 +150,7 @@ def _parts_of(decision: Decision) -> tuple[str, tuple[Tensor, ...]]:
 
 
 def unpacked(content: bytes) -> list[Decision]:
-    """What `packed` gave; earlier versions wrote a list of states."""
+    """Inverse of `packed`; earlier versions wrote a list of states."""
     state = torch.load(io.BytesIO(content), weights_only=True)
     if isinstance(state, list):
         return [Decision.from_state_dict(one) for one in state]

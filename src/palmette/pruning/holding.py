@@ -31,7 +31,7 @@ _ADVICE = (
 
 
 def in_words(back: Mapping[str, int]) -> str:
-    """How many pruned weights came back, by name, and what to do; empty if none did."""
+    """Sentence about the number of pruned weights that came back, and what to do; empty if none did."""
     names = [name for name, count in back.items() if count]
     if not names:
         return ""
@@ -39,7 +39,7 @@ def in_words(back: Mapping[str, int]) -> str:
 
 
 def came_back(model: nn.Module) -> str:
-    """What masks are not held in `model`, in words; empty if there is none."""
+    """Sentence about masks that are not held in `model`; empty if all are."""
     there = {id(p) for p in model.parameters()}
     ours = [holder for holder in _HOLDERS if any(id(p) in there for p in holder._parameters.values())]
     return " ".join(filter(None, (in_words({n: int(c) for n, c in h.back().items()}) for h in ours)))

@@ -127,7 +127,7 @@ class Tolerance:
         return NormalDist().inv_cdf(self.by) * math.hypot(first.error, second.error)
 
     def loss(self, score: Estimate | float, *, dense: Estimate | float) -> float:
-        """How much worse `score` is than that of the dense network; negative if better."""
+        """Loss of `score` compared with the dense network; negative if better."""
         lost = Estimate.of(dense, "score").value - Estimate.of(score, "score").value
         return lost if self.maximize else -lost
 

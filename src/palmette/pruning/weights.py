@@ -95,7 +95,7 @@ def normed(direction: Tensor, gain: Tensor) -> Tensor:
 
 
 def alive(mask: Tensor, gain: Tensor) -> Tensor:
-    """Which gains have a kept weight, in the shape of `gain`; zero directions would make the others NaN."""
+    """Mask of gains that have a kept weight, in the shape of `gain`; zero directions make the others NaN."""
     return mask.amax(_normed_over(mask, gain), keepdim=True).reshape(gain.shape)
 
 

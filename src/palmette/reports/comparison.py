@@ -249,7 +249,7 @@ def _varied(frame: pd.DataFrame) -> list[str]:
 
 
 def notes(frame: pd.DataFrame) -> str:
-    """What the numbers of `cells` are, and the settings that all rows share."""
+    """Notes on the numbers of `cells`, and the settings that all rows share."""
     shared = [f"{n} {setting(frame[n].iloc[0])}" for n in _ALWAYS if n not in _varied(frame)]
     found = [f"{', '.join(shared)}."] if shared else []
     noun = "score" if "score" in frame else "accuracy"

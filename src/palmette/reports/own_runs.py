@@ -50,7 +50,7 @@ def _network(records: Sequence[Record]) -> str:
 
 
 def _by_size(path: Path, networks: Mapping[Path, Sequence[Record]]) -> str:
-    """What distinguishes the network of a run, if possible without the id that names its folder."""
+    """Text that distinguishes the network of a run, if possible without the id that names its folder."""
     sizes = {other: records[0]["retrained"]["total"] for other, records in networks.items()}
     if list(sizes.values()).count(sizes[path]) == 1:
         return f", {sizes[path]:,} weights"

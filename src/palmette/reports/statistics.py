@@ -94,6 +94,15 @@ class Difference:
         """
         return int(self.low > 0) - int(self.high < 0)
 
+    @property
+    def tied(self) -> bool:
+        """Whether the means are equal, or the interval includes 0.
+
+        >>> Difference.of([0.0]).tied, Difference.of([1.0, -1.0]).tied, Difference.of([1.0]).tied
+        (True, True, False)
+        """
+        return self.mean == 0 or self.low <= 0 <= self.high
+
 
 def _around(mean: float, noise: tuple[float, float] | None) -> Difference:
     """The interval around a mean, from its variance and degrees of freedom."""

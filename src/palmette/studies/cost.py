@@ -33,7 +33,7 @@ from palmette.training.models import MODELS, build
 from palmette.training.models.building import Shape
 
 _BATCHES = 8
-_SECONDS = 0.2  # minimum training time that `Clock` measures
+_SECONDS = 0.2  # minimum training time that a `Clock` measures when it is `rough`
 _TOGETHER = 4  # networks that it times together
 
 
@@ -163,32 +163,39 @@ SETS = {
 class Clock:
     """Estimates how long runs take on a device; each kind of run is timed once.
 
-    Small models are timed on black images. A large model, which would take minutes on a CPU, is estimated from the
-    time of the CNN (on a GPU: of ResNet18, which uses it better) scaled by FLOPs.
+    A `rough` estimate times small models on black images instead of the paper's data sets. A large model, which
+    would take minutes on a CPU, is estimated from the time of the CNN (on a GPU: of ResNet18, which uses it
+    better) scaled by FLOPs.
     """
 
     device: str
     fleet: int | None = None
     data_folder: str | None = None
+    rough: bool = False
     _timed: dict[object, Cost] = field(default_factory=dict)
+
+    def costs(self, standings: Iterable[Standing]) -> list[tuple[list[Standing], Cost]]:
+        """Unfinished runs, fleet by fleet, and the cost of one network of the fleet."""
+        left = {s.experiment: s for s in standings if s.state != "finished"}
+        together = min(_TOGETHER, self.fleet or _TOGETHER)
+        return [([left[e] for e in f], self._cost(f[0], min(together, len(f)))) for f in fleets(left)]
 
     def seconds(self, standings: Iterable[Standing]) -> float:
         """Remaining seconds, if no run ends early."""
-        left = {s.experiment: s for s in standings if s.state != "finished"}
-        total = 0.0
-        for fleet in fleets(left):
-            spent = self._cost(fleet[0], min(_TOGETHER, self.fleet or _TOGETHER, len(fleet)))
-            total += spent.seconds(left[e] for e in fleet)
-        return total
+        return sum(one.seconds(fleet) for fleet, one in self.costs(standings))
 
     def _cost(self, experiment: Experiment, members: int) -> Cost:
-        plain = replace(experiment, compile=False)  # compiling would take longer than timing
-        key = (kind(plain), members)
+        key = (kind(experiment), members)
         if key not in self._timed:
-            self._timed[key] = self._measured(plain, members)
+            self._timed[key] = (self._roughly if self.rough else self._measured)(experiment, members)
         return self._timed[key]
 
     def _measured(self, experiment: Experiment, members: int) -> Cost:
+        images = load(experiment.data, folder=self.data_folder)
+        return cost(experiment, images, device=self.device, members=members)
+
+    def _roughly(self, experiment: Experiment, members: int) -> Cost:
+        experiment = replace(experiment, compile=False)  # compiling would take longer than timing
         data, on_cpu = experiment.data, torch.device(self.device).type == "cpu"
         images = SETS[data] if data in SETS else load(data, folder=self.data_folder)
         if experiment.model in ("linear", "mlp") or (experiment.model in ("cnn", "resnet18") and not on_cpu):

@@ -92,7 +92,7 @@ class Experiment(Recipe, RunSpec):
 
     @property
     def recipe(self) -> Recipe:
-        """How a round is trained."""
+        """Training of a round."""
         return Recipe(**{f.name: getattr(self, f.name) for f in fields(Recipe)})
 
     def validation_images(self, total: int) -> int:

@@ -193,7 +193,7 @@ class RunDir:
         return []
 
     def mask_damage(self, records: Iterable[Mapping[str, Any]], *, only_heads: bool = True) -> str | None:
-        """What is wrong with the mask files of these records; None if they are sound, or were left out of a copy.
+        """Damage of the mask files of these records; None if they are sound, or were left out of a copy.
 
         With `only_heads`, a flipped bit of a mask is not noticed.
         """
@@ -295,7 +295,7 @@ class RunDir:
         return []
 
     def _end(self) -> dict[str, Any] | None:
-        """What `finish` noted; None if the run is not finished, or finished in an earlier version."""
+        """Note of `finish`; None if the run is not finished, or finished in an earlier version."""
         found = self._finished.read()
         if self.finished.exists() and not (len(found.values) == 1 and found.sealed):
             raise RunDamaged(f"{str(self.finished)!r} is damaged; remove it and repeat the command to restore it")

@@ -64,7 +64,7 @@ class PaperFigure:
 
     @property
     def title(self) -> str:
-        """What it shows."""
+        """Contents of the figure, in words."""
         return self.said or f"{self.data}, {MODEL_NAMES.get(self.model, self.model)}: {_SAID[self.kind]}"
 
     @property

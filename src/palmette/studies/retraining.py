@@ -59,17 +59,14 @@ def prune_and_retrain(
 ) -> Limit:
     """Find out how far `model` can be pruned: cut, retrain and score, until a bracket of densities is narrow.
 
-    A network within `tolerance` of the dense one is cut further. A network that is not is discarded: the search
-    goes back to the last good one and cuts less. When the smallest good density is at most 1.1 times the largest
-    bad one, both are trained once more, and their mean scores decide, so that chance does not.
-
-    `train` is called once per round, and must create a new optimizer and schedule in each call. Pruned weights are
-    exactly zero after every step of that optimizer.
+    A network within `tolerance` of the dense one is cut further; after any other, the search goes back to the last
+    good one and cuts less. When the smallest good density is at most 1.1 times the largest bad one, both are
+    trained once more, and their mean scores decide.
 
     Args:
         model: any module; used in place.
-        train: trains the model in place. If it returns a number and there is no `evaluate`, that number is the
-            score: accuracy on the training data, for example.
+        train: trains the model in place, once per round, with a new optimizer and schedule in each call; pruned
+            weights are zero after every step. Without `evaluate`, the number that it returns is the score.
         evaluate: returns a score of the model, or several, such as one per example, **on data held out of training
             that are not the test data**: it decides how far to prune.
         tolerance: largest loss of score compared with the dense network: 0.01 (points), ``"1%"`` (of the score) or

@@ -120,7 +120,7 @@ def bracket(attempts: Sequence[Attempt], tolerance: Tolerance) -> Bracket:
 
 @dataclass(frozen=True)
 class Step:
-    """What follows a round.
+    """Next step after a round.
 
     Args:
         start: round of the trained network that the next round starts from, or that is the answer.
@@ -197,7 +197,7 @@ def budget_to(density: float, kept: int, total: int, usual: Budget, after: int) 
 
 
 def numbers_of(attempts: Sequence[Attempt], tolerance: Tolerance) -> dict[str, Any]:
-    """Where the last network came from, and the bracket after it, for the record."""
+    """Origin of the last network, and the bracket after it, for the record."""
     found, last = bracket(attempts, tolerance), attempts[-1]
     return {
         "score": last.score.value,

@@ -227,7 +227,7 @@ def _words(settings: Mapping[str, Any]) -> str:
 
 
 def why_over(folder: Path) -> str | None:
-    """Why the run in a folder ended; None if it is not finished."""
+    """Reason why the run in a folder ended; None if it is not finished."""
     try:
         records = RunDir(folder).records()
     except RunDamaged:

@@ -180,7 +180,7 @@ def _wait_for(workers: Sequence[_Worker], store: Store) -> None:
 
 
 def _lost(workers: Sequence[_Worker]) -> str:
-    """Which worker has exited, and how; empty if all are alive."""
+    """Worker that has exited, and how; empty if all are alive."""
     for rank, (process, output) in enumerate(workers, 1):
         if (code := process.poll()) is not None:
             output.seek(0)

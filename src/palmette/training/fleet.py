@@ -105,7 +105,7 @@ class Fleet:
 
 
 def _difference(members: Sequence[Member], images: Images, recipe: Recipe) -> str | None:
-    """How one stacked step of copies of the members differs from steps alone; None if it does not.
+    """Difference of a stacked step of copies of the members from steps alone; None if there is none.
 
     A user's model may keep results in attributes, or use operations that cannot be stacked.
     """

@@ -1,4 +1,4 @@
-"""How a network is trained: a value. The paper's Table 3 is `Recipe()`."""
+"""Training of a network, as a value. The paper's Table 3 is `Recipe()`."""
 
 from __future__ import annotations
 

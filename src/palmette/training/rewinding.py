@@ -1,4 +1,4 @@
-"""Where a round starts: from the initial weights, from those of an epoch, or from where the last round ended."""
+"""Start of a round: the initial weights, those of an epoch, or those that the last round ended with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = Literal["init", "epoch", "learning-rate", "fine-tune"]
 
 @dataclass(frozen=True)
 class Rewind:
-    """What happens to weights and schedule after each cut. `Rewind.parse` reads it as it is written.
+    """Weights and schedule after each cut. `Rewind.parse` reads it as it is written.
 
     Args:
         kind: "init": the initial weights, the whole schedule (the paper; Frankle and Carbin 2019). "epoch": the

@@ -231,54 +231,54 @@ def test_verdict_names_the_best_method_with_its_deviation():
     lead, first, second = verdict(study)
     assert lead == "In hindsight, 75% of the weights can go within one point of accuracy."
     assert first == (
-        "Lottery Ticket goes furthest within one point of dense: 25.0 ± 0.0 % of the weights; next is One Shot "
-        "with 50.0 ± 0.0 %. The difference is beyond the noise of 2 seeds."
+        "Lottery Ticket goes furthest within 0.01 of dense (in hindsight): a density of 25.0 % (25.0 to 25.0); "
+        "next is One Shot at 50.0 % (50.0 to 50.0), beyond the noise of 2 seeds."
     )
     assert second == "The PQ Index turned up in 0 of 4 runs; 4 collapsed."
     row = outcome(study.series[0])
-    assert (row["round"], row["collapsed"], row["at_the_end"]) == ([2, 2], [3, 3], 0)
+    assert (row["round"], row["collapsed"], row["reach"].ended) == ([2, 2], [3, 3], 0)
 
 
 def test_equal_series_are_named_together():
     runs = [run_of(Experiment(gamma=gamma), [0.9, 0.9, 0.3]) for gamma in (5, 7)]
     assert verdict(studies(runs)[0])[1] == (
-        "SAP (p=0.5, q=1), gamma=5 and SAP (p=0.5, q=1), gamma=7 go furthest within one point of dense, equally "
-        "far: 50.0 % of the weights."
+        "SAP (p=0.5, q=1), gamma=5 goes furthest within 0.01 of dense (in hindsight): a density of 50.0 %, a tie "
+        "with SAP (p=0.5, q=1), gamma=7 at 50.0 %."
     )
 
 
 def several(densities, **settings):
-    """Runs whose accuracy never drops and whose last rounds have these densities."""
-    runs = [run_of(Experiment(seed=seed, **settings), [0.9, 0.9]) for seed in range(len(densities))]
+    """Runs whose accuracy drops after round 1, which has these densities."""
+    runs = [run_of(Experiment(seed=seed, **settings), [0.9, 0.9, 0.3]) for seed in range(len(densities))]
     for (_, records), density in zip(runs, densities, strict=True):
-        records[-1]["retrained"]["density"] = density
+        records[1]["retrained"]["density"] = density
     return runs
 
 
 def test_series_that_differ_within_noise_are_tied():
     sap, ticket = several([0.0186, 0.0188]), several([0.017, 0.021], method="lottery-ticket")
     assert verdict(studies(sap + ticket)[0])[1] == (
-        "SAP (p=0.5, q=1) and Lottery Ticket go furthest within one point of dense, equally far: 1.9 % of the "
-        "weights."
+        "SAP (p=0.5, q=1) goes furthest within 0.01 of dense (in hindsight): a density of 1.9 % (1.9 to 1.9), a "
+        "tie with Lottery Ticket at 1.9 % (1.7 to 2.1)."
     )
     sap = several([0.2, 0.3])
     assert verdict(studies(sap + several([0.3, 0.31], method="one-shot"))[0])[1] == (
-        "SAP (p=0.5, q=1) and One Shot go furthest within one point of dense: 25.0 to 30.5 % of the weights. "
-        "Within noise: the 95 % interval of the difference includes 0."
+        "SAP (p=0.5, q=1) goes furthest within 0.01 of dense (in hindsight): a density of 25.0 % (20.0 to 30.0), "
+        "a tie with One Shot at 30.5 % (30.0 to 31.0)."
     )
     many = [run for gamma in range(2, 8) for run in several([0.2, 0.2 + gamma / 100], gamma=gamma)]
     text = verdict(studies(many)[0])[1]
-    assert re.search(r", gamma=2, .*, gamma=3, .*, gamma=4 and 3 others go furthest .*: 21.0 to 23.5 % of", text)
-    assert "Within noise" in text
+    assert re.search(r", gamma=2 goes furthest .*: a density of 21.0 % \(20.0 to 22.0\), a tie with ", text)
+    assert re.search(r", gamma=3 at 21.5 .*, .*, gamma=4 at 22.0 .*, .*, gamma=5 at 22.5 .* and 2 others\.$", text)
 
 
 def test_single_run_does_not_lead_where_others_have_several():
     runs = several([0.2, 0.2]) + several([0.3, 0.3], method="lottery-ticket")
     single = several([0.1], method="one-shot") + several([0.4], gamma=3)
     assert verdict(studies(runs + single)[0])[1] == (
-        "SAP (p=0.5, q=1) goes furthest of the methods with several runs within one point of dense: 20.0 ± 0.0 % "
-        "of the weights; next is Lottery Ticket with 30.0 ± 0.0 %. The difference is beyond the noise of 2 "
-        "seeds. The best single run is of One Shot: 10.0 %."
+        "SAP (p=0.5, q=1) goes furthest of the methods with several runs within 0.01 of dense (in hindsight): a "
+        "density of 20.0 % (20.0 to 20.0); next is Lottery Ticket at 30.0 % (30.0 to 30.0), beyond the noise of 2 "
+        "seeds; the best single run is of One Shot: 10.0 %."
     )
     assert "SAP (p=0.5, q=1) goes furthest" in verdict(studies(runs[:2] + single)[0])[1]
 
@@ -286,9 +286,9 @@ def test_single_run_does_not_lead_where_others_have_several():
 def test_verdict_says_that_no_cut_stays_within_one_point():
     runs = [run_of(Experiment(method=method), [0.9, 0.5, 0.4]) for method in ("sap", "lottery-ticket")]
     (study,) = studies(runs)
-    assert verdict(study)[0] == "No cut stays within one point of dense."
+    assert verdict(study)[0] == "No cut stays within 0.01 of dense (in hindsight)."
     assert sentence(outcome(study.series[0])) == (
-        "of the weights, accuracy 90.0 % (n = 1): the first cut already costs more than one point."
+        "In hindsight no cut stays within 0.01 of dense. Accuracy 90.0 %, dense 90.0 % (round 0, n = 1)."
     )
     one_further = studies([*runs, run_of(Experiment(method="one-shot"), [0.9, 0.9, 0.4])])[0]
     assert verdict(one_further)[1].startswith("One Shot goes furthest")
@@ -297,7 +297,7 @@ def test_verdict_says_that_no_cut_stays_within_one_point():
 def test_verdict_of_a_dense_run():
     (study,) = studies([run_of(Experiment(), [0.9])])
     assert verdict(study) == [
-        "No cut was trained yet.",
+        "No cut was trained.",
         "The PQ Index turned up in 0 of 1 run; 0 collapsed.",
     ]
     assert "<summary>Id of the run</summary>" in page(study.runs)
@@ -323,8 +323,8 @@ def test_single_run_leads_where_series_of_several_runs_kept_nothing():
     stays = [run_of(Experiment(seed=seed), [0.9, 0.8]) for seed in (0, 1)]
     alone = run_of(Experiment(method="one-shot"), [0.9, 0.9])
     _, first, *_ = verdict(studies([*stays, alone])[0])
-    assert first.startswith("One Shot goes furthest within one point")
-    assert first.endswith("Their noise is unknown.")
+    assert first.startswith("One Shot goes furthest within 0.01 of dense")
+    assert "noise" not in first  # which one run of a method does not show
 
 
 def validated(run, accuracies):

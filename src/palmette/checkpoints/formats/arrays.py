@@ -91,7 +91,7 @@ def _check_whole(header: _Header, there: int) -> None:
 
 
 def _no_numbers(dtype: np.dtype[Any]) -> str:
-    """What an array holds in place of real numbers; empty if it holds these."""
+    """Contents of an array that are no real numbers; empty for real numbers."""
     kind = "Python objects" if dtype.hasobject else f"dtype {dtype}"
     return "" if dtype.kind in "fiu" else f"{kind}, no real numbers"
 

@@ -1,4 +1,4 @@
-"""What every reader of a file format returns."""
+"""Result of the reader of a file format."""
 
 from __future__ import annotations
 

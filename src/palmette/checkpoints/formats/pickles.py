@@ -188,7 +188,7 @@ def _dtype_of(kind: Any) -> torch.dtype:
 
 
 def _tensor(value: Any, places: _Places) -> _Stored | None:
-    """What a pickle says of a tensor; None where it is of something else."""
+    """Tensor that a pickle describes; None for anything else."""
     while isinstance(value, Call) and value.name in _PARAMETER and value.args:
         value = value.args[0]
     if not isinstance(value, Call):

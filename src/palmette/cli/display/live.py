@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from palmette.cli.display.lines import Lines
 from palmette.cli.display.pace import Pace, units
+from palmette.cli.display.printing import fitted, width_of
 from palmette.reports.words import counted, duration, measured
 from palmette.studies.experiment import Experiment
 
@@ -27,7 +28,7 @@ _TITLES = {
     "test": "test",
     "index": "PQ Index",
 }
-_SPARE = ("index", "density")  # left out, in this order, on a narrow terminal
+_SPARE = (("index",), ("density",))  # left out, in this order, on a narrow terminal
 _STATE, _LEAST_STATE = len("epoch 200/200, train 100%"), len("epoch 200/200…")
 
 
@@ -117,15 +118,11 @@ class Live:
 
     def _columns(self, width: int) -> tuple[list[str], int, int]:
         """Columns that fit without cutting a number; the widths left for names and for the state."""
-        widths = {
-            cell: 1 + max(len(title), *(len(row.get(cell, "")) for row in self.rows))
-            for cell, title in _TITLES.items()
-        }
-        for cell in _SPARE:
-            if sum(widths.values()) > width - _STATE:
-                del widths[cell]
-        widths["method"] -= max(0, min(sum(widths.values()) - width + _LEAST_STATE, widths["method"] - 10))
-        return list(widths), widths["method"] - 1, max(1, width - sum(widths.values()))
+        columns = {cell: [title, *(row.get(cell, "") for row in self.rows)] for cell, title in _TITLES.items()}
+        shown = fitted(columns, width - _STATE, _SPARE)
+        longest, needed = max(map(len, shown["method"])), width_of(shown)
+        excess = max(0, min(needed - width + _LEAST_STATE, longest - 9))
+        return list(shown), longest - excess, max(1, width - needed + excess)
 
 
 Display = Lines | Live
@@ -155,7 +152,7 @@ def _numbers(record: Mapping[str, Any], experiment: Experiment) -> dict[str, str
 
 
 def in_short(stopped: str) -> str:
-    """Why a run is over; "done" after the last round.
+    """Reason why a run is over; "done" after the last round.
 
     >>> in_short("30 rounds are done"), in_short("1 round is done"), in_short("nothing is left to cut")
     ('done', 'done', 'nothing is left to cut')

@@ -1,4 +1,4 @@
-"""What all commands print with: a console for tables, text that wraps between words, messages on stderr."""
+"""Output of all commands: a console for tables, text that wraps between words, messages on stderr."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Container
-from typing import TYPE_CHECKING
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
+Columns: TypeAlias = Mapping[str, Sequence[str]]
+"""Cells by title."""
 _READABLE = 100  # columns, for sentences
 _PIPE = 160  # columns of what is no terminal: enough for most tables
 
@@ -65,14 +67,37 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
-def plain_table(*titles: str, words: Container[str] = ()) -> Table:
-    """Empty table without lines: columns of `words` fold where there is no room, all others are numbers."""
+def plain_table(
+    *titles: str, words: Container[str] = (), rows: Iterable[Iterable[str]] = (), gap: int = 1
+) -> Table:
+    """Table without lines: columns of `words` fold where there is no room, all others are numbers."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0))  # 80 columns are enough
+    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))  # 80 columns are enough
     for title in titles:
         if title in words:
             table.add_column(title, overflow="fold")
         else:
             table.add_column(title, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def width_of(columns: Columns, gap: int = 1) -> int:
+    """Width of columns side by side, each followed by a gap."""
+    return sum(gap + max(map(len, (title, *cells))) for title, cells in columns.items())
+
+
+def fitted(
+    columns: Columns, width: int, spare: Iterable[Container[str]], gap: int = 1
+) -> dict[str, Sequence[str]]:
+    """The columns without those groups of `spare` ones, the first first, for which a width has no room.
+
+    >>> fitted({"run": ["a"], "size": ["1 MB"], "seed": ["0"]}, 10, [["size"], ["seed"]])
+    {'run': ['a'], 'seed': ['0']}
+    """
+    for group in spare:
+        if width_of(columns, gap) > width:
+            columns = {title: cells for title, cells in columns.items() if title not in group}
+    return dict(columns)

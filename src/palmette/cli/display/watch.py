@@ -84,7 +84,7 @@ class Watch(Observer):
 
 
 def why_not(name: str, error: Exception) -> str:
-    """Why a run is not finished, in a line without its name."""
+    """Reason why a run is not finished, in a line without its name."""
     return in_words(error).removeprefix(name).lstrip(" :")
 
 

@@ -55,7 +55,7 @@ class WorkerContext:
 
 @dataclass
 class Report:
-    """How a batch ended: outcomes by folder, and the error if not all runs are over."""
+    """End of a batch: outcomes by folder, and the error if not all runs are over."""
 
     outcomes: dict[Path, str | Exception] = field(default_factory=dict)
     why: Exception | None = None

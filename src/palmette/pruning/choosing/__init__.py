@@ -1,1 +1,1 @@
-"""Which tensors of a model or a file are weights to prune, and what is said about the others."""
+"""Choice of the tensors of a model or a file that are pruned, and sentences about the others."""

@@ -1,4 +1,4 @@
-"""How many weights are covered, and which are left out for what reason. Needs no torch."""
+"""Counts of weights that are covered, and of those left out, by reason. Needs no torch."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class LeftOut:
 
 
 def coverage(covered: int, left_out: Sequence[LeftOut]) -> str:
-    """How many of all numbers are covered, and how many are left out for which reason, in a sentence or two.
+    """Sentences with the share of all numbers that is covered, and the reasons for leaving out the rest.
 
     >>> coverage(90, [LeftOut("a", (4,), VECTOR), LeftOut("b", (2, 3), "embedding")])
     'Covers 90 of 100 parameters (90.0%). Left out: 6 (embedding), 4 (a vector: bias, norm or statistics).'
@@ -49,7 +49,7 @@ def coverage(covered: int, left_out: Sequence[LeftOut]) -> str:
 
 
 def surprises(covered: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
-    """What is left out that a user may expect to be pruned, in a sentence each."""
+    """Sentences about tensors that are left out although a user may expect them to be pruned."""
     total = covered + sum(one.entries for one in left_out)
     include = "name them in include to prune them"
     for why, least, advice in (

@@ -32,7 +32,7 @@ def is_layer_weight(name: str) -> bool:
 
 
 def why_not(name: str, shape: Sequence[int], bias: Sequence[int] = (), *, attributes: bool = True) -> str:
-    """Why a tensor is no weight to prune; empty if it is one.
+    """Reason why a tensor is no weight to prune; empty if it is one.
 
     Args:
         name, shape: of the tensor.

@@ -16,9 +16,9 @@ from palmette.measures.pq import PowerSums
 from palmette.measures.rows import INTEGER, Tiles
 from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
 from palmette.pruning.allocation import LayerFacts, budgets_of
-from palmette.pruning.budgets import Allocated, Budget, check_budget
+from palmette.pruning.budgets import Budget, check_budget
 from palmette.pruning.cut import prune, scores_of
-from palmette.pruning.methods import Scope, check_scope, check_shared
+from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.memory import Memory, split, write_remaining
 from palmette.pruning.sources.selection import NO_CUT, Threshold
@@ -121,7 +121,7 @@ class FileSource(ExactSource):
             yield from part.row.tiles()
 
     def _read_between(self, scores: StoredWeight, low: float, high: float) -> tuple[int, Points]:
-        """How many magnitudes are below `low`, and those from there to `high`: at most 2,048 values of float32."""
+        """Number of magnitudes below `low`, and those from there to `high`: at most 2,048 values of float32."""
         dtype = _key_dtype(self.scores)
         look = partial(_between_in_part, _key(low, dtype) - 1, _key(high, dtype) + 1, dtype)
         looked_at = list(in_order(look, scores.parts(self.chunk)))
@@ -215,11 +215,11 @@ def decide(
     check_budget(budget)
     if not weights:
         raise NothingToPrune("weights must hold at least one tensor, got none")
-    budgets = dict.fromkeys((w.name for w in weights), budget)
-    if isinstance(budget, Allocated):
-        check_shared(budget, scope)
-        whole = budget.budget.plan(FileSource.of(survey(weights, budget=budget, neurons=False, chunk=chunk)))
-        budgets = budgets_of(budget, _layers(weights, saliency), int(whole.sums.d[0] - whole.cut[0]))
+
+    def network() -> FileSource:
+        return FileSource.of(survey(weights, budget=budget, neurons=False, chunk=chunk))
+
+    budgets = budgets_of(budget, scope, _layers(weights, saliency), network)
     units = [w for w in weights if len(w.shape) < 2] if scope == "neuron" else weights
     surveys = survey(units, budget=budget, neurons=False, chunk=chunk)
     thresholds: dict[str, tuple[Threshold, torch.dtype]] = {}

@@ -6,27 +6,27 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from palmette.reports.html.charts import X_AXES
-from palmette.reports.html.families import AT_ONCE, families
-from palmette.reports.html.series import Study
-from palmette.reports.html.theme import LOOKS
+from palmette.reports.html.series import Series, Study
+from palmette.reports.html.theme import AT_ONCE, LOOKS
 
 
 def initial_looks(studies: Sequence[Study]) -> list[dict[str, int]]:
     """Per study, the series drawn at first with the number of their look.
 
     A method looks the same in all studies unless there are more methods than looks. A study with more series than
-    looks starts with its first family.
+    looks starts with those that go furthest.
     """
     largest = sorted(studies, key=lambda study: -len(study.series))
     every = dict.fromkeys(series.name for study in largest for series in study.series)
     if len(every) <= AT_ONCE:
         numbers = {name: number for number, name in enumerate(every)}
         return [{series.name: numbers[series.name] for series in study.series} for study in studies]
-    looks = []
-    for study in studies:
-        first = next(iter(families(study).values())) if len(study.series) > AT_ONCE else range(len(study.series))
-        looks.append({study.series[one].name: number for number, one in enumerate(first)})
-    return looks
+    return [{series.name: number for number, series in enumerate(furthest(study)[:AT_ONCE])} for study in studies]
+
+
+def furthest(study: Study) -> list[Series]:
+    """Series of a study, that with the smallest density within the loss first; of equal ones, the first first."""
+    return sorted(study.series, key=lambda series: series.reach.density)
 
 
 def symbols() -> str:
@@ -41,28 +41,19 @@ def symbols() -> str:
 
 
 def controls(study: Study, looks: Mapping[str, int]) -> str:
-    """Bar above the charts; a study of many series also gets families to choose from."""
+    """Bar above the charts: methods and x axis; of many series, those that are drawn, unless all are asked for."""
     options = "".join(f'<option value="{name}">{escape(text)}</option>' for name, text in X_AXES.items())
     x = f'<label class="chip">x axis <select data-x>{options}</select></label>'
     chips = "".join(_chip(series.name, looks.get(series.name)) for series in study.series)
     many = len(study.series) > AT_ONCE
-    return f"""{_compare(study, x) if many else ""}
-<div class="controls" role="group" aria-label="Methods">
-{chips}{"" if many else x}
-</div>"""
-
-
-def _compare(study: Study, x: str) -> str:
-    options = "".join(
-        f'<option value="{" ".join(map(str, members))}">{escape(name)}</option>'
-        for name, members in families(study).items()
-    )
-    return f"""<div class="controls inner" role="group" aria-label="Family and x axis">
-<label class="chip">compare
-<select data-compare autocomplete="off">{options}<option value="">own selection</option></select></label>
+    choice = f"""<div class="controls inner" role="group" aria-label="Choice of methods and x axis">
 {x}
 <button type="button" class="chip" data-all aria-expanded="false">choose from all {len(study.series)} …</button>
 <span class="quiet" data-full role="status" hidden>At most {AT_ONCE} at once: switch one off first.</span>
+</div>"""
+    return f"""{choice if many else ""}
+<div class="controls" role="group" aria-label="Methods">
+{chips}{"" if many else x}
 </div>"""
 
 

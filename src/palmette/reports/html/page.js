@@ -18,27 +18,13 @@
     return [...section.querySelectorAll("[data-signal=shown]")];
   }
 
-  function setLook(box, look) {
-    box.dataset.look = look;
-    box.parentElement.querySelector("use").setAttribute("href", `#look-${look}`);
-  }
-
   // A box that is switched on keeps its look if that is free, else it takes the first free one.
   function toggled(section, box) {
     const taken = boxes(section).filter((other) => other !== box && other.checked).map((other) => other.dataset.look);
     if (box.checked && (!box.dataset.look || taken.includes(box.dataset.look))) {
-      setLook(box, [...Array(page.looks).keys()].find((look) => !taken.includes(String(look))));
+      box.dataset.look = [...Array(page.looks).keys()].find((look) => !taken.includes(String(look)));
+      box.parentElement.querySelector("use").setAttribute("href", `#look-${box.dataset.look}`);
     }
-    const compare = section.querySelector("[data-compare]");
-    if (compare) compare.value = "";
-    limit(section);
-  }
-
-  function compared(section, members) {
-    const all = boxes(section);
-    all.forEach((box) => { box.checked = false; });
-    members.forEach((member, look) => { all[member].checked = true; setLook(all[member], look); });
-    fold(section);
     limit(section);
   }
 
@@ -102,7 +88,6 @@
   document.addEventListener("input", ({ target }) => {
     const section = target.closest("section");
     if (target.matches("[data-signal=shown]")) toggled(section, target);
-    if (target.matches("[data-compare]") && target.value) compared(section, target.value.split(" ").map(Number));
     // In sequence: drawing a chart twice at once would leave either result.
     done = done.then(() => target.matches("[data-x]")
       ? Promise.all(figures.filter((f) => section.contains(f) && panel(f).specs.round).map(draw))

@@ -11,13 +11,12 @@ from typing import Any
 
 from palmette.reports.html.bracket import brackets
 from palmette.reports.html.charts import Chart, charts
-from palmette.reports.html.controls import controls, initial_looks, symbols
+from palmette.reports.html.controls import controls, furthest, initial_looks, symbols
 from palmette.reports.html.document import bundled, document, table
-from palmette.reports.html.families import AT_ONCE
 from palmette.reports.html.method_charts import GRID
 from palmette.reports.html.series import TABLES, Series, Study, Table, settings, studies
-from palmette.reports.html.summary import density, judged_on, number, outcome, percent, quality, sentence, verdict
-from palmette.reports.html.theme import CONFIG, LOOKS
+from palmette.reports.html.summary import judged_on, number, outcome, percent, quality, sentence, verdict
+from palmette.reports.html.theme import AT_ONCE, CONFIG, LOOKS
 from palmette.reports.phases import RULE
 from palmette.reports.tables import Run
 from palmette.reports.words import counted, setting
@@ -157,7 +156,7 @@ def _cards(study: Study, looks: Mapping[str, int]) -> str:
     if len(study.series) <= AT_ONCE:
         colours = [LOOKS[looks[series.name]]["colour"] for series in study.series]
         return f'<div class="cards">\n{"".join(map(_card, study.series, colours))}</div>'
-    best = sorted(study.series, key=density)[:_CARDS]
+    best = furthest(study)[:_CARDS]
     return f"""<h4>The {_CARDS} of {len(study.series)} that go furthest</h4>
 <div class="cards">\n{"".join(_card(series, "var(--quiet)") for series in best)}</div>"""
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from palmette.pruning.methods import rank_of
+from palmette.reports.limits import Reach
 from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, turns
 from palmette.reports.statistics import MeanSd
 from palmette.reports.tables import Record, Run
@@ -53,6 +55,11 @@ class Series:
     def records(self) -> list[Sequence[Record]]:
         """Records of each run."""
         return [records for _, records in self.runs]
+
+    @cached_property
+    def reach(self) -> Reach:
+        """Limit of its runs."""
+        return Reach(self.name, self.runs)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ LOOKS: tuple[dict[str, Any], ...] = tuple(
     for line, dash, shape in zip(LINES, DASHES, SHAPES, strict=True)
 )
 """Colour, dash and shape per series: distinguishable by colour-blind readers and in black and white."""
+AT_ONCE = len(LOOKS)
+"""How many series a chart shows at once."""
 
 # `currentColor` is the text colour around the chart: dark on light, light on dark, black on paper.
 CONFIG: dict[str, Any] = {

@@ -10,7 +10,7 @@ import difflib
 import io
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +22,6 @@ from palmette.studies.cost import SETS, shape_of
 from palmette.studies.experiment import Experiment
 from palmette.studies.paper import FIGURES, MODEL_NAMES, PaperFigure
 from palmette.training.data.images import Images
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 PAPER = "in the paper"
 """Title of the column with the paper's value where it differs."""
@@ -120,23 +117,6 @@ class PaperTable:
             ".csv": buffer.getvalue(),
             ".tex": latex(self.columns, self.texts, left=self.words, caption=caption),
         }
-
-    def as_rich(self, width: int) -> Table:
-        """The table for a terminal of this width, without the `spare` columns if it is too narrow."""
-        from rich.table import Table
-
-        whole = [self.columns, *self.texts]
-        widths = {title: max(len(row[i]) for row in whole) for i, title in enumerate(self.columns)}
-        spare = self.spare if sum(widths.values()) + len(widths) > width else ()
-        title = {"title": self.title, "title_justify": "left", "title_style": "bold"}
-        found = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 1, 0, 0), **title)  # type: ignore[arg-type]
-        shown = [i for i, name in enumerate(self.columns) if name not in spare]
-        for i in shown:
-            left = self.columns[i] in self.words
-            found.add_column(self.columns[i], justify="left" if left else "right", overflow="fold")
-        for row in self.texts:
-            found.add_row(*(row[i] for i in shown))
-        return found
 
 
 def table(name: str) -> PaperTable:

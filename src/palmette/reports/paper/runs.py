@@ -91,7 +91,7 @@ class FigureRuns:
 
     @property
     def missing_contrast(self) -> str:
-        """What is missing if the runs have one value only of each setting that the figure compares; else empty."""
+        """Contrast of the figure that the runs lack, in words; empty if they have it."""
         if self.figure.kind == "scopes":
             first, *others = {e.scope for e, _ in self.runs}
             return "" if others else f"scopes other than {first}"

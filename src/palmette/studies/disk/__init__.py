@@ -1,1 +1,1 @@
-"""What a run folder is made of: seals, locks, shapes of lines, archives."""
+"""Parts of a run folder: seals, locks, shapes of lines, archives."""

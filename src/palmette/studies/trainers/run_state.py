@@ -69,7 +69,7 @@ class RunState:
 
     @property
     def stopped(self) -> str | None:
-        """Why the run ended; None if it has not."""
+        """Reason why the run ended; None if it has not."""
         return None if self.record is None else self.record.stopped
 
     @property
@@ -94,7 +94,7 @@ class RunState:
         return all(bool(parameters[name].isfinite().all()) for name in self.pruner.masks)
 
     def search_record(self) -> dict[str, Any] | None:
-        """Where the network of this round came from, and the bracket after it; None without a search."""
+        """Origin of the network of this round, and the bracket after it; None without a search."""
         if self.tolerance is None:
             return None
         return numbers_of(self.attempts, self.tolerance)

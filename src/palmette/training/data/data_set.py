@@ -71,7 +71,7 @@ class DataSet:
 
 
 def download_folder(folder: str | Path | None = None) -> Path:
-    """Where downloads go: `folder`, or `$PALMETTE_DATA`, or the cache folder."""
+    """Folder for downloads: `folder`, or `$PALMETTE_DATA`, or the cache folder."""
     if folder is None:
         folder = os.environ.get("PALMETTE_DATA") or cache_folder()
     return Path(folder).expanduser()

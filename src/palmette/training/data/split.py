@@ -1,4 +1,4 @@
-"""What a run changes about its training images: a validation part is split off, labels become noisy."""
+"""Changes to the training images of a run: a validation part is split off, labels become noisy."""
 
 from __future__ import annotations
 
