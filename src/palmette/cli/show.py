@@ -87,7 +87,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 
 def _read(run: RunDir, *, bits: bool = False) -> dict[str, Any]:
-    """Everything that is shown, as plain values; `bits` also reads the masks, to notice damage."""
+    """Everything that is shown, as plain values; `bits` also reads masks and the answer, to notice damage."""
     from palmette.reports.limits import limit_of
     from palmette.studies.record import Record, experiment_of, records_of
     from palmette.studies.status import standing
@@ -95,7 +95,9 @@ def _read(run: RunDir, *, bits: bool = False) -> dict[str, Any]:
     experiment, records, timings = experiment_of(run), records_of(run), run.timings()
     now = standing(run, records=records)
     if bits:
-        now = replace(now, damage=run.mask_damage(records, only_heads=False))
+        from palmette.studies.trainers.snapshots import good_damage  # imports torch
+
+        now = replace(now, damage=run.mask_damage(records, only_heads=False) or good_damage(run))
     limit = limit_of((experiment, records))
     return {
         "run": experiment.id,
