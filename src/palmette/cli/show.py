@@ -69,6 +69,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
         return _read(run)
     except RunDamaged as error:
         names = [
+            "label",
             "stopped",
             "owner",
             "failure",
@@ -101,6 +102,7 @@ def _read(run: RunDir, *, bits: bool = False) -> dict[str, Any]:
     limit = limit_of((experiment, records))
     return {
         "run": experiment.id,
+        "label": experiment.label,
         "folder": str(run.path),
         "state": now.state,
         "damage": now.damage,
@@ -149,6 +151,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     if found["epochs"]:  # 0 for `prune_and_retrain`, which has defaults of its own
         settings = f"{settings}; others have their defaults" if settings else "all have their defaults"
     facts = {
+        "method": found["label"],
         "settings": settings,
         "state": f"damaged: {found['damage']}" if found["damage"] else found["failure"] or _where(found),
         "unsealed": None if found["sealed"] else "written by an earlier version: damaged numbers go unnoticed",
