@@ -205,7 +205,7 @@ class RunDir:
             except FileNotFoundError:
                 return f"{str(file)!r} is missing"
             except (OSError, SafetensorError, MaskMismatch) as error:
-                return f"{str(file)!r} is damaged ({reason_of(error)})"
+                return f"{str(file)!r} is damaged ({reason_of(error).removeprefix('is damaged: ')})"
         return None
 
     def load_masks(self, round: int) -> Masks:

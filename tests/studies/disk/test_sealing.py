@@ -326,6 +326,7 @@ def test_damaged_masks_are_named_when_resuming_and_when_read(finished, interrupt
     spoil_masks(run, how)
     told = _read(run, bits=True)
     assert f"round-01.safetensors' {MASKS[how]}" in told["damage"]
+    assert told["damage"].count("is damaged") <= 1
     assert (told["state"], told["rounds_done"], len(told["records"])) == ("damaged", 3, 3)
     with pytest.raises(RunDamaged, match=MASKS[how]):
         run.load_masks(1)
