@@ -36,7 +36,9 @@ from palmette.studies.trainers.snapshots import read_good
 
 TRIALS = 40  # in a case
 _NAMED = re.compile(
-    "damage|not match|unsealed|left out|no readable|missing|of another|no file at|could not be read", re.IGNORECASE
+    "damage|not match|unsealed|left out|no readable|missing|of another|no file at|could not be read|restore"
+    "|start again|another folder|other weights|palmette reads|one reads|not written by|would unpack",
+    re.IGNORECASE,
 )
 _TIMES = ["seconds", "images_per_second", "members"]
 

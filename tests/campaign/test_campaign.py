@@ -81,7 +81,11 @@ def test_damage_is_looked_for_again_in_every_trial(subject, tmp_path):
         (Ended("done", 1), None),
         (Ended("done", 2), "a reader is told something else"),
         (Ended("refused", why="RunDamaged: line 1 is damaged"), None),
-        (Ended("refused", why="x exists"), "a reader refused (x exists)"),
+        (Ended("refused", why="the run folder x has records, but no experiment.toml; restore the file"), None),
+        (
+            Ended("refused", why="x exists; choose a new folder"),
+            "a reader refused (x exists; choose a new folder)",
+        ),
         (Ended("raised", why="KeyError"), "a reader raised (KeyError)"),
     ],
 )
