@@ -41,7 +41,7 @@ def masks_of_zeros(weights: Mapping[str, Weight]) -> dict[str, Tensor]:
 
 
 def told_of_zeros(weights: Mapping[str, Weight], pruned: Sequence[str], zeros: int) -> str:
-    """What a user is told when `zeros` of the weights `pruned` stay; names weights that are nothing but zeros."""
+    """Warning that `zeros` of the weights `pruned` stay; it names weights that are nothing but zeros."""
     said = f"{zeros:,} zeros ({shown(pruned)}) count as pruned before and stay; zeros='count' lets them train"
     blank = [n for n, (none, entries) in _counts(weights).items() if 0 < entries == none]
     more = f". Nothing but zeros, and free to train: {shown(blank)}; give masks to keep them"

@@ -92,7 +92,7 @@ def _round_of_answer(rundir: RunDir) -> int | None:
 
 
 def good_damage(rundir: RunDir) -> str | None:
-    """What is wrong with the file of the answer; None if it is sound or unsealed, or was left out of a copy."""
+    """Damage of the file of the answer; None if it is sound or unsealed, or was left out of a copy."""
     damaged = rundir.sealed and rundir.good.is_file() and rundir.read_sealed(rundir.good) is None
     return f"the model that the run returned, {str(rundir.good)!r}, is damaged" if damaged else None
 
