@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from campaign import table
 from campaign.ledger import Ledger, Row
 
 # Modules with a ROWS tuple, in the order of the table.
@@ -26,7 +27,12 @@ def rows() -> dict[str, Row]:
 @click.option("--sample", type=click.IntRange(min=1), help="Cases per row, evenly spread, instead of all.")
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("build/campaign"), show_default=True)
 @click.option("--table", "only_table", is_flag=True, help="Print the table of what is on disk, run nothing.")
-def main(names: tuple[str, ...], seed: int, sample: int | None, folder: Path, only_table: bool) -> None:
+@click.option(
+    "--page", type=click.Path(path_type=Path), help="Also write the table between its marks on this page."
+)
+def main(
+    names: tuple[str, ...], seed: int, sample: int | None, folder: Path, only_table: bool, page: Path | None
+) -> None:
     """Attack palmette. Interrupt at any time; the same command resumes. Exits with 1 if anything was lost."""
     every = rows()
     if unknown := [name for name in names if name not in every]:
@@ -36,16 +42,10 @@ def main(names: tuple[str, ...], seed: int, sample: int | None, folder: Path, on
         for ledger in ledgers:
             for case, result in ledger.run(sample=sample):
                 click.echo(f"{ledger.row.name} {case}: {result.tried} tried, {len(result.lost)} lost")
-    click.echo("\n| what | goal | tried | survived | lost | command |\n| --- | --- | --- | --- | --- | --- |")
-    lost = []
-    for ledger in ledgers:
-        row, tally = ledger.row, ledger.tally()
-        lost += [f"{row.name} {line}" for line in tally.lost]
-        what = row.what + (f" ({tally.refused:,} refused by torch itself)" if tally.refused else "")
-        click.echo(
-            f"| {what} | {row.goal:,} | {tally.tried:,} | {tally.tried - len(tally.lost):,} | {len(tally.lost):,} "
-            f"| `python -m campaign {row.name} --seed {seed}` |"
-        )
+    click.echo(f"\n{table.table(ledgers)}", nl=False)
+    if page is not None:
+        table.write(page, ledgers)
+    lost = [f"{ledger.row.name} {line}" for ledger in ledgers for line in ledger.tally().lost]
     for line in lost:
         click.echo(line, err=True)
     sys.exit(1 if lost else 0)

@@ -29,12 +29,17 @@ from campaign.scenarios import (
     state_of,
 )
 from campaign.tracing import Point
+from palmette.checkpoints.formats.safetensors import masks_file
 from palmette.pruning.masks import Masks
 from palmette.studies.folder import find_runs
 from palmette.studies.trainers.snapshots import read_good
 
 TRIALS = 40  # in a case
-_NAMED = re.compile("damage|not match|unsealed|left out|no readable|missing|of another", re.IGNORECASE)
+_NAMED = re.compile(
+    "damage|not match|unsealed|left out|no readable|missing|of another|no file at|could not be read|restore"
+    "|start again|another folder|other weights|palmette reads|one reads|not written by|would unpack",
+    re.IGNORECASE,
+)
 _TIMES = ["seconds", "images_per_second", "members"]
 
 
@@ -102,11 +107,11 @@ def read(subject: Subject, folder: Path) -> dict[str, Ended]:
 
 
 def fault(known: Mapping[str, Ended], now: Ended, *, times: bool) -> str | None:
-    """What a reader was told that is neither the same nor a refusal; `times` are damaged, which may be shown."""
+    """What a reader was told that is not the same and does not name the damage; `times` are damaged, and shown."""
     if now.how != "done":
         return f"reading {now}"
     for name, there in now.value.items():
-        if there.how == "refused":
+        if there.how == "refused" and _NAMED.search(there.why):
             continue
         if there.how != "done":
             return f"{name} {there}"
@@ -164,12 +169,16 @@ def _returned(folder: Path) -> list[list[str]]:
 
 def _next_cut(folder: Path) -> list[str]:
     out = folder.with_name("next.safetensors")
+    masks = masks_file(out)
+    for file in (out, masks):
+        file.unlink(missing_ok=True)  # of the last trial
     palmette("prune", folder / "out.safetensors", "-o", out, "--density", 0.1)
-    return [measured(out), *state_of(Masks.load(out.with_suffix(".masks.safetensors")))]
+    return [measured(out), *state_of(Masks.load(masks))]
 
 
 def _unpacked(folder: Path) -> bytes:
     out = folder.with_name("plain.safetensors")
+    out.unlink(missing_ok=True)
     palmette("unpack", folder / "out.safetensors", "-o", out)
     return out.read_bytes()
 

@@ -75,7 +75,7 @@ def fault_of_look(seen: Ended, known: Undisturbed) -> str | None:
 
 def fault_of_end(ended: Ended, folder: Path, known: Undisturbed) -> str | None:
     """What is wrong after the same command was run again."""
-    if ended.how == "refused" and "there already" in ended.why:  # it was killed when all was done
+    if ended.how == "refused" and "exists; choose a new folder" in ended.why:  # it was killed when all was done
         ended = Ended("done", known.result)
     if ended.how != "done":
         return f"resuming {ended}"

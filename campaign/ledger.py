@@ -68,7 +68,7 @@ class Tally:
 
 
 class Ledger:
-    """Results of one row and seed, a line per case; cases that are in the file are not run again."""
+    """Results of one row and seed, a line per case; a case in the file is run again only if it lost something."""
 
     def __init__(self, folder: Path, row: Row, seed: int) -> None:
         self.row, self.seed = row, seed
@@ -76,7 +76,7 @@ class Ledger:
 
     def run(self, *, sample: int | None = None) -> Iterator[tuple[str, Result]]:
         """Run what is missing, of all cases or of `sample` evenly spread ones; yield each result."""
-        done = {line["case"] for line in self._lines()}
+        done = {line["case"] for line in self._lines() if not line["lost"]}
         cases = list(self.row.cases(self.seed))
         if sample is not None and sample < len(cases):
             cases = [cases[i * len(cases) // sample] for i in range(sample)]

@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from palmette.files import make_folder, write_beside, write_safetensors, write_whole
+from palmette.files import make_folder, replaced, write_beside, write_safetensors, write_whole
 
 
 def beside(path):
@@ -18,9 +18,13 @@ def beside(path):
 def test_what_a_killed_process_left_goes_with_the_next_write(tmp_path, write):
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left = tmp_path / f"run.png.{dead.pid}.partial"
-    kept = [f"run.png.{os.getppid()}.partial", f"other.png.{dead.pid}.partial", f"run.png.2.{dead.pid}.partial"]
-    for name in (left.name, *kept):
+    with replaced(tmp_path / "run.png") as ours:
+        ours.touch()
+    machine = ours.name.partition("-")[2]  # and ".partial"
+    left = [f"run.png.{dead.pid}-{machine}", f"run.png.{dead.pid}-{machine}.masks"]
+    kept = [f"run.png.{os.getppid()}-{machine}", f"other.png.{dead.pid}-{machine}"]
+    kept += [f"run.png.2.{dead.pid}-{machine}", f"run.png.{dead.pid}-0123abcd.partial"]  # of another machine
+    for name in (*left, *kept):
         (tmp_path / name).touch()
     write(tmp_path / "run.png")
     assert sorted(os.listdir(tmp_path)) == sorted(["run.png", *kept])

@@ -6,6 +6,8 @@ import errno
 import glob
 import os
 import shutil
+import socket
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -74,8 +76,8 @@ def write_beside(path: Path, write: Callable[[Path], object]) -> None:
 @contextmanager
 def replaced(target: Path) -> Iterator[Path]:
     """Name of a file next to `target` to write to; on success, it is synced and replaces `target`."""
-    # The process id in the name keeps two processes apart that write the same file.
-    partial = target.with_name(f"{target.name}.{os.getpid()}.partial")
+    # Process and machine keep processes apart that write the same file, which may lie on a shared disk.
+    partial = target.with_name(f"{target.name}.{os.getpid()}-{_machine()}.partial")
     _remove_leftovers(target)
     try:
         yield partial
@@ -88,11 +90,15 @@ def replaced(target: Path) -> Iterator[Path]:
 
 
 def _remove_leftovers(target: Path) -> None:
-    """Remove the temporary files of `target` that killed processes have left."""
-    for file in target.parent.glob(f"{glob.escape(target.name)}.*.partial*"):
-        process = file.name.removeprefix(f"{target.name}.").partition(".")[0]
+    """Remove the temporary files of `target` that killed processes of this machine have left."""
+    for file in target.parent.glob(f"{glob.escape(target.name)}.*-{_machine()}.partial*"):
+        process = file.name.removeprefix(f"{target.name}.").partition("-")[0]
         if process.isdecimal() and not _is_alive(int(process)):
             shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+
+
+def _machine() -> str:
+    return f"{zlib.crc32(socket.gethostname().encode()):08x}"
 
 
 def _is_alive(process: int) -> bool:

@@ -5,10 +5,15 @@ import random
 import signal
 
 import pytest
+import torch
 from campaign.__main__ import rows
-from campaign.child import Child, forked
+from campaign.child import Child, Ended, forked
+from campaign.damage import SUBJECTS, fault, read
+from campaign.kills import fault_of_end, fault_of_look, undisturbed
+from campaign.kills import killed as killed_in
 from campaign.ledger import Ledger
 from campaign.power import Disk, written
+from campaign.scenarios import SCENARIOS, meanings, refill
 from campaign.tracing import Event, Point, Tracer, points
 
 ROWS = rows()
@@ -32,12 +37,60 @@ def test_a_case_survives(row, case, tmp_path):
     assert result.lost == ()
 
 
+@pytest.mark.parametrize(("name", "share"), [("prune_and_retrain", 0.7), ("prune-folder", 1)])
+def test_a_killed_command_resumes_to_the_files_of_an_undisturbed_one(name, share, tmp_path):
+    scenario, place = SCENARIOS[name], tmp_path / "work"
+    known = undisturbed(scenario, place)
+    refill(place, known.before)
+    point = Point(int(share * len(known.events)))  # 1: never, and all is done
+    assert forked(lambda: killed_in(scenario, place, point)).why == ("signal 9" if share < 1 else "")
+    assert fault_of_look(forked(lambda: scenario.look(place)), known) is None
+    assert fault_of_end(forked(lambda: scenario.command(place)), place, known) is None
+
+
+def test_checkpoints_are_compared_but_for_the_runs_that_trained_together(tmp_path):
+    for name, number, company in (("a", 1, ["x"]), ("b", 1, ["x", "y"]), ("c", 2, ["x"])):
+        (tmp_path / name).mkdir()
+        torch.save({"number": number, "company": company}, tmp_path / name / "0001.pt")
+    a, b, c = (meanings(tmp_path / name) for name in "abc")
+    assert a == b
+    assert a != c
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("row", sorted(ROWS.keys() - LONG))
 def test_a_sample_of_every_row_survives(row, tmp_path):
     results = dict(Ledger(tmp_path, ROWS[row], seed=0).run(sample=4))
     assert sum(result.tried + result.refused for result in results.values())
     assert {case: result.lost for case, result in results.items() if result.lost} == {}
+
+
+@pytest.mark.parametrize("subject", ["pruned", "packed"])
+def test_damage_is_looked_for_again_in_every_trial(subject, tmp_path):
+    place = tmp_path / "work"
+    place.mkdir()
+    SUBJECTS[subject].make(place)
+    first, again = (read(SUBJECTS[subject], place) for _ in range(2))
+    assert {ended.how for ended in first.values()} == {"done"}
+    assert again == first
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        (Ended("done", 1), None),
+        (Ended("done", 2), "a reader is told something else"),
+        (Ended("refused", why="RunDamaged: line 1 is damaged"), None),
+        (Ended("refused", why="the run folder x has records, but no experiment.toml; restore the file"), None),
+        (
+            Ended("refused", why="x exists; choose a new folder"),
+            "a reader refused (x exists; choose a new folder)",
+        ),
+        (Ended("raised", why="KeyError"), "a reader raised (KeyError)"),
+    ],
+)
+def test_a_refusal_survives_damage_only_if_it_names_it(seen, expected):
+    assert fault({"a reader": Ended("done", 1)}, Ended("done", {"a reader": seen}), times=False) == expected
 
 
 # The attacks themselves: they must do harm.

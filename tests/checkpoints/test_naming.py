@@ -110,3 +110,13 @@ def test_tied_output_layer_may_be_excluded_though_not_in_the_file(tmp_path):
     assert sorted(w.name for w in found.weights) == sorted(pm.prunable(model, exclude=["lm_head*"]))
     with pytest.raises(ValueError, match=r"include has the pattern 'lm_head\*', which matches no weight"):
         open_checkpoint(tmp_path, include=["lm_head*"])
+
+
+def test_buffers_are_no_parameters(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3))
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    told = pm.how_compressible(tmp_path / "model.pt").coverage
+    parameters = sum(p.numel() for p in model.parameters())
+    assert told == pm.how_compressible(model).coverage
+    assert told.startswith(f"Covers 504 of {parameters} parameters")
+    assert told.endswith(f"Left out: {parameters - 504} (a vector: bias, norm or statistics).")

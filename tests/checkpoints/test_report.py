@@ -14,6 +14,7 @@ from palmette.checkpoints.measuring import measure, packed_bytes
 from palmette.measures.pq import power_sums
 from palmette.measures.rows import Rows
 from palmette.pruning.methods import SCOPES
+from palmette.pruning.sources import file, survey
 from palmette.pruning.sources.file import FileSource
 from palmette.pruning.sources.stored import stored_weights
 
@@ -21,6 +22,23 @@ from palmette.pruning.sources.stored import stored_weights
 def test_model_on_the_meta_device_is_refused():
     with pytest.raises(ValueError, match=r"'weight' is on the meta device, without values; load its weights"):
         pm.how_compressible(nn.Linear(3, 3, device="meta"))
+
+
+def test_what_is_done_once_is_not_done_for_every_tensor(monkeypatch):
+    calls = []
+    for module, name in ((survey, "ThreadPoolExecutor"), (file, "_key_dtype")):
+        plain = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *args, plain=plain, name=name, **kw: calls.append(name) or plain(*args, **kw)
+        )
+
+    def calls_for(count):
+        calls.clear()
+        assert len(pm.how_compressible(nn.ModuleList(nn.Linear(4, 4) for _ in range(count))).layers) == count
+        return sorted(calls)
+
+    assert "_key_dtype" in calls_for(2)
+    assert calls_for(20) == calls_for(2)
 
 
 BUDGETS = [pm.Sap(), pm.Sap(p=1.0, q=2.0, eta=0.1, gamma=1.5, beta=0.5)]
@@ -78,7 +96,7 @@ def test_large_network_is_cut_where_prune_cuts_it(monkeypatch):
     monkeypatch.setattr(
         FileSource,
         "_read_between",
-        lambda self, stored, *args: looked.append(stored.name) or inside(self, stored, *args),
+        lambda self, scores, *args: looked.extend(one.name for one in scores) or inside(self, scores, *args),
     )
     test_predicted_cut_is_the_one_that_prune_makes(pm.Sap())
     assert looked == [name for name in pm.prunable(mixed()) if name != "narrow.weight"]  # known from its counts

@@ -14,6 +14,7 @@ from torch import nn
 
 import palmette as pm
 from palmette.checkpoints.prune import prune_checkpoint
+from palmette.files import replaced
 
 
 def saved(file, seed=0):
@@ -94,7 +95,9 @@ def test_a_kill_between_two_renames_leaves_no_weights_beside_other_masks(tmp_pat
 
 
 def test_a_temporary_file_of_a_living_process_is_kept(tmp_path):
-    theirs = tmp_path / f"out.safetensors.{os.getppid()}.partial"
+    with replaced(tmp_path / "out.safetensors") as ours:
+        ours.touch()
+    theirs = tmp_path / ours.name.replace(str(os.getpid()), str(os.getppid()))
     theirs.touch()
     cut(tmp_path, 0.5)
     assert theirs.exists()

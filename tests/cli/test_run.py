@@ -23,7 +23,7 @@ from palmette.cli.options import DIGITS_EPOCHS, experiments, setting_options
 from palmette.reports import figures
 from palmette.reports.tables import as_text, last_kept, summary
 from palmette.studies.experiment import Experiment, setting_fields
-from palmette.studies.folder import RunDir
+from palmette.studies.folder import RunDir, find_runs
 from palmette.studies.running import run as run_one
 from palmette.studies.spec import PARAMETERS
 from palmette.training import data as data_sets
@@ -354,6 +354,28 @@ def test_ctrl_c_ends_cleanly_and_the_named_command_resumes(tmp_path, kind):
     resumed = RunDir(tmp_path / "runs" / experiment.id)
     assert resumed.records_file.read_bytes() == whole.records_file.read_bytes()
     assert json.loads(done.stdout.splitlines()[-1])["finished"] == 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no SIGHUP")
+@pytest.mark.parametrize("under_nohup", [False, True])
+def test_a_hang_up_ends_like_ctrl_c_but_not_under_nohup(monkeypatch, under_nohup):
+    recorded = Watch.recorded
+
+    def hung_up(watch, *args):
+        recorded(watch, *args)
+        os.kill(os.getpid(), signal.SIGHUP)
+
+    monkeypatch.setattr(Watch, "recorded", hung_up)
+    handler = signal.SIG_IGN if under_nohup else signal.SIG_DFL
+    before = signal.signal(signal.SIGHUP, handler)
+    try:
+        result = run(*SMALL, "--method", "one-shot")
+        assert signal.getsignal(signal.SIGHUP) == handler
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    (there,) = find_runs("runs")
+    assert (result.exit_code, len(there.records())) == ((0, 2) if under_nohup else (128 + 1, 1))
+    assert ("The same command resumes from here" in result.stderr) != under_nohup
 
 
 @pytest.mark.parametrize("place", ["last round", "figure"])

@@ -58,6 +58,7 @@ def test_a_finished_run_is_shown_round_by_round(folder):
     text = show(folder / TICKET.id)
     assert TICKET.id in text
     assert 'method = "lottery-ticket"' in text
+    assert "method    Lottery Ticket\n" in text
     assert "finished: 2 rounds are done" in text
     kept = [re.search(r"([\d,]+) +0\.\d{4} +0\.\d{4}", line) for line in text.splitlines()]
     assert [found[1] for found in kept if found] == ["640", "512", "410"]
@@ -66,6 +67,12 @@ def test_a_finished_run_is_shown_round_by_round(folder):
     assert data["settings"] == TICKET.differences()
     assert [(r["kept"], r["cut_weights"]) for r in data["records"]] == [(640, 128), (512, 102), (410, 82)]
     assert data["bytes"] == RunDir(folder / TICKET.id).size()
+
+
+def test_a_method_that_does_not_rewind_is_shown_as_such(folder):
+    experiment = dataclasses.replace(TICKET, rewind="learning-rate", rounds=1)
+    run(experiment, folder / experiment.id)
+    assert "method    Fixed Ratio\n" in show(folder / experiment.id)
 
 
 def test_interrupted_run_shows_its_state_and_how_to_resume(folder):

@@ -298,6 +298,17 @@ def test_scores_of_own_functions_are_shown_as_they_are(tmp_path, score):
     assert "Test score, mean" in lines[-1]
 
 
+def test_scores_and_losses_are_not_averaged(tmp_path):
+    own_run(tmp_path / "a", test=lambda model: 0.9)
+    own_run(tmp_path / "b", test=lambda model: 31.5, maximize=False)
+    found = compare(comparison.read([tmp_path]))
+    assert found[["maximize", "round", "n", "score"]].values.tolist() == [
+        *([False, 0, 1, 31.5], [False, 1, 1, 31.5]),
+        *([True, 0, 1, 0.9], [True, 1, 1, 0.9]),
+    ]
+    assert as_markdown(found).startswith("| maximize | round |")
+
+
 def test_search_is_shown_by_its_dense_and_its_found_network():
     spec = Experiment(method="interpolate", tolerance=0.01)
     rows = [

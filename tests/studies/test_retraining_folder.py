@@ -375,6 +375,7 @@ def test_more_rounds_change_nothing_where_a_rule_ended_the_run(tmp_path):
 def test_damage_in_a_folder_is_named(tmp_path):
     run, options = tmp_path / "run", OPTIONS | {"rounds": 1}
     pm.prune_and_retrain(network(), train, evaluate, folder=run, **options)
+    shutil.rmtree(run / "networks")  # which would replace the answer
     other = io.BytesIO()
     torch.save({"w": torch.ones(2)}, other)
     for content in ((run / "good.pt").read_bytes()[:100], b"", b"a line of text\n", other.getvalue()):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -288,6 +290,31 @@ def test_flipped_bit_in_the_answer_is_never_returned(whole, tmp_path, place):
     file.write_bytes(content)
     with pytest.raises(RunDamaged, match=r"good\.pt', is missing or damaged"):
         prune_and_retrain(network(), train, score, folder=tmp_path / "run", **OPTIONS)
+
+
+@pytest.mark.parametrize("harm", [flip, Path.unlink])
+def test_the_network_of_its_round_replaces_a_damaged_answer(tmp_path, harm):
+    options = OPTIONS | {"rounds": 3, "folder": tmp_path}
+    whole = prune_and_retrain(network(), train, score, **options)
+    content = RunDir(tmp_path).good.read_bytes()
+    harm(RunDir(tmp_path).good)
+    again = prune_and_retrain(network(), train, score, **options)
+    assert states_are_equal(again.model, whole.model)
+    assert str(again) == str(whole)
+    mended = RunDir(tmp_path).good.read_bytes()
+    assert len(mended) == len(content)
+    RunDir(tmp_path).network(whole.round).unlink()
+    assert states_are_equal(prune_and_retrain(network(), train, score, **options).model, whole.model)
+
+
+def test_a_damaged_answer_is_shown(whole, tmp_path):
+    run = shutil.copytree(whole[1], tmp_path / "run")
+    shown = [CliRunner().invoke(main, ["show", str(run), "--json"]).stdout]
+    flip(run / "good.pt")
+    shown.append(CliRunner().invoke(main, ["show", str(run), "--json"]).stdout)
+    assert [json.loads(one)["state"] for one in shown] == ["finished", "damaged"]
+    told = f"the model that the run returned, {str(run / 'good.pt')!r}, is damaged"
+    assert [json.loads(one)["damage"] for one in shown] == [None, told]
 
 
 def test_other_tolerance_needs_another_folder(whole):

@@ -25,6 +25,11 @@ def grid(tmp_path, text):
 # What a file stands for
 
 
+def test_lists_that_are_nested_too_deep_are_refused_by_name(tmp_path):
+    with pytest.raises(ValueError, match=r"grid\.toml: its lists are nested too deep$"):
+        grid(tmp_path, f"[axes]\nseed = {'[' * 5000}")
+
+
 def test_first_axis_of_a_grid_changes_slowest(tmp_path):
     found = grid(tmp_path, '[base]\nepochs = 3\n[axes]\nseed = [4, 7]\nscope = ["layer", "global"]\n')
     assert found == [Experiment(epochs=3, seed=s, scope=c) for s in (4, 7) for c in ("layer", "global")]

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from palmette.checkpoints.formats.contents import Contents
 from palmette.errors import NothingToPrune
-from palmette.pruning.choosing.coverage import GAIN, NO_FLOATS, UNKNOWN, VECTOR, LeftOut
+from palmette.pruning.choosing.coverage import BUFFER, GAIN, NO_FLOATS, UNKNOWN, VECTOR, LeftOut
 from palmette.pruning.choosing.names import (
     bias_of,
     inputs_first,
@@ -24,6 +24,7 @@ from palmette.pruning.choosing.patterns import as_patterns, check_patterns, matc
 from palmette.pruning.sources.stored import StoredWeight
 
 _CONV1D = re.compile(r"(^|\.)(c_attn|c_proj|c_fc|q_attn)\.weight$")
+_BUFFER = re.compile(r"(^|\.)(running_mean|running_var|num_batches_tracked)$")
 
 
 def sort_out(
@@ -89,6 +90,8 @@ def sort_out(
 
 def _cannot(tensor: StoredWeight, vectors: bool) -> str:
     """Reason why a tensor cannot be pruned (plain numbers: measured), whatever its name; else empty."""
+    if not vectors and _BUFFER.search(tensor.name):
+        return BUFFER
     if not (vectors or tensor.dtype.is_floating_point):
         return NO_FLOATS
     if not tensor.entries:

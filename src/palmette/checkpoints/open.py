@@ -1,7 +1,7 @@
 """Open a checkpoint without the model's code: tensors by name, read in parts when they are needed.
 
-`open_checkpoint` reads headers only, and the first rows of tensors that have a mask file. A packed file of
-`palmette.save` is loaded as a whole.
+`open_checkpoint` reads headers only, the first rows of tensors that have a mask file, and all of a file that has a
+seal. A packed file of `palmette.save` is loaded as a whole.
 """
 
 from __future__ import annotations

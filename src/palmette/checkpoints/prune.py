@@ -23,7 +23,7 @@ from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.pruning.budgets import Budget, Sap, check_budget
 from palmette.pruning.choosing.zeros import as_zeros, zeros_as_pruned
-from palmette.pruning.masks import SEALED_FORMAT, WEIGHTS_DIGEST, seal_of
+from palmette.pruning.masks import SEALED_FORMAT, WEIGHTS_SEAL, seal_of
 from palmette.pruning.methods import Method, Scope, Zeros, check_scope
 from palmette.pruning.saliency import Saliency, combined, magnitude, ranking
 from palmette.pruning.sources.file import FileCut, decide
@@ -169,7 +169,7 @@ def _check_writable(checkpoint: Checkpoint) -> None:
 
 
 def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, tally: _Tally) -> None:
-    """Dense weights and bit-packed masks, part by part; each file has the digest of the weights."""
+    """Dense weights and bit-packed masks, part by part; each file has the seal of the weights."""
     chosen = {w.name for w in checkpoint.weights}
     shapes = {t.name: list(t.shape) for t in checkpoint.tensors if t.name in chosen}
     bits = {name: (torch.uint8, ((math.prod(shape) + 7) // 8,)) for name, shape in shapes.items()}
@@ -177,7 +177,7 @@ def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, tally: _Tally) -> N
     text, later = json.dumps(shapes), "-" * 64
     of_masks = {"format": SEALED_FORMAT, "shapes": text, "sha256": later, "weights": later}
     with (
-        SafetensorsWriter(file, heads, {"format": "pt", WEIGHTS_DIGEST: later}) as weights,
+        SafetensorsWriter(file, heads, {"format": "pt", WEIGHTS_SEAL: later}) as weights,
         SafetensorsWriter(masks_file(file), bits, of_masks, seal_of(text, ())) as masks,
     ):
 
@@ -188,9 +188,9 @@ def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, tally: _Tally) -> N
         for _, parts in _written(checkpoint, cut, note):
             for part in parts:
                 weights.add(part)
-        digest = weights.sealed.hexdigest()
-        weights.note(**{WEIGHTS_DIGEST: digest})
-        masks.note(sha256=masks.sealed.hexdigest(), weights=digest)
+        seal = weights.sealed.hexdigest()
+        weights.note(**{WEIGHTS_SEAL: seal})
+        masks.note(sha256=masks.sealed.hexdigest(), weights=seal)
 
 
 def _written(

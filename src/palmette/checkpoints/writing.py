@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from palmette.checkpoints.formats.safetensors import DTYPES, masks_file
+from palmette.checkpoints.formats.safetensors import DTYPES, masks_file, seal_of_header
 from palmette.checkpoints.open import WEIGHT_READERS
 from palmette.errors import NotWritten, reason_of
 from palmette.files import replaced, sync
@@ -94,7 +94,7 @@ class SafetensorsWriter:
     Args:
         heads: dtype and shape of all tensors, in the order in which they are added.
         metadata: texts for the header; `note` replaces one by another of the same length.
-        sealed: hash that is updated with all tensors.
+        sealed: hash that is updated with all tensors; by default it begins with their names, dtypes and shapes.
     """
 
     def __init__(
@@ -104,7 +104,6 @@ class SafetensorsWriter:
         metadata: Mapping[str, str],
         sealed: hashlib._Hash | None = None,
     ) -> None:
-        self.sealed = sealed or hashlib.sha256()
         self._file, self._metadata = file, dict(metadata)
         self._tensors: dict[str, object] = {}
         end = 0
@@ -112,6 +111,7 @@ class SafetensorsWriter:
             start, end = end, end + math.prod(shape) * dtype.itemsize
             entry = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, end]}
             self._tensors[name] = entry
+        self.sealed = sealed or seal_of_header(self._tensors)
 
     def __enter__(self) -> SafetensorsWriter:
         with _explained(self._file):

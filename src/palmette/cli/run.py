@@ -193,7 +193,8 @@ class Command:
     def _signals(self, display: Display) -> Iterator[None]:
         """End after the epoch on the first Ctrl-C, SIGTERM or SIGHUP, at once on the second.
 
-        After training the first is ignored: table and figure take a moment.
+        After training the first is ignored: table and figure take a moment. Signals that the process was started
+        to ignore, as by nohup, stay ignored.
         """
 
         def handle(number: int, frame: FrameType | None) -> None:
@@ -203,7 +204,8 @@ class Command:
             if not self.trained:
                 display.ending("stopping after this epoch; Ctrl-C again stops at once, and saves nothing")
 
-        kinds = [kind for name in ("SIGINT", "SIGTERM", "SIGHUP") if (kind := getattr(signal, name, None))]
+        found = [kind for name in ("SIGINT", "SIGTERM", "SIGHUP") if (kind := getattr(signal, name, None))]
+        kinds = [kind for kind in found if signal.getsignal(kind) is not signal.SIG_IGN]
         before = [signal.signal(kind, handle) for kind in kinds]
         try:
             yield

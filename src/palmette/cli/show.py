@@ -69,6 +69,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
         return _read(run)
     except RunDamaged as error:
         names = [
+            "label",
             "stopped",
             "owner",
             "failure",
@@ -87,7 +88,7 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 
 def _read(run: RunDir, *, bits: bool = False) -> dict[str, Any]:
-    """Everything that is shown, as plain values; `bits` also reads the masks, to notice damage."""
+    """Everything that is shown, as plain values; `bits` also reads masks and the answer, to notice damage."""
     from palmette.reports.limits import limit_of
     from palmette.studies.record import Record, experiment_of, records_of
     from palmette.studies.status import standing
@@ -95,10 +96,13 @@ def _read(run: RunDir, *, bits: bool = False) -> dict[str, Any]:
     experiment, records, timings = experiment_of(run), records_of(run), run.timings()
     now = standing(run, records=records)
     if bits:
-        now = replace(now, damage=run.mask_damage(records, only_heads=False))
+        from palmette.studies.trainers.snapshots import good_damage  # imports torch
+
+        now = replace(now, damage=run.mask_damage(records, only_heads=False) or good_damage(run))
     limit = limit_of((experiment, records))
     return {
         "run": experiment.id,
+        "label": experiment.label,
         "folder": str(run.path),
         "state": now.state,
         "damage": now.damage,
@@ -147,6 +151,7 @@ def _print_one(console: Console, found: Mapping[str, Any]) -> None:
     if found["epochs"]:  # 0 for `prune_and_retrain`, which has defaults of its own
         settings = f"{settings}; others have their defaults" if settings else "all have their defaults"
     facts = {
+        "method": found["label"],
         "settings": settings,
         "state": f"damaged: {found['damage']}" if found["damage"] else found["failure"] or _where(found),
         "unsealed": None if found["sealed"] else "written by an earlier version: damaged numbers go unnoticed",

@@ -26,8 +26,8 @@ MASKS_FORMAT = "palmette-masks-1"
 """Format of a state of masks, and of files without a seal, which earlier versions wrote."""
 SEALED_FORMAT = "palmette-masks-2"
 """Value of the metadata key "format" in a file of masks; "sha256" seals the shapes and the bits."""
-WEIGHTS_DIGEST = "palmette-sha256"
-"""Metadata key of a cut file of weights: the SHA-256 of its tensors, which its masks have under "weights"."""
+WEIGHTS_SEAL = "palmette-seal"
+"""Metadata key of a cut file of weights: its seal, which its masks have under "weights"."""
 _SHARDED = "palmette-masks-sharded-1"
 
 
@@ -253,7 +253,7 @@ def check_masks_file(path: Path) -> dict[str, str]:
     weights = path.with_name(path.name.removesuffix(".masks.safetensors") + ".safetensors")
     if kind in (MASKS_FORMAT, SEALED_FORMAT) and weights != path and weights.is_file():
         with suppress(SafetensorError), safe_open(weights, "np") as file:
-            theirs = (file.metadata() or {}).get(WEIGHTS_DIGEST)
+            theirs = (file.metadata() or {}).get(WEIGHTS_SEAL)
             if theirs is not None and theirs != metadata.get("weights"):
                 raise MaskMismatch(
                     f"has masks of other weights than {weights.name} next to it has: one of the two was replaced "

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from palmette.errors import NotHeld, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
 from palmette.pruning.channels.groups import ChannelGroups, check_inputs
-from palmette.pruning.choosing.coverage import coverage, shown, surprises
+from palmette.pruning.choosing.coverage import coverage, surprises
 from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.choosing.torch_prune import from_torch_prune
 from palmette.pruning.choosing.values import check_changeable
-from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros
+from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros, told_of_zeros
 from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
@@ -132,11 +132,8 @@ class Pruner:
             self._set(self._masks & self._fitted(Masks(masks), "the masks"))
         elif zeros == "pruned" and (zero := masks_of_zeros({n: w for n, w in chosen.items() if n not in found})):
             self._set(Masks({**self._masks, **zero}))
-            warnings.warn(
-                f"{self._masks.total - self._masks.kept:,} zeros ({shown(list(zero))}) count as pruned before and "
-                "stay; zeros='count' lets them train",
-                stacklevel=2,
-            )
+            said = told_of_zeros(chosen, list(zero), self._masks.total - self._masks.kept)
+            warnings.warn(said, stacklevel=2)
         if hold is not None:
             self.hold(hold)
 

@@ -21,7 +21,8 @@ from palmette.studies.spec import OF_METHOD
 if TYPE_CHECKING:
     import pandas as pd
 
-_SETTINGS = tuple(f.name for f in fields(Experiment) if f.name not in ("method", "seed", *OF_METHOD))
+# Scores of which larger ones are better, and others, are not of one kind.
+_SETTINGS = (*(f.name for f in fields(Experiment) if f.name not in ("method", "seed", *OF_METHOD)), "maximize")
 _FOUND = 10**9  # round of the network that a search found, in order to sort
 _ALWAYS = ("data", "model", "scope")
 # `rounds` and `stop` end a run and change nothing before; `held_out` stands for the images that `stop` needs.
@@ -67,18 +68,19 @@ def names_among(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def with_names(table: pd.DataFrame) -> pd.DataFrame:
-    """`table` of `read_runs` with the columns `name` (see `name_of`) and `held_out` (validation images)."""
+    """`table` of `read_runs` with the columns `name` (see `name_of`), `held_out` (images) and `maximize`."""
     made: dict[str, AnyExperiment] = {}
     for row in table.drop_duplicates("id").to_dict("records"):
         kind: type[Any] = OwnExperiment if isinstance(row.get("run"), str) else Experiment
         # Next to numbers, None is NaN in a table.
         values = {f.name: None if row[f.name] != row[f.name] else row[f.name] for f in fields(kind)}
         made[row["id"]] = kind(**values)
-    names, held_out = {}, {}
+    names, held_out, maximize = {}, {}, {}
     for key, e in made.items():
-        names[key] = name_of(e)
+        names[key], maximize[key] = name_of(e), getattr(e, "maximize", True)
         held_out[key] = e.evaluate if isinstance(e, OwnExperiment) else e.validation_images(2**60)
-    return table.assign(name=table["id"].map(names), held_out=table["id"].map(held_out))
+    columns = {"name": names, "held_out": held_out, "maximize": maximize}
+    return table.assign(**{column: table["id"].map(values) for column, values in columns.items()})
 
 
 def at_densities(table: pd.DataFrame, densities: Sequence[float]) -> pd.DataFrame:

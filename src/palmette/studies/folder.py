@@ -205,7 +205,7 @@ class RunDir:
             except FileNotFoundError:
                 return f"{str(file)!r} is missing"
             except (OSError, SafetensorError, MaskMismatch) as error:
-                return f"{str(file)!r} is damaged ({reason_of(error)})"
+                return f"{str(file)!r} is damaged ({reason_of(error).removeprefix('is damaged: ')})"
         return None
 
     def load_masks(self, round: int) -> Masks:
@@ -215,10 +215,10 @@ class RunDir:
         self.check_masks(self.records(resuming=True)[round : round + 1])
         return Masks.load(self.mask(round))
 
-    def check_masks(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """Raise `RunDamaged` for `mask_damage`; bits are checked unless the run is finished."""
+    def check_masks(self, records: Sequence[Mapping[str, Any]], *, bits: bool = False) -> None:
+        """Raise `RunDamaged` for `mask_damage`; bits are checked if asked, or unless the run is finished."""
         finished = bool(records) and records[-1].get("stopped") is not None
-        if why := self.mask_damage(records, only_heads=finished):
+        if why := self.mask_damage(records, only_heads=finished and not bits):
             raise RunDamaged(f"{why}; restore it from a copy, or remove {str(self.path)!r} to start the run again")
 
     def write_sealed(self, target: Path, state: Any) -> None:

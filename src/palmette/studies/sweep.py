@@ -46,7 +46,9 @@ def read(file: str | Path) -> list[Experiment]:
         raise FileNotFoundError(f"no grid at {str(path)!r}: a TOML file with [base], [axes] and [[variants]]")
     try:
         return experiments(tomllib.loads(path.read_text(encoding="utf-8-sig")))
-    except (TypeError, ValueError, RecursionError) as error:  # includes invalid TOML and UTF-8
+    except RecursionError as error:
+        raise ValueError(f"{path}: its lists are nested too deep") from error
+    except (TypeError, ValueError) as error:  # includes invalid TOML and UTF-8
         raise placed(f"{path}: ", error) from error
 
 

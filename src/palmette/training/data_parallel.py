@@ -245,8 +245,9 @@ class DataParallelTraining(Training):
 
 def run_worker(rank: int, size: int, device: str, port: int, threads: int) -> None:
     """Main function of a worker."""
-    for kind in (signal.SIGINT, signal.SIGTERM):  # the leader decides when to stop
-        signal.signal(kind, signal.SIG_IGN)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # the leader decides when to stop
+        if kind := getattr(signal, name, None):  # Windows has no SIGHUP
+            signal.signal(kind, signal.SIG_IGN)
     threading.Thread(target=_exit_with_leader, daemon=True).start()
     torch.set_num_threads(threads)
     if device != "cpu":

@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from checkpoint_files import assert_holds, net
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 import palmette as pm
@@ -36,6 +36,38 @@ def test_damaged_masks_are_named(tmp_path):
     (tmp_path / "a.masks.safetensors").write_bytes(b"junk")
     with pytest.raises(ValueError, match=r"a.masks.safetensors next to it is damaged"):
         open_checkpoint(tmp_path / "a.safetensors")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_every_flipped_bit_of_a_cut_file_is_noticed(tmp_path, dtype):
+    save_file({"a.weight": torch.randn(3, 5).to(dtype), "b.bias": torch.randn(3)}, tmp_path / "a.safetensors")
+    cut, masks = tmp_path / "cut.safetensors", tmp_path / "cut.masks.safetensors"
+    prune_checkpoint(tmp_path / "a.safetensors", cut, budget=pm.FixedRatio(0.4))
+    masks.unlink()  # which would notice some
+    whole = cut.read_bytes()
+    sealed = whole.index(b'"a.weight"'), len(whole)
+    for byte in range(*sealed):
+        for bit in (0, 6):
+            cut.write_bytes(whole[:byte] + bytes([whole[byte] ^ 1 << bit]) + whole[byte + 1 :])
+            try:
+                found = open_checkpoint(cut)
+            except NotReadable:
+                continue
+            assert whole[byte : byte + 1] == b" ", byte  # between header and tensors, where it changes nothing
+            assert [w.name for w in found.weights] == ["a.weight"]
+
+
+def test_a_damaged_cut_file_is_named_and_a_resaved_one_is_read(tmp_path):
+    save_file(net().state_dict(), tmp_path / "a.safetensors")
+    cut = prune_checkpoint(tmp_path / "a.safetensors", tmp_path / "cut.safetensors").weights_file
+    whole = cut.read_bytes()
+    cut.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(NotReadable, match="it is damaged: its content does not fit its seal") as raised:
+        pm.how_compressible(cut)
+    assert "save it without the metadata 'palmette-seal'" in str(raised.value)
+    state = load_file(cut)
+    save_file(state, cut)
+    assert open_checkpoint(cut).weights
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"\xff"])

@@ -41,6 +41,16 @@ def test_a_new_pruner_of_a_pruned_model_keeps_its_zeros_and_says_so():
     assert pruner.step().cut == 65
 
 
+def test_layers_pruned_to_nothing_are_named():
+    model = pruned()
+    with torch.no_grad():
+        model[2].weight.zero_()
+    told = r" zeros \(0.weight\) count .*\. Nothing but zeros, and free to train: 2.weight; give masks"
+    with pytest.warns(UserWarning, match=told):
+        pruner = pm.Pruner(model)
+    assert int(pruner.masks["2.weight"].sum()) == 140
+
+
 def test_zeros_that_count_train():
     model = pruned()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -326,6 +326,7 @@ def test_damaged_masks_are_named_when_resuming_and_when_read(finished, interrupt
     spoil_masks(run, how)
     told = _read(run, bits=True)
     assert f"round-01.safetensors' {MASKS[how]}" in told["damage"]
+    assert told["damage"].count("is damaged") <= 1
     assert (told["state"], told["rounds_done"], len(told["records"])) == ("damaged", 3, 3)
     with pytest.raises(RunDamaged, match=MASKS[how]):
         run.load_masks(1)
@@ -338,6 +339,20 @@ def test_damaged_masks_are_named_when_resuming_and_when_read(finished, interrupt
     elif how == "flipped":
         with pytest.raises(MaskMismatch, match="does not fit its seal"):
             pm.Masks.load(run.mask(1))
+
+
+@pytest.mark.parametrize("how", ["missing", "flipped"])
+def test_masks_that_are_damaged_before_their_record_is_written_are_noticed(interrupted, tmp_path, how):
+    run = copy_of(interrupted, tmp_path)
+    *lines, last = run.records_file.read_bytes().splitlines(keepends=True)
+    run.records_file.write_bytes(b"".join(lines))
+    mask = run.mask(json.loads(last)["round"])
+    content = bytearray(mask.read_bytes())
+    content[-1] ^= 1
+    mask.unlink() if how == "missing" else mask.write_bytes(content)
+    with pytest.raises(RunDamaged, match=f"{mask.name}' {MASKS[how]}"):
+        search(run.path)
+    assert len(run.records(resuming=True)) == len(lines)
 
 
 def test_a_copy_without_masks_is_read(finished, tmp_path):

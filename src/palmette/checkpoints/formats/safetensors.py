@@ -6,6 +6,7 @@ as JSON, which says where each tensor is, and the data.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +23,7 @@ from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import part_of
 from palmette.compression.packing import load
 from palmette.errors import MaskMismatch
-from palmette.pruning.masks import MASKS_FORMAT, SEALED_FORMAT, check_masks_file
+from palmette.pruning.masks import MASKS_FORMAT, SEALED_FORMAT, WEIGHTS_SEAL, check_masks_file
 from palmette.pruning.sources.stored import StoredWeight, in_memory, unreadable
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -83,6 +84,8 @@ def tensors_of(file: Path) -> tuple[list[StoredWeight], dict[str, str]]:
     if metadata.get("format") in (MASKS_FORMAT, SEALED_FORMAT):
         raise ValueError("it holds masks, not weights: give the file that they belong to")
     header, start = header_of(file)
+    if (seal := metadata.get(WEIGHTS_SEAL)) is not None:
+        _check_seal(file, header, start, seal)
     masks = masks_file(file)
     shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
     kept = _kept(masks, shapes) if masks.is_file() and masks != file else {}
@@ -98,6 +101,24 @@ def tensors_of(file: Path) -> tuple[list[StoredWeight], dict[str, str]]:
         _check_masked(tensor, masks)
         found.append(tensor)
     return found, {}
+
+
+def _check_seal(file: Path, header: Mapping[str, Any], start: int, seal: str) -> None:
+    """Refuse a file that `palmette prune` wrote and that is damaged; its tensors are read once, in parts."""
+    size, found = file.stat().st_size - start, seal_of_header(header)
+    data = StoredWeight("", (size,), torch.uint8, part_of(file, start, (size,), torch.uint8), size)
+    for part in data.raw_parts():
+        found.update(part.numpy().data)
+    if found.hexdigest() != seal:
+        raise ValueError(
+            "it is damaged: its content does not fit its seal (if it was changed on purpose, save it without the "
+            f"metadata {WEIGHTS_SEAL!r})"
+        )
+
+
+def seal_of_header(header: Mapping[str, Any]) -> hashlib._Hash:
+    """Beginning of the seal of a cut file: its header without metadata; the bytes of the tensors follow."""
+    return hashlib.sha256(json.dumps(header).encode())
 
 
 def _check_masked(tensor: StoredWeight, masks: Path) -> None:

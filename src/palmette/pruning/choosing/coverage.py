@@ -10,6 +10,7 @@ VECTOR = "a vector: bias, norm or statistics"
 FROZEN = "frozen"
 UNKNOWN = "not the weight of a layer"
 GAIN = "the gain of weight norm"
+BUFFER = "statistics of batch norm"
 CONSTANT = "a constant"
 NO_FLOATS = "no dense floating-point numbers"
 """Reason to leave out complex, sparse and integer tensors, such as quantised weights."""
@@ -27,8 +28,8 @@ class LeftOut:
 
     @property
     def entries(self) -> int:
-        """Number of values; 0 for a second name of another tensor."""
-        return 0 if self.why.startswith(_SAME) else math.prod(self.shape)
+        """Number of values; 0 for a second name of another tensor, and for a buffer, which is no parameter."""
+        return 0 if self.why.startswith(_SAME) or self.why == BUFFER else math.prod(self.shape)
 
 
 def coverage(covered: int, left_out: Sequence[LeftOut]) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from palmette.pruning.choosing.coverage import shown
 from palmette.pruning.methods import Zeros
 from palmette.pruning.sources.sharding import added, local
 from palmette.pruning.sources.stored import CHUNK, StoredWeight
@@ -35,9 +36,24 @@ def are_pruned(zeros: int, entries: int) -> bool:
 @torch.no_grad()
 def masks_of_zeros(weights: Mapping[str, Weight]) -> dict[str, Tensor]:
     """Masks of the weights that have been pruned before, by their zeros."""
+    counts = _counts(weights)
+    return {n: w.values != 0 for n, w in weights.items() if are_pruned(*counts[n])}
+
+
+def told_of_zeros(weights: Mapping[str, Weight], pruned: Sequence[str], zeros: int) -> str:
+    """Warning that `zeros` of the weights `pruned` stay; it names weights that are nothing but zeros."""
+    said = f"{zeros:,} zeros ({shown(pruned)}) count as pruned before and stay; zeros='count' lets them train"
+    blank = [n for n, (none, entries) in _counts(weights).items() if 0 < entries == none]
+    more = f". Nothing but zeros, and free to train: {shown(blank)}; give masks to keep them"
+    return said + (more if blank else "")
+
+
+@torch.no_grad()
+def _counts(weights: Mapping[str, Weight]) -> dict[str, tuple[int, int]]:
+    """Zeros and entries of each weight."""
     values = {n: w.values for n, w in weights.items()}
     counts = added({n: (local(v) == 0).sum() for n, v in values.items()}, values)
-    return {n: v != 0 for n, v in values.items() if are_pruned(counts[n], v.numel())}
+    return {n: (counts[n], v.numel()) for n, v in values.items()}
 
 
 def without_zeros(stored: StoredWeight) -> StoredWeight:

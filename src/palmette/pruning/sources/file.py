@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
+from itertools import groupby
 from operator import add
 
 import numpy as np
@@ -100,14 +101,12 @@ class FileSource(ExactSource):
             return [(0, NO_CUT) for _ in self.scores]
         low, high, below = self.spectrum.bracket(cut)
         alone = len(self.scores) == 1 and self.spectrum.exact
-        known = {0: self.spectrum.points()} if alone else self.known
-        inside = [
-            _between(known[i], low, high) if i in known else self._read_between(one, low, high)
-            for i, one in enumerate(self.scores)
-        ]
+        known, dtype = {0: self.spectrum.points()} if alone else self.known, _key_dtype(self.scores)
+        read = self._read_between([one for i, one in enumerate(self.scores) if i not in known], low, high, dtype)
+        inside = [_between(known[i], low, high) if i in known else next(read) for i in range(len(self.scores))]
         values, counts = joined([points for _, points in inside])
         at, smaller = bucket_of(cut - below, counts)
-        key, left = _key(values[at], _key_dtype(self.scores)), cut - below - smaller
+        key, left = _key(values[at], dtype), cut - below - smaller
         shares = []
         for less, (found, times) in inside:
             equal = int(times[found == values[at]].sum())
@@ -120,18 +119,21 @@ class FileSource(ExactSource):
         for part in (part for one in self.weights for part in one.parts(self.chunk)):
             yield from part.row.tiles()
 
-    def _read_between(self, scores: StoredWeight, low: float, high: float) -> tuple[int, Points]:
-        """Number of magnitudes below `low`, and those from there to `high`: at most 2,048 values of float32."""
-        dtype = _key_dtype(self.scores)
+    def _read_between(
+        self, scores: Sequence[StoredWeight], low: float, high: float, dtype: torch.dtype
+    ) -> Iterator[tuple[int, Points]]:
+        """Number of magnitudes of each below `low`, and those up to `high`: at most 2,048 values of float32."""
         look = partial(_between_in_part, _key(low, dtype) - 1, _key(high, dtype) + 1, dtype)
-        looked_at = list(in_order(look, scores.parts(self.chunk)))
-        return sum(below for below, _ in looked_at), joined([points for _, points in looked_at])
+        parts = (part for one in scores for part in one.parts(self.chunk))
+        for _, found in groupby(in_order(look, parts), key=lambda one: id(one[0])):
+            looked_at = [(below, points) for _, below, points in found]
+            yield sum(below for below, _ in looked_at), joined([points for _, points in looked_at])
 
 
-def _between_in_part(low: int, high: int, dtype: torch.dtype, part: FilePart) -> tuple[int, Points]:
+def _between_in_part(low: int, high: int, dtype: torch.dtype, part: FilePart) -> tuple[StoredWeight, int, Points]:
     counts, _, between = split(part.row, low, high, 4096, dtype)
     keys, times = np.unique(between.numpy(), return_counts=True)
-    return counts[low], (torch.from_numpy(keys).view(dtype).to(torch.float64).numpy(), times)
+    return part.of, counts[low], (torch.from_numpy(keys).view(dtype).to(torch.float64).numpy(), times)
 
 
 def _between(points: Points, low: float, high: float) -> tuple[int, Points]:
@@ -142,7 +144,8 @@ def _between(points: Points, low: float, high: float) -> tuple[int, Points]:
 
 def _key_dtype(weights: Sequence[StoredWeight]) -> torch.dtype:
     """The narrowest float dtype that holds all values of `parts`."""
-    kinds = [torch.bfloat16 if w.dtype.is_floating_point and w.dtype.itemsize == 1 else w.dtype for w in weights]
+    kinds = {w.dtype for w in weights}  # of many weights, few
+    kinds = {torch.bfloat16 if kind.is_floating_point and kind.itemsize == 1 else kind for kind in kinds}
     floats = all(kind.is_floating_point for kind in kinds)
     return reduce(torch.promote_types, kinds) if floats else torch.float64
 

@@ -21,8 +21,8 @@ from palmette.measures.spectrum import NARROW, Spectrum
 from palmette.pruning.budgets import Budget
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 
-_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+_SMALL = 1 << 12  # entries
 
 
 @dataclass(frozen=True)
@@ -59,25 +59,32 @@ def survey(
         yield _together(seen, budget, neurons)
 
 
-def in_order(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> Iterator[_Result]:
-    """`work` of each item, in order, in as many threads as torch has, while the caller reads the next item.
+def in_order(work: Callable[[FilePart], _Result], parts: Iterable[FilePart]) -> Iterator[_Result]:
+    """`work` of each part, in order, in as many threads as torch has, while the caller reads the next part.
 
-    At most threads + 2 items are alive.
+    At most threads + 2 parts are alive. Small parts are done here, where threads would take longer to wake up.
     """
     threads = torch.get_num_threads()
     waiting: deque[Future[_Result]] = deque()
     try:
         torch.set_num_threads(1)  # idle torch threads would slow down the workers
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for item in items:
-                waiting.append(pool.submit(work, item))
-                del item  # free it before the next one is read
+            for part in parts:
+                small = part.values.numel() < _SMALL
+                waiting.append(_done(work(part)) if small else pool.submit(work, part))
+                del part  # free it before the next one is read
                 if len(waiting) > threads:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
     finally:
         torch.set_num_threads(threads)
+
+
+def _done(result: _Result) -> Future[_Result]:
+    found: Future[_Result] = Future()
+    found.set_result(result)
+    return found
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from palmette.studies.extending import goes_on
 from palmette.studies.folder import RunDir
 from palmette.studies.record import Record, experiment_of, records_of
 from palmette.studies.trainers.function_trainer import FunctionRun
-from palmette.studies.trainers.snapshots import read_good
+from palmette.studies.trainers.snapshots import mend_good, read_good
 
 
 def resumed(run: FunctionRun, rundir: RunDir, say: Callable[[str], None]) -> bool:
@@ -28,6 +28,7 @@ def resumed(run: FunctionRun, rundir: RunDir, say: Callable[[str], None]) -> boo
     rundir.failure.unlink(missing_ok=True)
     rundir.check_masks(records := records_of(rundir, resuming=True))
     if not goes_on(records, run.spec.rounds):
+        mend_good(rundir)
         good = read_good(rundir)
         _check_fits(run, rundir, good["state_dict"], good["pruner"])
         run.record = Record.from_json(records[-1])

@@ -69,11 +69,35 @@ def _read(rundir: RunDir, round: int) -> Mapping[str, Any]:
 
 
 def read_good(rundir: RunDir) -> dict[str, Any]:
-    """Network that a finished run returned, on the CPU; its weights are under "state_dict"."""
+    """Network that a finished run returned, on the CPU; its weights are under "state_dict".
+
+    Where its file is missing or damaged, that of its round is read, which a search keeps for more rounds.
+    """
     found = rundir.read_sealed(rundir.good)
+    if found is None and (round := _round_of_answer(rundir)) is not None:
+        found = rundir.read_sealed(rundir.network(round))
     if found is None:
         raise RunDamaged(
             f"the model that the run returned, {str(rundir.good)!r}, is missing or damaged; remove "
             f"{str(rundir.path)!r} to start again"
         )
     return {key: found[key] for key in KEYS}
+
+
+def _round_of_answer(rundir: RunDir) -> int | None:
+    """Round of the network that a finished search returned."""
+    records = rundir.records(resuming=True)
+    found = records[-1].get("search") if records and records[-1]["stopped"] is not None else None
+    return None if found is None else int(found["answer"])
+
+
+def good_damage(rundir: RunDir) -> str | None:
+    """Damage of the file of the answer; None if it is sound or unsealed, or was left out of a copy."""
+    damaged = rundir.sealed and rundir.good.is_file() and rundir.read_sealed(rundir.good) is None
+    return f"the model that the run returned, {str(rundir.good)!r}, is damaged" if damaged else None
+
+
+def mend_good(rundir: RunDir) -> None:
+    """Write the file of the answer anew from that of its round, if it is missing or damaged."""
+    if rundir.read_sealed(rundir.good) is None:
+        rundir.write_sealed(rundir.good, read_good(rundir))
