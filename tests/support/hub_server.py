@@ -1,5 +1,6 @@
 """A Hub on this machine: a real HTTP server that answers as huggingface.co does, and counts what it sends."""
 
+import base64
 import hashlib
 import json
 import re
@@ -18,6 +19,7 @@ class Hub:
 
     def __init__(self):
         self.models, self.gated, self.sent = {}, set(), {}
+        self.private, self.token = set(), None
         self.ranges, self.faults = True, {}
         hub = self
 
@@ -27,6 +29,9 @@ class Hub:
 
             def do_GET(self):
                 hub.answer(self)
+
+            def do_POST(self):
+                hub.take(self, self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
@@ -49,6 +54,29 @@ class Hub:
         if found := re.fullmatch(r"/storage/([^/]+/[^/]+)/(.+)", path):
             return self.stored(request, *found.groups())
         return reply(request, 404)
+
+    def take(self, request, content):
+        """What is posted to make a repository and a commit, small files in the commit itself."""
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
+            return reply(request, 403, headers={"X-Error-Message": "a token that may write is needed"})
+        if request.path == "/api/repos/create":
+            asked = json.loads(content)
+            model = f"{asked['organization']}/{asked['name']}"
+            self.models.setdefault(model, {})
+            self.private |= {model} if asked.get("visibility") == "private" or asked.get("private") else set()
+            return reply(request, 200, json.dumps({"url": f"{self.url}/{model}"}).encode())
+        if request.path.endswith("/preupload/main"):
+            names = [file["path"] for file in json.loads(content)["files"]]
+            files = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]
+            return reply(request, 200, json.dumps({"files": files}).encode())
+        if found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/commit/main", request.path):
+            for line in map(json.loads, content.splitlines()):
+                if line["key"] == "file":
+                    file = line["value"]
+                    self.models[found[1]][file["path"]] = base64.b64decode(file["content"])
+            done = {"success": True, "commitOid": COMMIT, "commitUrl": f"{self.url}/{found[1]}/commit/{COMMIT}"}
+            return reply(request, 200, json.dumps(done).encode())
+        return reply(request, 200 if request.path == "/api/validate-yaml" else 404, b"{}")
 
     def info(self, request, model, revision):
         if model in self.gated:

@@ -24,7 +24,7 @@ import torch
 from palmette.checkpoints.formats import safetensors, sharded
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import Bytes
-from palmette.errors import NotReadable, first_line, reason_of
+from palmette.errors import NotReadable, PalmetteError, first_line, reason_of
 
 SCHEME = "hf://"
 _FILES = ("model.safetensors", "model.safetensors.index.json")
@@ -133,7 +133,7 @@ class Repository:
         self.name, self.revision = name, revision
         api = HfApi()
         self.endpoint = api.endpoint
-        with _explained(self):
+        with explained(self.endpoint, self.name, self.revision):
             info = api.model_info(name, revision=revision)
         self.commit, self.names = info.sha, [file.rfilename for file in info.siblings or ()]
         self.folder = Path(tempfile.mkdtemp(prefix="palmette-hub-"))
@@ -205,7 +205,7 @@ class Repository:
         headers = build_hf_headers(library_name="palmette") | {"Accept-Encoding": "identity"}
         if start is not None:
             headers["Range"] = f"bytes={start}-{start + count - 1}"
-        with _explained(self):
+        with explained(self.endpoint, self.name, self.revision):
             response = http_backoff("GET", url, headers=headers, timeout=_PATIENCE)
             hf_raise_for_status(response)
         if start is not None and response.status_code != _PARTIAL:
@@ -224,27 +224,30 @@ def _tag(response: Any) -> str:
 
 
 @contextmanager
-def _explained(repository: Repository) -> Iterator[None]:
-    """Turn errors of the Hub into sentences."""
+def explained(
+    endpoint: str, name: str, revision: str | None = None, *, kind: type[PalmetteError] = NotReadable
+) -> Iterator[None]:
+    """Turn errors of the Hub about a model into a `kind` with one sentence."""
     from huggingface_hub import errors
 
+    what = repr(name if revision is None else f"{name}@{revision}")
     try:
         yield
     except errors.GatedRepoError as error:
-        page = f"{repository.endpoint}/{repository.name}"
-        raise NotReadable(f"{repository} is gated: accept its terms at {page}, then `hf auth login`") from error
+        raise kind(f"{what} is gated: accept its terms at {endpoint}/{name}, then `hf auth login`") from error
     except errors.RepositoryNotFoundError as error:
-        raise NotReadable(
-            f"{repository} is not a model on the Hub, or is private: check the name, or `hf auth login`"
+        raise kind(
+            f"{what} is not a model on the Hub, or is private: check the name, or `hf auth login`"
         ) from error
     except errors.RevisionNotFoundError as error:
-        raise NotReadable(f"{repository.name!r} has no revision {repository.revision!r}") from error
+        raise kind(f"{name!r} has no revision {revision!r}") from error
     except errors.HFValidationError as error:
-        raise NotReadable(f"{repository} cannot be the name of a model: {first_line(error)}") from error
+        raise kind(f"{what} cannot be the name of a model: {first_line(error)}") from error
     except errors.OfflineModeIsEnabled as error:
-        raise NotReadable(f"{repository} is on the Hub, and HF_HUB_OFFLINE forbids to ask it") from error
+        raise kind(f"{what} is on the Hub, and HF_HUB_OFFLINE forbids to ask it") from error
     except errors.HfHubHTTPError as error:
         code = getattr(error.response, "status_code", "an error")
-        raise NotReadable(f"{repository.endpoint} answers {code} for {repository}; try again later") from error
+        cure = "`hf auth login` with a token that may do this" if code in (401, 403) else "try again later"
+        raise kind(f"{endpoint} answers {code} for {what}; {cure}") from error
     except Exception as error:  # of the network, by a class of whichever HTTP package is used
-        raise NotReadable(f"{repository.endpoint} cannot be reached: {first_line(error)}") from error
+        raise kind(f"{endpoint} cannot be reached: {first_line(error)}") from error
