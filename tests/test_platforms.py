@@ -19,6 +19,7 @@ EXTRAS = [
     "tensorboard",
     "onnx",
     "gguf",
+    "huggingface_hub",
     "transformers",
     "lightning",
     "ray",

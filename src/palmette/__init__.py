@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.2.0"
 
 if TYPE_CHECKING:
+    from palmette.checkpoints.publishing import push_to_hub as push_to_hub
     from palmette.checkpoints.report import how_compressible as how_compressible
     from palmette.compression.compaction.compact import compact as compact
     from palmette.compression.packing import load as load
@@ -88,6 +89,7 @@ _HOME = {
     "from_torch_prune": "pruning.choosing.torch_prune",
     "prunable": "pruning.weights",
     "how_compressible": "checkpoints.report",
+    "push_to_hub": "checkpoints.publishing",
     "MEASURES": "measures.classic",
     "eta_of_cut": "measures.bound",
     "gini_index": "measures.gini",

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -167,3 +168,24 @@ def test_power_sums_are_not_enough_for_tail_mass():
 )
 def test_packed_bytes_are_bits_and_kept_values_or_the_size_before(now, entries, kept, after):
     assert packed_bytes(now, entries, kept) == after
+
+
+def test_report_becomes_a_frame_with_a_row_for_each_layer_and_scope():
+    report = pm.how_compressible(mixed(), zeros="count")
+    frame = report.to_pandas()
+    assert list(zip(frame["layer"], frame["scope"], strict=True)) == [
+        (layer.name, scope) for layer in report.layers for scope in SCOPES
+    ]
+    for scope, rows in frame.groupby("scope"):
+        assert rows["sap_cut"].sum() == report.whole.sap_cut[scope]
+        assert (rows["share_cut"] == rows["sap_cut"] / rows["d"]).all()
+    first = frame.iloc[0]
+    assert (first["shape"], first["pq_index"]) == (report.layers[0].shape, report.layers[0].pq_index)
+    assert {field.name for field in dataclasses.fields(report.whole)} - {"name"} <= {*frame.columns}
+
+
+def test_frame_without_pandas_names_the_install_command(monkeypatch):
+    report = pm.how_compressible(mixed())
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match=r"to_pandas needs pandas: pip install 'palmette\[figures\]'"):
+        report.to_pandas()

@@ -18,7 +18,7 @@ def cells(name, kind):
 
 
 def run(name, folder):
-    code = "\n".join(cell for cell in cells(name, "code") if not cell.startswith("%pip "))
+    code = "\n".join(cell for cell in cells(name, "code") if "%pip" not in cell)
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -28,9 +28,17 @@ def test_there_are_three_notebooks_without_output_that_start_by_installing():
     assert NOTEBOOKS == ["activations.ipynb", "resnet.ipynb", "transformers.ipynb"]
     for name in NOTEBOOKS:
         assert cells(name, "markdown")[0].startswith("# ")
-        assert cells(name, "code")[0].startswith("%pip install")
+        assert '\n%pip install -q "{source}[report' in cells(name, "code")[0]
         saved = json.loads((FOLDER / name).read_text())["cells"]
         assert not any(cell.get("outputs") for cell in saved)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_first_cell_installs_the_checkout_or_else_the_release(name, tmp_path):
+    code = cells(name, "code")[0].partition("%pip")[0] + "print(source)"
+    for folder, expected in ((FOLDER, ".."), (FOLDER.parent, "."), (tmp_path, "palmette")):
+        done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=True)
+        assert done.stdout == f"{expected}\n"
 
 
 def test_activations_and_signals_are_measured(tmp_path):

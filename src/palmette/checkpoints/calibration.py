@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
+from palmette.checkpoints.hub import on_disk
 from palmette.checkpoints.open import open_checkpoint
 from palmette.checkpoints.prune import CheckpointCut, prune_checkpoint
 from palmette.checkpoints.writing import check_output
@@ -51,7 +52,7 @@ def prune_calibrated(
     >>> cut.whole.density_after
     0.5
     """
-    source, out, text = Path(source), Path(out), Path(text)
+    source, out, text = on_disk(source, "pruning"), Path(out), Path(text)
     include, exclude = as_patterns(include, exclude)
     if not (source / "config.json").is_file():
         raise ValueError(f"--calibrate needs a folder of Transformers with a config.json, got {str(source)!r}")

@@ -11,6 +11,8 @@ from palmette.pruning.methods import SCOPES
 from palmette.text_table import aligned
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from palmette.checkpoints.headroom import Headroom, ScoredCut  # loads torch
 
 
@@ -72,7 +74,7 @@ class Compressibility:
     """Report of `how_compressible`: layers, the whole, tensors left out, a verdict and warnings.
 
     With `evaluate`, `headroom` has for each scope the largest cut without retraining, and the sensitivity curve.
-    `print` shows it as a table, `to_dict` gives plain values.
+    `print` shows it as a table, `to_dict` gives plain values, `to_pandas` a DataFrame.
     """
 
     budget: Sap
@@ -102,6 +104,18 @@ class Compressibility:
             "headroom": [asdict(found) | {"share": found.share} for found in self.headroom],
         }
 
+    def to_pandas(self) -> pd.DataFrame:
+        """One row per layer and scope: what `Measurement` has, the cut and the size in that scope.
+
+        The columns are `layer`, `scope`, `share_cut`, `sap_cut`, `bytes_after`, `density` and the other fields of
+        `Measurement`. The whole is in `whole`, so that sums over rows of one scope count each layer once.
+        """
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise ImportError("to_pandas needs pandas: pip install 'palmette[figures]'") from error
+        return pd.DataFrame([_row(layer, scope) for layer in self.layers for scope in SCOPES])
+
     def __repr__(self) -> str:
         """Table with a line for each layer and one for the whole, the headroom, the verdict and the warnings."""
         head = ("", "weights", "PQ Index", "Gini", "Hoyer", "neuron", "layer", "global", "dead")
@@ -126,6 +140,13 @@ class Compressibility:
             for f in self.headroom
         ]
         return [*aligned([head, *rows]), ""] if rows else []
+
+
+def _row(layer: Measurement, scope: str) -> dict[str, Any]:
+    """What is known of a layer in one scope, without nesting."""
+    own = {"sap_cut": layer.sap_cut[scope], "bytes_after": layer.bytes_after[scope], "density": layer.density}
+    plain = {key: value for key, value in vars(layer).items() if key not in ("name", *own)}
+    return {"layer": layer.name, "scope": scope, "share_cut": layer.share_cut(scope), **own, **plain}
 
 
 def _score(cut: ScoredCut) -> str:

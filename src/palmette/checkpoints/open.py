@@ -14,6 +14,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from palmette.checkpoints import hub
 from palmette.checkpoints.formats import arrays, gguf, onnx, pickles, safetensors, sharded
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.naming import sort_out
@@ -42,10 +43,10 @@ FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bi
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a file or a folder.
+    """The tensors of a file, a folder or a repository of the Hub.
 
     Args:
-        path: the file or folder.
+        path: the file or folder; text, such as "hf://org/model", for the Hub.
         weights: the tensors to prune.
         others: the other tensors, copied when a pruned checkpoint is written.
         left_out: everything that is not pruned, each with a reason.
@@ -53,12 +54,17 @@ class Checkpoint:
         vectors: True for plain numbers, which are no layers.
     """
 
-    path: Path
+    path: Path | str
     weights: tuple[StoredWeight, ...]
     others: tuple[StoredWeight, ...]
     left_out: tuple[LeftOut, ...]
     aliases: Mapping[str, str]
     vectors: bool
+
+    @property
+    def title(self) -> str:
+        """Name without folders; for the Hub, organisation and model."""
+        return self.path.removeprefix(hub.SCHEME) if isinstance(self.path, str) else self.path.absolute().name
 
     @property
     def tensors(self) -> list[StoredWeight]:
@@ -69,10 +75,10 @@ class Checkpoint:
 def open_checkpoint(
     path: str | Path, *, include: Iterable[str] | None = None, exclude: Iterable[str] = ()
 ) -> Checkpoint:
-    """Open a file or a folder, and sort out which of its tensors are weights to prune.
+    """Open a file, a folder or a repository of the Hub, and sort out which tensors are weights to prune.
 
     Args:
-        path: a file with one of the `SUFFIXES`, or a folder of Transformers.
+        path: a file with one of the `SUFFIXES`, a folder of Transformers, or ``hf://org/model[/file][@revision]``.
         include, exclude: patterns of names, see `palmette.prunable`.
 
     >>> import palmette
@@ -80,11 +86,18 @@ def open_checkpoint(
     >>> [(w.name, w.shape) for w in found.weights]
     [('head.weight', (10, 256)), ('layer1.weight', (128, 64)), ('layer2.weight', (256, 128))]
     """
-    path = Path(path)
-    file = _main_file(path)
-    with readable(path):
-        check_downloaded(file)
-        contents = READERS[_suffix(file)](file)
+    contents: Contents
+    if hub.is_address(path):
+        path = hub.address(path)
+        place = hub.Place.of(path)
+        with readable(path):
+            contents = hub.read(place)
+    else:
+        path = Path(path)
+        file = _main_file(path)
+        with readable(path):
+            check_downloaded(file)
+            contents = READERS[_suffix(file)](file)
     if contents.vectors and not any(t.entries for t in contents.tensors):
         raise ValueError(f"{str(path)!r} holds no numbers")
     if not contents.vectors:

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from palmette.checkpoints.compressibility import Compressibility
+from palmette.checkpoints.hub import on_disk
 from palmette.checkpoints.measuring import Findings, Layer, conclude, look
 from palmette.checkpoints.open import open_checkpoint
 from palmette.checkpoints.read_errors import readable
@@ -67,14 +68,14 @@ def measure_part(
     if not (is_number(part, whole=True) and is_number(of, whole=True) and 1 <= part <= of):
         raise ValueError(f"a part K/N needs K from 1 to N, such as 2/4, got {part}/{of}")
     budget, zeros = as_sap(budget), as_zeros(zeros)
-    checkpoint = open_checkpoint(path, include=include, exclude=exclude)
+    checkpoint = open_checkpoint(on_disk(path, "measuring parts"), include=include, exclude=exclude)
     with within(memory) as chunk, readable(checkpoint.path):
         zeros = "count" if checkpoint.vectors else zeros
         found = look(_share(checkpoint.weights, part, of), budget=budget, zeros=zeros, chunk=chunk)
         fingerprint = _fingerprint(checkpoint.weights)
     result = {
         "format": FORMAT,
-        "path": str(checkpoint.path.resolve()),
+        "path": str(Path(path).resolve()),
         "checkpoint": fingerprint,
         "part": part,
         "of": of,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from palmette.checkpoints.formats.safetensors import masks_file
+from palmette.checkpoints.hub import on_disk
 from palmette.checkpoints.open import Checkpoint, open_checkpoint
 from palmette.checkpoints.read_errors import readable
 from palmette.checkpoints.writing import DTYPE_NAMES, SafetensorsWriter, output_file
@@ -122,7 +123,7 @@ def prune_checkpoint(
     >>> cut.whole.entries, cut.whole.after
     (43520, 10880)
     """
-    source, out = Path(source), Path(out)
+    source, out = on_disk(source, "pruning"), Path(out)
     budget, saliency = combined(method, budget, saliency)
     budget, ranked = Sap() if budget is None else budget, ranking(saliency)
     check_scope(scope)

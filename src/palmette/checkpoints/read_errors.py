@@ -26,7 +26,7 @@ _OTHER_FORMAT = ("header too large", "JSON in header", "magic string", "Cannot p
 
 
 @contextmanager
-def readable(path: Path) -> Iterator[None]:
+def readable(path: Path | str) -> Iterator[None]:
     """Raise `NotReadable`, with the name of the file and the cause, for anything a reader raises."""
     try:
         with warnings.catch_warnings():
@@ -39,7 +39,7 @@ def readable(path: Path) -> Iterator[None]:
     except ImportError as error:  # an extra is not installed
         raise ImportError(f"{str(path)!r} could not be read: {error}") from error
     except Exception as error:  # a damaged file can break its reader anywhere
-        raise NotReadable(f"{str(path)!r} could not be read: {_cause(error, path.suffix)}") from error
+        raise NotReadable(f"{str(path)!r} could not be read: {_cause(error, Path(path).suffix)}") from error
 
 
 def check_downloaded(file: Path) -> None:

@@ -48,7 +48,8 @@ def how_compressible(
 
     Args:
         model: a module, or the path of a checkpoint, such as a .safetensors, .pt, .onnx, .gguf or .npy file or a
-            folder of Transformers. Files are read in parts, so they may be larger than memory.
+            folder of Transformers, or ``hf://org/model[/file][@revision]``, safetensors on the Hugging Face Hub.
+            Files are read in parts, so they may be larger than memory; of the Hub, only these parts are fetched.
         evaluate: for a model: a function of the model that returns a score, or one number for each example or
             repetition, such as accuracy on validation data. It is called at most eight times for each scope, and
             once for the model as given, in evaluation mode. The model and the random state are as before
@@ -117,7 +118,7 @@ def how_compressible(
             found.weights,
             budget=budget,
             left_out=found.left_out,
-            title=found.path.absolute().name,  # "." has a name too
+            title=found.title,
             zeros="count" if found.vectors else zeros,
             chunk=chunk,
         )

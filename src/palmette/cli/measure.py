@@ -91,13 +91,15 @@ def measure(
     """Measure how compressible the weights in PATH are.
 
     PATH is a checkpoint (.safetensors, .pt, .pth, .th, .bin, .ckpt, .onnx, .gguf, an index of shards or a folder
-    of Transformers) or plain numbers (.npy, .npz). The code of the model is not needed. `example` is a small
-    bundled network. Files are read in parts and may be larger than memory.
+    of Transformers), plain numbers (.npy, .npz), or hf://org/model[/file][@revision] for safetensors on the
+    Hugging Face Hub. The code of the model is not needed. `example` is a small bundled network. Files are read in
+    parts and may be larger than memory.
 
     \b
       palmette measure example
       palmette measure model.safetensors --exclude 'lm_head*'
       palmette measure folder --html report.html
+      palmette measure hf://org/model
 
     Several processes can measure parts of a checkpoint, which are then merged:
 
@@ -106,6 +108,7 @@ def measure(
       palmette measure folder --part 2/2 -o part2.json
       palmette measure part1.json part2.json
     """
+    from palmette.checkpoints.hub import address, is_address
     from palmette.checkpoints.parts import measure_part, merge_parts
     from palmette.checkpoints.report import how_compressible
     from palmette.files import write_whole
@@ -142,7 +145,8 @@ def measure(
         content = page(report).encode()
         write_whole(html, content)
     if as_json:
-        click.echo(json.dumps({"path": str(file)} | report.to_dict(), indent=1, allow_nan=False))
+        place = address(file) if is_address(file) else str(file)
+        click.echo(json.dumps({"path": place} | report.to_dict(), indent=1, allow_nan=False))
     elif as_csv:
         click.echo(_csv(report), nl=False)
     elif html is not None:

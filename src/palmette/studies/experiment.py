@@ -59,7 +59,10 @@ class Experiment(Recipe, RunSpec):
     """
 
     data: str = setting(
-        "digits", "A data set (`palmette data` lists them), a folder of images or an .npz file.", TRAINED
+        "digits",
+        "A data set (`palmette data` lists them), a folder of images, an .npz file, or module:name of two PyTorch "
+        "data sets, for training and test, or of a function that returns them.",
+        TRAINED,
     )
     model: str = setting(
         "mlp",

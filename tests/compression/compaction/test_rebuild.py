@@ -55,27 +55,28 @@ def test_division_by_the_channel_count_keeps_channels_even_if_outputs_are_small(
 
 
 class Unused(nn.Module):
-    """A layer with unused output, which the trace lacks if an operation is in place."""
+    """A layer with unused output, which the trace lacks if an operation on a view is in place."""
 
-    def __init__(self, inplace):
+    def __init__(self, activation):
         super().__init__()
         self.a, self.b, self.c, self.d = (nn.Linear(4, 4) for _ in range(4))
-        self.inplace = inplace
+        self.activation = activation
 
     def forward(self, x):
-        x = F.relu(self.a(x), inplace=self.inplace)
+        x = self.activation(self.a(x))
         self.b(x)
         return self.d(self.c(x).relu())
 
 
-@pytest.mark.parametrize("inplace", [False, True])
-def test_layer_with_unused_output_still_runs(inplace):
-    model = Unused(inplace)
+@pytest.mark.parametrize("activation", ["relu", "relu_", "relu_ of a view"])
+def test_layer_with_unused_output_still_runs(activation):
+    functions = {"relu": F.relu, "relu_": F.relu_, "relu_ of a view": lambda x: F.relu_(x.view(2, 4))}
+    model = Unused(functions[activation])
     model.a.weight.data[:2] = 0
     model.c.weight.data[1:] = 0
     small, report = compact(model, torch.randn(2, 4))
     layers = {n: after for n, (_, after) in report.layers.items()}
-    if inplace:
+    if activation == "relu_ of a view":
         assert layers == {"c.weight": (1, 4), "d.weight": (4, 1)}
         assert report.notes[0].startswith("Left alone: a.weight, a.bias, c.weight: RuntimeError: ")
     else:

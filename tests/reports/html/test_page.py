@@ -477,7 +477,7 @@ def test_folders_without_a_finished_round_are_refused(tmp_path):
         page([(Experiment(), [])])
 
 
-@pytest.mark.parametrize("module", ["altair", "vl_convert"])
+@pytest.mark.parametrize("module", ["altair", "js_lib_vega_embed"])
 def test_missing_extra_names_the_install_command(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
     _library.cache_clear()

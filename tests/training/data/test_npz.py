@@ -87,7 +87,7 @@ def test_other_files_and_missing_paths_are_refused(tmp_path):
     for name, said in (
         ("a.npz", "could not be read"),
         ("b.npz", "could not be read"),
-        ("c.txt", "a folder or an .npz"),
+        ("c.txt", "a folder, an .npz"),
     ):
         with pytest.raises(ValueError, match=said):
             load(tmp_path / name)

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,27 @@ PAST_CACHE: float = (
 """Size in bytes from which files bypass the page cache, which takes time to fill: half of the machine's memory."""
 
 
+Bytes = Callable[[int, int], np.ndarray[Any, Any]]
+"""Reader of a file: (start, count) -> bytes, fewer where the file ends."""
+
+
+def from_disk(file: Path, dtype: torch.dtype) -> Bytes:
+    """Reader of a file on this machine."""
+    return partial(_bytes, file)
+
+
 def part_of(file: Path, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[int, int], Tensor]:
     """Reader of a range of the first axis of a tensor that begins at byte `start` of `file`."""
+    return part_from(from_disk(file, dtype), start, shape, dtype)
+
+
+def part_from(read: Bytes, start: int, shape: tuple[int, ...], dtype: torch.dtype) -> Callable[[int, int], Tensor]:
+    """Reader of a range of the first axis of a tensor that begins at byte `start` of what `read` reads."""
     width = math.prod(shape[1:]) * dtype.itemsize
 
     def part(first: int, last: int) -> Tensor:
         count = (last - first) * width if shape else dtype.itemsize
-        data = _bytes(file, start + first * width, count)
+        data = read(start + first * width, count)
         if len(data) != count:
             raise ValueError("it is shorter than its header says")
         if not count:

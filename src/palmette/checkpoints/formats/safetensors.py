@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from palmette.checkpoints.formats.contents import Contents
-from palmette.checkpoints.formats.raw import part_of
+from palmette.checkpoints.formats.raw import Bytes, from_disk, part_from
 from palmette.compression.packing import load
 from palmette.errors import MaskMismatch
 from palmette.pruning.masks import MASKS_FORMAT, SEALED_FORMAT, WEIGHTS_SEAL, check_masks_file
@@ -47,13 +47,15 @@ DTYPES: Mapping[str, torch.dtype] = {
     "C64": torch.complex64,
 }
 """Names of dtypes in a header."""
+Source = Callable[[Path, torch.dtype], Bytes]
+"""Reader of the bytes of a file that hold values of a dtype."""
 CHECKED = 1 << 16
 """Entries at the start of a tensor that are compared with its mask."""
 
 
-def read(file: Path) -> Contents:
-    """The tensors of one file, with the masks that `palmette prune` wrote next to it."""
-    return with_config(file, *tensors_of(file))
+def read(file: Path, source: Source = from_disk) -> Contents:
+    """The tensors of one file, read by `source`, with the masks that `palmette prune` wrote next to it."""
+    return with_config(file, *tensors_of(file, source))
 
 
 def with_config(file: Path, tensors: Sequence[StoredWeight], aliases: Mapping[str, str] | None = None) -> Contents:
@@ -73,7 +75,7 @@ def with_config(file: Path, tensors: Sequence[StoredWeight], aliases: Mapping[st
     return Contents(tensors, aliases, embedded=[head] if tied else ())
 
 
-def tensors_of(file: Path) -> tuple[list[StoredWeight], dict[str, str]]:
+def tensors_of(file: Path, source: Source = from_disk) -> tuple[list[StoredWeight], dict[str, str]]:
     """The tensors of one file, with their masks, and the aliases of those that are tied."""
     with safe_open(file, "np") as opened:  # checks the header
         metadata = opened.metadata() or {}
@@ -96,7 +98,7 @@ def tensors_of(file: Path) -> tuple[list[StoredWeight], dict[str, str]]:
             found.append(unreadable(name, shape, last - first, f"has dtype {entry['dtype']}, which is not read"))
             continue
         dtype = DTYPES[entry["dtype"]]
-        reader = part_of(file, start + first, shape, dtype)
+        reader = part_from(source(file, dtype), start + first, shape, dtype)
         tensor = StoredWeight(name, shape, dtype, reader, last - first, kept=kept.get(name))
         _check_masked(tensor, masks)
         found.append(tensor)

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx import Graph
 from torch.utils._pytree import tree_leaves, tree_map
 
 from palmette.errors import in_full, in_words, place_of
@@ -54,13 +55,29 @@ def walk_of(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     try:
         with _quiet(), _giving_tensors(model):
             program = torch.export.export(model, args, kwargs)
-            schemas = [getattr(node.target, "_schema", None) for node in program.graph.nodes]
-            if any(schema is not None and schema.is_mutable for schema in schemas):
-                program = program.run_decompositions({})  # replaces in-place operations
+            if not _out_of_place(program.graph):
+                program = program.run_decompositions({})  # replaces in-place operations, and views in their wake
     except Exception as error:  # models may do anything that cannot be traced
         said = in_words(error)[:200]
         return None, f"torch.export cannot trace the model{place_of(error)}: {said}"
     return Walk(program, model), ""
+
+
+def _out_of_place(graph: Graph) -> bool:
+    """Replace in-place operations on values that nothing else reads, such as relu_; whether no other is left."""
+    for node in graph.nodes:
+        schema = getattr(node.target, "_schema", None)
+        if schema is None or not schema.is_mutable:
+            continue
+        source, name = node.args[0], schema.name.removeprefix("aten::")
+        made = getattr(getattr(source, "target", None), "_schema", None)
+        fresh = made is not None and not any(value.alias_info for value in made.returns)
+        plain = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None
+        overload = getattr(plain, schema.overload_name or "default", None)
+        if not fresh or len(source.users) > 1 or overload is None:
+            return False
+        node.target = overload
+    return True
 
 
 @contextmanager

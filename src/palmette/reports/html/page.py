@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 from palmette.reports.html.bracket import brackets
@@ -70,10 +71,11 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
 def _library() -> str:
     """Vega, Vega-Lite and vega-embed as one script that defines `vegaEmbed`."""
     try:
-        from vl_convert import javascript_bundle
-    except ImportError as error:
-        raise ImportError("the page needs vl-convert-python: pip install 'palmette[report]'") from error
-    script = javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        static = files("js_lib_vega_embed") / "static" / "js_lib_vega_embed"
+    except ModuleNotFoundError as error:
+        needed = "django-js-lib-vega-embed"
+        raise ImportError(f"the page needs {needed}: pip install 'palmette[report]'") from error
+    script = (static / "vega-embed-full.js").read_text(encoding="utf-8")
     return re.sub("</(?=script)", r"<\\/", script, flags=re.IGNORECASE)
 
 

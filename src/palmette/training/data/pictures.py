@@ -121,14 +121,19 @@ def _decoded(path: Path, pillow: Any) -> np.ndarray[Any, Any]:
         with pillow.open(path) as picture:
             if math.prod(picture.size) > max(_PIXELS, _RATIO * path.stat().st_size):
                 raise ValueError(f"{math.prod(picture.size):,} pixels do not fit into its bytes")
-            if picture.mode.startswith(_DEEP):
-                raise ValueError(f"it has more than 8 bits per channel (mode {picture.mode})")
-            grey = picture.mode in _GREY
-            pixels = np.asarray(picture.convert("L" if grey else "RGB"))
+            return to_array(picture)
     except (FileNotFoundError, PermissionError):
         raise
     except Exception as error:  # a damaged picture can raise nearly anything
         raise ValueError(f"{str(path)!r} is not a picture that can be read: {error}") from error
+
+
+def to_array(picture: Any) -> np.ndarray[Any, Any]:
+    """Pixels of a picture of Pillow, uint8 C×H×W with one channel for grey and three for colour."""
+    if picture.mode.startswith(_DEEP):
+        raise ValueError(f"it has more than 8 bits per channel (mode {picture.mode})")
+    grey = picture.mode in _GREY
+    pixels = np.asarray(picture.convert("L" if grey else "RGB"))
     return pixels[None] if grey else pixels.transpose(2, 0, 1)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import numpy as np
@@ -32,7 +34,8 @@ def read_folder(folder: Path) -> Images:
     channels, height, width = train_images.shape[1:]
     paths, test_labels, _ = by_class(test, names)
     test_images = read_pictures(paths, shape=(channels, height, width))
-    return _images((train_images, train_labels, test_images, test_labels), folder, len(names))
+    parts = train_images, train_labels, test_images, test_labels
+    return _images(parts, repr(str(folder)), len(names), folder.stem, str(folder))
 
 
 def read_npz(path: Path) -> Images:
@@ -55,25 +58,32 @@ def read_npz(path: Path) -> Images:
         raise
     except Exception as error:  # a damaged file can raise nearly anything
         raise ValueError(f"{str(path)!r} could not be read as .npz: {error}") from error
-    train_images, test_images = (_pixels(arrays[name], name, path) for name in ("x_train", "x_test"))
-    train_labels, test_labels = (_labels(arrays[name], name, path) for name in ("y_train", "y_test"))
+    return of_arrays(arrays, repr(str(path)), name=path.stem, source=str(path))
+
+
+def of_arrays(arrays: Mapping[str, np.ndarray[Any, Any]], where: str, *, name: str, source: str) -> Images:
+    """The data set of four arrays; `where` says in errors what they are in."""
+    train_images, test_images = (_pixels(arrays[key], key, where) for key in ("x_train", "x_test"))
+    train_labels, test_labels = (_labels(arrays[key], key, where) for key in ("y_train", "y_test"))
     found = train_labels.unique().tolist()
     if found != list(range(len(found))):
         due, got = next(pair for pair in enumerate(found) if pair[0] != pair[1])
         rule = "must be 0, 1, 2 and so on, each at least once"
-        raise ValueError(f"the labels y_train in {str(path)!r} {rule}, got {got} where {due} is expected")
-    return _images((train_images, train_labels, test_images, test_labels), path, len(found))
+        raise ValueError(f"the labels y_train in {where} {rule}, got {got} where {due} is expected")
+    return _images((train_images, train_labels, test_images, test_labels), where, len(found), name, source)
 
 
-def _images(parts: tuple[Tensor, Tensor, Tensor, Tensor], path: Path, classes: int) -> Images:
+def _images(
+    parts: tuple[Tensor, Tensor, Tensor, Tensor], where: str, classes: int, name: str, source: str
+) -> Images:
     if classes < 2:
-        raise ValueError(f"a data set must have two or more classes, got {classes} in {str(path)!r}")
+        raise ValueError(f"a data set must have two or more classes, got {classes} in {where}")
     mean, sd = mean_and_sd(parts[0])
-    return Images(*parts, classes=classes, name=path.stem, mean=mean, sd=sd, augment=False, source=str(path))
+    return Images(*parts, classes=classes, name=name, mean=mean, sd=sd, augment=False, source=source)
 
 
-def _pixels(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, path: Path) -> Tensor:
-    rule = f"{name} in {str(path)!r} must be uint8 N×H×W, or N×H×W×C or N×C×H×W with 1 or 3 channels"
+def _pixels(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, where: str) -> Tensor:
+    rule = f"{name} in {where} must be uint8 N×H×W, or N×H×W×C or N×C×H×W with 1 or 3 channels"
     if array.dtype != np.uint8 or array.ndim not in (3, 4) or array.size == 0:
         raise ValueError(f"{rule}, got {array.dtype} {array.shape}")
     images = torch.from_numpy(array)
@@ -86,10 +96,8 @@ def _pixels(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str,
     return (images if first else images.permute(0, 3, 1, 2)).contiguous()
 
 
-def _labels(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, path: Path) -> Tensor:
+def _labels(array: np.ndarray[tuple[int, ...], np.dtype[np.generic]], name: str, where: str) -> Tensor:
     row = array[:, 0] if array.ndim == 2 and array.shape[1] == 1 else array
     if row.ndim != 1 or row.dtype.kind not in "iu":
-        raise ValueError(
-            f"{name} in {str(path)!r} must be whole numbers N or N×1, got {array.dtype} {array.shape}"
-        )
+        raise ValueError(f"{name} in {where} must be whole numbers N or N×1, got {array.dtype} {array.shape}")
     return torch.from_numpy(row.astype(np.int64))

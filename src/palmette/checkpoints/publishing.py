@@ -1,0 +1,136 @@
+"""Publish a pruned model on the Hugging Face Hub, with a card that says what is left of it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from palmette.checkpoints.compressibility import Compressibility
+from palmette.checkpoints.hub import explained
+from palmette.checkpoints.report import how_compressible
+from palmette.compression.packing import load, save
+from palmette.errors import NotWritten
+from palmette.measures.parameters import is_number
+
+FILE = "model.safetensors"
+_CARD = """\
+---
+library_name: palmette
+tags:
+- pruning
+- sparsity
+---
+
+# {name}
+
+A pruned model: {density:.1%} of the weights remain.
+
+| | |
+| --- | ---: |
+| weights | {kept:,} of {entries:,} |
+{accuracy}| PQ Index of the remaining weights (p={p:g}, q={q:g}) | {index} |
+| size | {packed:,} bytes |
+| size of the dense file | {dense:,} bytes |
+
+## Load
+
+```python
+import palmette as pm
+from huggingface_hub import hf_hub_download
+
+file = hf_hub_download("{repo}", "{file}")
+state = pm.load(file)  # an ordinary state_dict; pm.load(file, model) fills a model
+```
+
+## Layers
+
+| weight | shape | density | PQ Index |
+| --- | --- | ---: | ---: |
+{layers}
+
+Written by palmette: PQ Index of Diao et al., [*Pruning Deep Neural Networks from a Sparsity
+Perspective*](https://arxiv.org/abs/2302.05601).
+"""
+
+
+def push_to_hub(
+    model: nn.Module | Mapping[str, Tensor] | str | Path,
+    repo_id: str,
+    *,
+    accuracy: float | None = None,
+    private: bool = False,
+) -> str:
+    """Upload a pruned model to the Hugging Face Hub in the small form of `save`, with a model card.
+
+    The card gives density, PQ Index, accuracy and bytes, for the whole and for each layer, and how to load the
+    file. The repository is created if there is none. A model and a card that it already has are replaced; its
+    history keeps them. `huggingface_hub` needs a token that may write: `hf auth login`.
+
+    Args:
+        model: a module, a `state_dict`, or a file of `save`.
+        repo_id: organisation or user, and model, such as "org/model".
+        accuracy: accuracy of the pruned model, for the card.
+        private: whether a new repository is private.
+
+    Returns:
+        The address of the repository.
+    """
+    try:
+        from huggingface_hub import HfApi
+    except ImportError as error:
+        raise ImportError("push_to_hub needs huggingface_hub: pip install 'palmette[hub]'") from error
+    if not (accuracy is None or is_number(accuracy)):
+        raise TypeError(f"accuracy must be a number, got {accuracy!r}")
+    with tempfile.TemporaryDirectory(prefix="palmette-hub-") as folder:
+        file = Path(folder, FILE)
+        if isinstance(model, str | Path):
+            load(model)  # refuses other and damaged files
+            shutil.copyfile(model, file)
+        else:
+            save(file, model)
+        card = model_card(how_compressible(file), repo_id, packed=file.stat().st_size, accuracy=accuracy)
+        Path(folder, "README.md").write_text(card, encoding="utf-8")
+        api = HfApi()
+        with explained(api.endpoint, repo_id, kind=NotWritten):
+            api.create_repo(repo_id, private=private, exist_ok=True)
+            api.upload_folder(repo_id=repo_id, folder_path=folder, commit_message="Upload a pruned model")
+    return f"{api.endpoint}/{repo_id}"
+
+
+def model_card(report: Compressibility, repo_id: str, *, packed: int, accuracy: float | None = None) -> str:
+    """Text of README.md for a repository on the Hub.
+
+    Args:
+        report: of the pruned model.
+        repo_id: organisation or user, and model.
+        packed: bytes of the uploaded file.
+        accuracy: accuracy of the pruned model.
+    """
+    whole = report.whole
+    layers = [
+        f"| {layer.name} | {' × '.join(map(str, layer.shape))} | {layer.density:.1%} | {_digits(layer.pq_index)} |"
+        for layer in report.layers
+    ]
+    return _CARD.format(
+        name=repo_id.split("/")[-1],
+        repo=repo_id,
+        file=FILE,
+        density=whole.density,
+        kept=whole.d - whole.zeros,
+        entries=whole.entries,
+        accuracy="" if accuracy is None else f"| accuracy | {accuracy:.4g} |\n",
+        p=report.budget.p,
+        q=report.budget.q,
+        index=_digits(whole.pq_index),
+        packed=packed,
+        dense=whole.bytes,
+        layers="\n".join(layers),
+    )
+
+
+def _digits(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4f}"
