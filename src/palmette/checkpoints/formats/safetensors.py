@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from palmette.checkpoints.formats.contents import Contents
-from palmette.checkpoints.formats.raw import Bytes, from_disk, part_from
+from palmette.checkpoints.formats.raw import Bytes, from_disk, part_from, part_of
 from palmette.compression.packing import load
 from palmette.errors import MaskMismatch
 from palmette.pruning.masks import MASKS_FORMAT, SEALED_FORMAT, WEIGHTS_SEAL, check_masks_file
@@ -86,7 +86,8 @@ def tensors_of(file: Path, source: Source = from_disk) -> tuple[list[StoredWeigh
     if metadata.get("format") in (MASKS_FORMAT, SEALED_FORMAT):
         raise ValueError("it holds masks, not weights: give the file that they belong to")
     header, start = header_of(file)
-    if (seal := metadata.get(WEIGHTS_SEAL)) is not None:
+    # A file on the Hub would have to be read twice.
+    if (seal := metadata.get(WEIGHTS_SEAL)) is not None and source is from_disk:
         _check_seal(file, header, start, seal)
     masks = masks_file(file)
     shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
