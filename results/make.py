@@ -12,7 +12,7 @@ from pathlib import Path
 from palmette.files import write_whole
 from palmette.reports.comparison import compare
 from palmette.reports.statistics import Difference, MeanSd, accuracy_at, at_own_densities
-from palmette.reports.words import in_percent, mean_and_sd, signed
+from palmette.words import in_percent, mean_and_sd, signed
 from results import figures
 from results.records import BASES, HERE, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES, BySeed, Study, studies, study
 

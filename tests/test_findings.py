@@ -52,7 +52,7 @@ from results.make import FRONT, difference, mean, percent, spread, there
 from results.records import HERE, LT, METHODS, ONE_SHOT, SAP, SAP2, SCOPES
 
 from palmette.reports.statistics import Difference
-from palmette.reports.words import signed
+from palmette.words import signed
 
 NAMES = re.compile(
     r"SAP \((0\.5, 1|1, 2)\)|CIFAR100?\b|W?ResNet\d+(x\d+)?|bfloat16|float32|Figure \d+|et al\. 2023|\]\([^)]*\)"

@@ -12,7 +12,7 @@ import palmette
 
 ROOT = Path(palmette.__file__).parent
 ROOMS = [
-    *("errors", "files", "text_table", "measures", "pruning", "compression", "checkpoints"),
+    *("errors", "files", "words", "measures", "pruning", "compression", "checkpoints"),
     *("training", "studies", "reports", "integrations", "cli"),
 ]
 HEAVY = ["torch", "matplotlib", "transformers", "lightning", "ray", "pandas", "scipy", "triton", "tensorboard"]

@@ -15,8 +15,8 @@ from palmette.pruning.stopping import IndexTurnsUp, RoundSummary, ScoreDrops
 from palmette.reports.paper.published import published
 from palmette.reports.phases import phases, turns
 from palmette.reports.statistics import Difference, MeanSd, last_within
-from palmette.reports.words import signed
 from palmette.studies.paper import FIGURES
+from palmette.words import signed
 
 MLP, LINEAR, CIFAR_MLP, CNN = NETWORKS = [study(name) for name in FOUR]
 CNN200, RESNET, RESNET20 = (study(f"cifar10-{name}") for name in ("cnn", "resnet18", "resnet18-20"))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.choosing.coverage import LeftOut, coverage
 from palmette.pruning.methods import SCOPES
-from palmette.text_table import aligned
+from palmette.words import aligned, measured
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -123,7 +123,7 @@ class Compressibility:
             (
                 m.name,
                 f"{m.d:,}",
-                *(_digits(x) for x in (m.pq_index, m.gini_index, m.hoyer)),
+                *(measured(x) for x in (m.pq_index, m.gini_index, m.hoyer)),
                 *(f"{m.share_cut(scope):.1%}" for scope in SCOPES),
                 f"{m.dead_neurons:,}",
             )
@@ -151,7 +151,3 @@ def _row(layer: Measurement, scope: str) -> dict[str, Any]:
 
 def _score(cut: ScoredCut) -> str:
     return f"{cut.score.value:.4f}"
-
-
-def _digits(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"

@@ -18,7 +18,7 @@ from palmette.pruning.masks import Masks
 from palmette.pruning.methods import SCOPES, Scope, check_scope
 from palmette.pruning.tolerance import Estimate, Tolerance
 from palmette.pruning.weights import Weight, evaluating
-from palmette.text_table import aligned
+from palmette.words import aligned
 
 HALVINGS = 7
 """Bisection ends when the limit is known to 2^-7 of the weights, about 1 %."""

@@ -15,6 +15,7 @@ from palmette.checkpoints.report import how_compressible
 from palmette.compression.packing import load, save
 from palmette.errors import NotWritten
 from palmette.measures.parameters import is_number
+from palmette.words import measured
 
 FILE = "model.safetensors"
 _CARD = """\
@@ -112,8 +113,8 @@ def model_card(report: Compressibility, repo_id: str, *, packed: int, accuracy: 
     """
     whole = report.whole
     layers = [
-        f"| {layer.name} | {' × '.join(map(str, layer.shape))} | {layer.density:.1%} | {_digits(layer.pq_index)} |"
-        for layer in report.layers
+        f"| {one.name} | {' × '.join(map(str, one.shape))} | {one.density:.1%} | {measured(one.pq_index)} |"
+        for one in report.layers
     ]
     return _CARD.format(
         name=repo_id.split("/")[-1],
@@ -125,12 +126,8 @@ def model_card(report: Compressibility, repo_id: str, *, packed: int, accuracy: 
         accuracy="" if accuracy is None else f"| accuracy | {accuracy:.4g} |\n",
         p=report.budget.p,
         q=report.budget.q,
-        index=_digits(whole.pq_index),
+        index=measured(whole.pq_index),
         packed=packed,
         dense=whole.bytes,
         layers="\n".join(layers),
     )
-
-
-def _digits(value: float | None) -> str:
-    return "none" if value is None else f"{value:.4f}"

@@ -13,7 +13,7 @@ from palmette.cli.display.printing import JSON, console_of_stdout, print_text
 from palmette.cli.options import PATH, device_named, see_own_modules
 from palmette.cli.prune import down_to
 from palmette.pruning.methods import SCOPES
-from palmette.reports.words import counted
+from palmette.words import counted
 
 if TYPE_CHECKING:
     from torch import nn

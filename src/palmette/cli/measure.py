@@ -25,7 +25,7 @@ from palmette.cli.display.printing import (
 from palmette.cli.options import FILE, parameter_options
 from palmette.pruning.budgets import Sap
 from palmette.pruning.methods import SCOPES
-from palmette.reports.words import measured, size
+from palmette.words import measured, size
 
 if TYPE_CHECKING:
     from rich.console import Console

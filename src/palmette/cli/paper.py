@@ -15,9 +15,9 @@ from palmette.cli.display.printing import console_of_stdout, fitted, plain_table
 from palmette.cli.options import RememberingCommand, device_named, place_options
 from palmette.cli.paper_list import Scaling, list_as_json, list_figures, print_list
 from palmette.cli.sweep import Sweep
-from palmette.reports.words import counted
 from palmette.studies.experiment import Experiment
 from palmette.studies.settings import seeds as read_seeds
+from palmette.words import counted
 
 if TYPE_CHECKING:
     from palmette.reports.paper.runs import FigureRuns

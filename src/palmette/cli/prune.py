@@ -17,8 +17,8 @@ from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_ex
 from palmette.pruning.budgets import Budget, FixedRatio
 from palmette.pruning.methods import METHODS, SCOPES, check_used
 from palmette.pruning.targets import target_of
-from palmette.reports.words import size
 from palmette.studies.spec import RunSpec
+from palmette.words import size
 
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut

@@ -11,8 +11,8 @@ import click
 
 from palmette.cli.display.printing import say
 from palmette.cli.options import FILE, PATH
-from palmette.reports.words import counted, size
 from palmette.studies.experiment import OwnExperiment
+from palmette.words import counted, size
 
 if TYPE_CHECKING:
     from palmette.reports.tables import Run

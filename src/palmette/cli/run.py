@@ -32,9 +32,9 @@ from palmette.cli.options import (
     setting_options,
 )
 from palmette.errors import RunBusy, RunDamaged, RunInterrupted
-from palmette.reports.words import counted, size
 from palmette.studies.experiment import Experiment
 from palmette.studies.settings import slug
+from palmette.words import counted, size
 
 if TYPE_CHECKING:
     from rich.console import Console

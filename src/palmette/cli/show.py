@@ -24,10 +24,10 @@ from palmette.cli.display.printing import (
 )
 from palmette.cli.options import PATH
 from palmette.errors import RunDamaged
-from palmette.reports.words import counted, duration, measured, size
 from palmette.studies.experiment import Experiment, OwnExperiment
 from palmette.studies.search import shown_score
 from palmette.studies.settings import slug
+from palmette.words import counted, duration, measured, size
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -15,8 +15,8 @@ from palmette.cli.display.dry_run import show_plan
 from palmette.cli.options import PATH, RememberingCommand, device_named, place_options
 from palmette.cli.run import Command
 from palmette.cli.sweep_status import show_status
-from palmette.reports.words import counted
 from palmette.studies.experiment import Experiment
+from palmette.words import counted
 
 if TYPE_CHECKING:
     from palmette.cli.display.watch import Watch

@@ -14,7 +14,7 @@ import click
 
 from palmette.cli.display.printing import console_of_stdout, plain_table, print_text, say
 from palmette.errors import RunDamaged
-from palmette.reports.words import counted, duration
+from palmette.words import counted, duration
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -11,7 +11,7 @@ import click
 
 from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text, say
 from palmette.cli.options import PATH
-from palmette.reports.words import counted
+from palmette.words import counted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from palmette.cli.options import FILE, FORCE, PATH, refuse_existing
-from palmette.reports.words import counted, size
+from palmette.words import counted, size
 
 
 @click.command()

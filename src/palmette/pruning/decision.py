@@ -17,7 +17,7 @@ from torch import Tensor
 from palmette.pruning.budgets import Budget
 from palmette.pruning.counting import CutPlan
 from palmette.pruning.stopping import RoundSummary
-from palmette.text_table import aligned
+from palmette.words import aligned
 
 _NUMBERS = ("d", "index", "r", "c")
 

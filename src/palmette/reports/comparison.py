@@ -12,11 +12,11 @@ from palmette.reports.markup import latex, markdown
 from palmette.reports.reading import whole_runs
 from palmette.reports.statistics import APART, CONFIDENCE, Curve, Difference, MeanSd, accuracy_at, at_own_densities
 from palmette.reports.tables import canonical_order
-from palmette.reports.words import mean_and_sd, setting, signed
 from palmette.studies.experiment import Experiment, OwnExperiment
 from palmette.studies.folder import RunDir
 from palmette.studies.record import AnyExperiment, framed, rows_of
 from palmette.studies.spec import OF_METHOD
+from palmette.words import mean_and_sd, setting, signed
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,8 @@ from statistics import fmean
 
 from palmette.reports.statistics import WITHIN, Difference
 from palmette.reports.tables import Run, last_kept
-from palmette.reports.words import counted, in_percent
 from palmette.studies.search import Limit, attempts_of
+from palmette.words import counted, in_percent
 
 _NAMED = 3
 """How many methods that tie with the first are named."""

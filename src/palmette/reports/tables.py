@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from palmette.pruning.methods import SCOPES, rank_of
 from palmette.reports.phases import COLLAPSE, FOLLOWING, is_scored, judged, phases_of, turns
 from palmette.reports.statistics import WITHIN, MeanSd, last_within
-from palmette.reports.words import counted, in_percent
+from palmette.words import counted, in_percent
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,6 +14,7 @@ from typing import Any
 from palmette.pruning.budgets import Allocated, Budget, FixedRatio, Partly
 from palmette.pruning.targets import Probe, Target
 from palmette.pruning.tolerance import Estimate, Tolerance
+from palmette.words import counted
 
 WIDTH = 1.1
 """Ratio of the good density to the bad one at which a bracket is closed."""
@@ -300,7 +301,7 @@ class Limit:
         return f"{text}; losses up to {shown_score(noise)} pass as noise"
 
     def __str__(self) -> str:
-        count = "1 retraining" if self.retrainings == 1 else f"{self.retrainings} retrainings"
+        count = counted(self.retrainings, "retraining")
         if math.isnan(self.dense_score.value):
             return f"{shown_densities(self.density)[0]} of the weights remain; {count} ({self.stopped})"
         loss = f"{self.tolerance} of dense" if self.tolerance.kind != "not-worse" else "the noise of dense"

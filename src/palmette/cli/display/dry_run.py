@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.display.printing import console_of_stdout, plain_table, print_text
-from palmette.reports.words import counted, duration
+from palmette.words import counted, duration
 
 if TYPE_CHECKING:
     from palmette.cli.run import Command

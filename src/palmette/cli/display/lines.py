@@ -11,7 +11,7 @@ import click
 
 from palmette.cli.display.pace import Pace, units
 from palmette.cli.display.printing import say
-from palmette.reports.words import duration, measured
+from palmette.words import duration, measured
 
 if TYPE_CHECKING:
     from palmette.studies.engine import Progress

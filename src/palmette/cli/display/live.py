@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from palmette.cli.display.lines import Lines
 from palmette.cli.display.pace import Pace, units
 from palmette.cli.display.printing import fitted, width_of
-from palmette.reports.words import counted, duration, measured
 from palmette.studies.experiment import Experiment
+from palmette.words import counted, duration, measured
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

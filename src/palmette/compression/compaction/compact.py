@@ -19,7 +19,7 @@ from palmette.pruning.channels.graph import Removal, plan_removal
 from palmette.pruning.channels.tracing import arguments_of, comparable, outputs_of, walk_of
 from palmette.pruning.sources.sharding import check_whole
 from palmette.pruning.weights import is_torch_pruned, uncompiled
-from palmette.text_table import aligned
+from palmette.words import aligned
 
 _Model = TypeVar("_Model", bound=nn.Module)
 

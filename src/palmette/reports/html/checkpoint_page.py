@@ -12,7 +12,7 @@ from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.methods import SCOPES, Scope
 from palmette.reports.html.document import document
 from palmette.reports.html.theme import LAYER_COLOURS
-from palmette.reports.words import counted, measured, size
+from palmette.words import counted, measured, size
 
 if TYPE_CHECKING:
     from palmette.checkpoints.headroom import Headroom

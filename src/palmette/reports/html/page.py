@@ -20,7 +20,7 @@ from palmette.reports.html.summary import judged_on, number, outcome, percent, q
 from palmette.reports.html.theme import AT_ONCE, CONFIG, LOOKS
 from palmette.reports.phases import RULE
 from palmette.reports.tables import Run
-from palmette.reports.words import counted, setting
+from palmette.words import counted, setting
 
 _CARDS = 4
 """How many cards a study of many series has."""

@@ -12,11 +12,11 @@ from palmette.reports.limits import Reach
 from palmette.reports.phases import by_round, mean, phases_of, phases_of_mean, turns
 from palmette.reports.statistics import MeanSd
 from palmette.reports.tables import Record, Run
-from palmette.reports.words import setting
 from palmette.studies.experiment import Experiment, OwnExperiment
 from palmette.studies.paper import MODEL_NAMES
 from palmette.studies.record import AnyExperiment, value_of
 from palmette.studies.spec import BELONGS_TO
+from palmette.words import setting
 
 Table = list[dict[str, Any]]
 

@@ -9,10 +9,10 @@ from palmette.reports.html.series import Series, Study
 from palmette.reports.limits import answer, ranked
 from palmette.reports.phases import has_validation, phases_of, turns
 from palmette.reports.statistics import WITHIN, MeanSd
-from palmette.reports.words import counted, in_percent
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.record import value_of
 from palmette.studies.search import shown_score
+from palmette.words import counted, in_percent
 
 Outcome = dict[str, Any]
 

@@ -11,13 +11,13 @@ from typing import Any
 from palmette.errors import RunDamaged
 from palmette.reports.comparison import name_of
 from palmette.reports.tables import Run
-from palmette.reports.words import counted
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir, find_runs
 from palmette.studies.paper import FIGURES, MODEL_NAMES, SEEDS, PaperFigure, rounds_of
 from palmette.studies.record import experiment_of, records_of
 from palmette.studies.settings import slug
 from palmette.studies.spec import OF_METHOD
+from palmette.words import counted
 
 VARIED = ("method", *OF_METHOD, "scope")
 """Settings that figures vary. A run belongs to a figure with its data, model and one of its variants."""

@@ -1,8 +1,9 @@
-"""Numbers and settings formatted for readers."""
+"""Numbers, settings and tables as text for readers."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -88,3 +89,13 @@ def setting(value: Any) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "none"
     return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """One line per row: the first column left-aligned, the others right-aligned.
+
+    >>> aligned([("", "before", "after"), ("fc.weight", "100", "10")])
+    ['           before  after', 'fc.weight     100     10']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
