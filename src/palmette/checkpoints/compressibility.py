@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from palmette.checkpoints.verdict import verdict, warnings
 from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.choosing.coverage import LeftOut, coverage
 from palmette.pruning.methods import SCOPES
@@ -82,9 +84,22 @@ class Compressibility:
     whole: Measurement
     left_out: tuple[LeftOut, ...] = ()
     title: str = ""
-    verdict: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
     headroom: tuple[Headroom, ...] = ()
+
+    @cached_property
+    def verdict(self) -> tuple[str, ...]:
+        """The figures in sentences."""
+        return verdict(self)
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Reasons to be careful with the figures."""
+        return warnings(self)
+
+    @property
+    def plain_numbers(self) -> bool:
+        """Whether all are vectors, which have no neurons: incomes, coefficients, spectra."""
+        return all(len(layer.shape) < 2 for layer in self.layers)
 
     @property
     def coverage(self) -> str:

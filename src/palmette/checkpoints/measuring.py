@@ -10,7 +10,6 @@ from operator import add
 from typing import Any
 
 from palmette.checkpoints.compressibility import Compressibility, Measurement
-from palmette.checkpoints.verdict import verdict, warnings
 from palmette.errors import NothingToPrune
 from palmette.measures.pq import PowerSums
 from palmette.measures.spectrum import Counts, Spectrum, joined, points_of
@@ -164,8 +163,7 @@ def conclude(
     cuts = [cut] if len(found) == 1 else [c for c, _ in source.thresholds(cut)]
     layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))
     whole = _together(layers, _measures(spectrum, budget, plan), left_out)
-    said, minded = verdict(layers, whole, budget), warnings(layers, whole, budget, left_out)
-    return Compressibility(budget, layers, whole, tuple(left_out), title, said, minded)
+    return Compressibility(budget, layers, whole, tuple(left_out), title)
 
 
 def _measures(spectrum: Spectrum, budget: Sap, plan: CutPlan) -> dict[str, Any]:

@@ -13,7 +13,6 @@ from palmette.checkpoints.headroom import Evaluate, check_scopes, headroom
 from palmette.checkpoints.measuring import measure
 from palmette.checkpoints.open import open_checkpoint
 from palmette.checkpoints.read_errors import readable
-from palmette.checkpoints.verdict import verdict, warnings
 from palmette.errors import NotFinite
 from palmette.pruning.budgets import Sap
 from palmette.pruning.choosing.coverage import LeftOut
@@ -100,12 +99,7 @@ def how_compressible(
             maximize=maximize,
             scopes=scopes,
         )
-        return replace(
-            report,
-            headroom=room,
-            verdict=verdict(report.layers, report.whole, budget, room),
-            warnings=warnings(report.layers, report.whole, budget, report.left_out, room),
-        )
+        return replace(report, headroom=room)
     if not isinstance(model, str | Path):
         raise TypeError(f"model must be a torch.nn.Module or the path of a checkpoint, got {type(model).__name__}")
     if masks is not None:

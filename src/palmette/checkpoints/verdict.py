@@ -6,11 +6,11 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from palmette.checkpoints.compressibility import Measurement
 from palmette.pruning.choosing.coverage import NO_FLOATS, LeftOut
 from palmette.pruning.methods import SCOPES, Scope
 
 if TYPE_CHECKING:
+    from palmette.checkpoints.compressibility import Compressibility, Measurement
     from palmette.checkpoints.headroom import Headroom
     from palmette.pruning.budgets import Sap
     from palmette.pruning.tolerance import Tolerance
@@ -52,14 +52,12 @@ def gaussian_index(p: float, q: float) -> float:
     return 1 - mean(p) / mean(q)
 
 
-def verdict(
-    layers: Sequence[Measurement], whole: Measurement, budget: Sap, headroom: Sequence[Headroom] = ()
-) -> tuple[str, ...]:
+def verdict(report: Compressibility) -> tuple[str, ...]:
     """Say how large a first cut SAP suggests, how the weights compare with untrained ones, and what was tested."""
+    whole, budget, numbers = report.whole, report.budget, report.plain_numbers
     if whole.pq_index is None or whole.removable is None:
         return ("Zeros alone have no index, and SAP cuts none of them.",)
     shares: dict[str, float] = {scope: whole.share_cut(scope) for scope in SCOPES}
-    numbers = plain_numbers(layers)
     if numbers:
         may_go = f"SAP would cut {shares['global']:.0%} of these {whole.d:,} numbers."
     else:
@@ -81,8 +79,8 @@ def verdict(
     index = f"PQ Index {whole.pq_index:.3f}, {how}.{tail}"
     if numbers:
         return may_go, index, "The bound sizes a cut; it is not a limit."
-    if headroom:
-        return may_go, index, _tested(headroom)
+    if report.headroom:
+        return may_go, index, _tested(report.headroom)
     return may_go, index, NOT_A_LIMIT, *([CALIBRATION] if is_calibrated(budget) else [])
 
 
@@ -102,11 +100,6 @@ def _cost(tolerance: Tolerance) -> str:
     return f"at a cost of at most {tolerance}{' of the score' if tolerance.kind == 'relative' else ''}"
 
 
-def plain_numbers(layers: Sequence[Measurement]) -> bool:
-    """Whether all are vectors, which have no neurons: incomes, coefficients, spectra."""
-    return all(len(layer.shape) < 2 for layer in layers)
-
-
 def scope_of_numbers(m: Measurement) -> Scope:
     """Scope in which plain numbers are cut: each vector by itself, and the whole as one vector."""
     return "layer" if m.shape else "global"
@@ -117,16 +110,10 @@ def _range(shares: Mapping[str, float]) -> str:
     return low if low == high else f"{low.removesuffix('%')} to {high}"
 
 
-def warnings(
-    layers: Sequence[Measurement],
-    whole: Measurement,
-    budget: Sap,
-    left_out: Sequence[LeftOut] = (),
-    headroom: Sequence[Headroom] = (),
-) -> tuple[str, ...]:
+def warnings(report: Compressibility) -> tuple[str, ...]:
     """Reasons to be careful with these figures."""
-    said = []
-    numbers = plain_numbers(layers)  # no signal has to pass through these, and they have no neurons
+    layers, whole, budget, headroom = report.layers, report.whole, report.budget, report.headroom
+    said, numbers = list[str](), report.plain_numbers  # no signal has to pass through numbers without neurons
     for scope in () if numbers else SCOPES:
         if lost := [layer.name for layer in layers if 0 < layer.d <= layer.sap_cut[scope]]:
             said.append(
@@ -156,7 +143,7 @@ def warnings(
             f"{_names(unlimited)} stayed within the tolerance. Does evaluate run the model that it is given, and "
             "are larger scores better? If not, set maximize=False."
         )
-    return (*said, *_quantised(layers, left_out))
+    return (*said, *_quantised(layers, report.left_out))
 
 
 def _known_to_be_large(budget: Sap) -> bool:

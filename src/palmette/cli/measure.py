@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
+from palmette.checkpoints.verdict import scope_of_numbers
 from palmette.cli.display.printing import (
     JSON,
     console_of_stdout,
@@ -195,7 +195,7 @@ def _flat(measurement: Measurement) -> dict[str, Any]:
 
 def _show(report: Compressibility) -> None:
     console = console_of_stdout()
-    numbers = plain_numbers(report.layers)
+    numbers = report.plain_numbers
     head = f"{report.title}, PQ Index at p={report.budget.p:g}, q={report.budget.q:g}"
     head += "" if numbers else "; SAP's next cut in three scopes"
     shown = (*report.layers, *([report.whole] if len(report.layers) > 1 else []))
@@ -251,7 +251,7 @@ def _columns(rows: Sequence[Measurement], numbers: bool) -> dict[str, list[str]]
 
 
 def _sizes(report: Compressibility) -> list[str]:
-    if plain_numbers(report.layers):
+    if report.plain_numbers:
         columns = [f"{column.name} ({column.why})" for column in report.left_out]
         return [f"Left out: {', '.join(columns[:4])}{', …' if len(columns) > 4 else ''}."] if columns else []
     sentences = []

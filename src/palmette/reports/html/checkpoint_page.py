@@ -7,7 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from palmette.checkpoints.compressibility import Compressibility, Measurement
-from palmette.checkpoints.verdict import plain_numbers, scope_of_numbers
+from palmette.checkpoints.verdict import scope_of_numbers
 from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.methods import SCOPES, Scope
 from palmette.reports.html.document import document
@@ -38,7 +38,7 @@ _OF_NUMBERS = (*_MEANINGS[:3], ("SAP cuts", "next cut of SAP"))
 
 def page(report: Compressibility) -> str:
     """Return the page as text; the same report gives the same page."""
-    numbers = plain_numbers(report.layers)
+    numbers = report.plain_numbers
     notices = "".join(f'<p class="notice">{escape(text)}</p>\n' for text in report.warnings)
     verdict = "".join(f"<p>{escape(text)}</p>\n" for text in report.verdict)
     meanings = "".join(
@@ -66,7 +66,7 @@ def page(report: Compressibility) -> str:
 
 def parts(report: Compressibility) -> str:
     """Number of layers, or of vectors."""
-    return counted(len(report.layers), "vector" if plain_numbers(report.layers) else "layer")
+    return counted(len(report.layers), "vector" if report.plain_numbers else "layer")
 
 
 def _cards(whole: Measurement, numbers: bool) -> str:
