@@ -21,9 +21,9 @@ from palmette.cli import main
 from palmette.cli.show import _print_many, _print_one
 from palmette.errors import RunBusy, RunInterrupted
 from palmette.studies import sweep
-from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
+from palmette.studies.observer import Observer
 from palmette.studies.running import run
 from palmette.studies.status import Standing, epochs_before, standing
 

@@ -7,9 +7,9 @@ from observers import EndsAfter, records_are_the_same
 
 import palmette as pm
 from palmette.errors import NotFinite, RunInterrupted
-from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
+from palmette.studies.observer import Observer
 from palmette.studies.running import fleets, run, run_together
 from palmette.studies.trainers.fleet_trainer import FleetRun
 from palmette.training.data import load

@@ -15,9 +15,9 @@ from observers import EndsAfter
 
 import palmette as pm
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
-from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
+from palmette.studies.observer import Observer
 from palmette.studies.running import run
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
@@ -138,7 +138,7 @@ def test_every_rewind_can_be_interrupted_after_any_epoch(tmp_path, rewind, metho
 RUNS = """
 import os, sys, torch
 from palmette.studies.experiment import Experiment
-from palmette.studies.engine import Observer
+from palmette.studies.observer import Observer
 from palmette.studies.running import run
 
 torch.set_num_threads(1)  # none that a fork would lose

@@ -8,9 +8,9 @@ import torch
 import palmette as pm
 from palmette.errors import RunDamaged, RunInterrupted
 from palmette.studies.cost import cost
-from palmette.studies.engine import Observer
 from palmette.studies.extending import networks_to_keep
 from palmette.studies.folder import RunDir
+from palmette.studies.observer import Observer
 from palmette.studies.running import fleets, run_together
 from palmette.studies.search import Limit, attempts_of
 from palmette.studies.trainers.snapshots import read_good

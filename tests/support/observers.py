@@ -1,6 +1,6 @@
 """Observers of runs and of what they leave behind, for tests."""
 
-from palmette.studies.engine import Observer
+from palmette.studies.observer import Observer
 
 
 class EndsAfter(Observer):

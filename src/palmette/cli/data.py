@@ -12,6 +12,8 @@ import click
 
 from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text
 from palmette.cli.options import PATH
+from palmette.training.data import DATA_SETS, canonical
+from palmette.training.data import load as load_images
 
 if TYPE_CHECKING:
     from palmette.training.data.data_set import DataSet
@@ -48,8 +50,6 @@ def data(ctx: click.Context, data_dir: Path | None, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from palmette.training.data import DATA_SETS
-
     rows = []
     # Decoding pictures for the first time is slow; the name is shown on terminals only.
     with Console(stderr=True).status("") as status:
@@ -74,8 +74,6 @@ def get(ctx: click.Context, name: str, data_dir: Path | None) -> None:
     from rich import progress as bars
     from rich.console import Console
 
-    from palmette.training.data import DATA_SETS, canonical
-    from palmette.training.data import load as load_images
     from palmette.training.data.download import get as download
 
     known = canonical(name)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from palmette.checkpoints.compressibility import Compressibility, Measurement
 from palmette.checkpoints.verdict import scope_of_numbers
 from palmette.cli.display.printing import (
     JSON,
@@ -23,15 +24,14 @@ from palmette.cli.display.printing import (
     width_of,
 )
 from palmette.cli.options import FILE, parameter_options
+from palmette.files import write_whole
 from palmette.pruning.budgets import Sap
-from palmette.pruning.methods import SCOPES
+from palmette.pruning.methods import SCOPES, Zeros
 from palmette.words import measured, size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palmette.checkpoints.compressibility import Compressibility, Measurement
-    from palmette.pruning.methods import Zeros
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
 _FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, to make room for long names
@@ -111,7 +111,6 @@ def measure(
     from palmette.checkpoints.hub import address, is_address
     from palmette.checkpoints.parts import measure_part, merge_parts
     from palmette.checkpoints.report import how_compressible
-    from palmette.files import write_whole
 
     if as_json and as_csv:
         raise ValueError("give --json or --csv, not both")

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.display.printing import JSON
+from palmette.integrations.tensorboard import check_tensorboard
 from palmette.pruning.methods import METHODS, PARAMETER_FIELDS, PARAMETERS
 from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.search import DEFAULT_METHOD
 from palmette.studies.settings import seeds
 from palmette.studies.spec import BELONGS_TO
+from palmette.training.data import canonical
 
 if TYPE_CHECKING:
     from palmette.training.data.images import Images
@@ -132,7 +134,6 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
     Without a file: all methods, SAP at both of the paper's pairs of p and q, three seeds, few epochs for digits;
     with a tolerance, the default method of a search.
     """
-    from palmette.training.data import canonical
 
     base = Experiment() if file is None else Experiment.from_toml(file)
     settings = base.differences() | dict(given)
@@ -209,8 +210,6 @@ def checked(planned: Sequence[Experiment], out: Path, data_dir: str | None, *, t
     for one in {e.batch: e for e in planned if e.epochs}.values():
         check_last_batch(model, left, one.recipe)
     if tensorboard:
-        from palmette.integrations.tensorboard import check_tensorboard
-
         check_tensorboard()
     return images
 

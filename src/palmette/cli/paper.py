@@ -15,15 +15,19 @@ from palmette.cli.display.printing import console_of_stdout, fitted, plain_table
 from palmette.cli.options import RememberingCommand, device_named, place_options
 from palmette.cli.paper_list import Scaling, list_as_json, list_figures, print_list
 from palmette.cli.sweep import Sweep
+from palmette.files import write_whole
+from palmette.reports.figures import as_file, check_matplotlib
+from palmette.reports.paper.drawing import draw
+from palmette.reports.paper.published import published
+from palmette.reports.paper.runs import FigureRuns, MixedRuns, RunCollection, in_folder
+from palmette.reports.tables import Run
 from palmette.studies.experiment import Experiment
+from palmette.studies.paper import FIGURES, PaperFigure, chosen
 from palmette.studies.settings import seeds as read_seeds
 from palmette.words import counted
 
 if TYPE_CHECKING:
-    from palmette.reports.paper.runs import FigureRuns
-    from palmette.reports.tables import Run
     from palmette.studies.cost import Clock
-    from palmette.studies.paper import PaperFigure
 
 Suffix = Literal["png", "svg", "pdf"]
 
@@ -76,8 +80,6 @@ def paper(
     share runs. Each figure is written as PNG, SVG and PDF, each table as Markdown, CSV and LaTeX. Captions state
     every difference from the paper's protocol.
     """
-    from palmette.reports.figures import check_matplotlib
-    from palmette.studies.paper import FIGURES, chosen
 
     figures = chosen(names) if names else list(FIGURES.values())
     if all(figure.kind == "table" for figure in figures):
@@ -158,7 +160,6 @@ class PaperSweep(Sweep):
         self, rows: Sequence[dict[str, Any]], runs: Sequence[Run], far: Sequence[str]
     ) -> dict[str, Path | None]:
         """Write all tables and all figures, also from unfinished runs."""
-        from palmette.reports.paper.runs import in_folder
 
         found: dict[str, Path | None] = {"table": self._write_table(rows, runs, far)}
         for figure, planned in self.figures:
@@ -199,7 +200,6 @@ def _draw_existing(
     everything: bool,
 ) -> None:
     """Draw figures from existing runs; with `everything`, skip those without runs or without a contrast."""
-    from palmette.reports.paper.runs import MixedRuns, RunCollection
 
     collection = RunCollection.below(sources, warn=say)
     drawn: list[FigureRuns] = []
@@ -243,7 +243,6 @@ def _draw_existing(
 
 def _write_table(name: str, out: Path) -> Path:
     """Write one of the paper's tables; returns the Markdown file."""
-    from palmette.files import write_whole
     from palmette.reports.paper.model_tables import table
 
     for suffix, text in table(name).files().items():
@@ -253,10 +252,6 @@ def _write_table(name: str, out: Path) -> Path:
 
 def _write_figure(source: FigureRuns, log: bool, out: Path) -> Path:
     """Write a figure; returns the PNG file."""
-    from palmette.files import write_whole
-    from palmette.reports.figures import as_file
-    from palmette.reports.paper.drawing import draw
-    from palmette.reports.paper.published import published
 
     figure = draw(source, published=published(source.figure), log=log)
     stem = f"{source.name}-log" if log else source.name

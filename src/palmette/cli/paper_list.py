@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from palmette.cli.display.printing import console_of_stdout, plain_table, print_text
 from palmette.studies.experiment import Experiment
+from palmette.studies.folder import RunDir
+from palmette.studies.paper import MODEL_NAMES, SEEDS, PaperFigure, model_epochs
+from palmette.studies.status import Standing, standing_or_damage
 
 if TYPE_CHECKING:
     from palmette.studies.cost import Clock
-    from palmette.studies.paper import PaperFigure
-    from palmette.studies.status import Standing
 
 _SHOWS = {
     "hypothesis": "hypothesis",
@@ -54,7 +55,6 @@ class Scaling:
 
     def experiments(self, figure: PaperFigure) -> list[Experiment]:
         """Experiments of a figure."""
-        from palmette.studies.paper import SEEDS
 
         precision: Any = self.precision or "float32"
         return figure.experiments(
@@ -86,10 +86,6 @@ def list_figures(
     """One entry per figure and table, and a last one for all, in which shared runs count once."""
     from rich.console import Console
 
-    from palmette.studies.folder import RunDir
-    from palmette.studies.paper import PaperFigure
-    from palmette.studies.status import standing_or_damage
-
     entries: list[ListEntry] = []
     everyone: dict[Experiment, Standing] = {}
     with Console(stderr=True).status("timing a few networks …" if clock else "reading the runs …"):
@@ -110,7 +106,6 @@ def list_figures(
 
 def list_as_json(entries: Sequence[ListEntry], clock: Clock | None) -> dict[str, Any]:
     """The entries as JSON; the states of all runs come from the last entry."""
-    from palmette.studies.paper import model_epochs
 
     *single, whole = entries
     return {
@@ -129,7 +124,6 @@ def list_as_json(entries: Sequence[ListEntry], clock: Clock | None) -> dict[str,
 
 def print_list(entries: Sequence[ListEntry], scaling: Scaling, clock: Clock | None) -> None:
     """Print the entries as a table, with times if they were estimated."""
-    from palmette.studies.paper import MODEL_NAMES, model_epochs
 
     console, times = console_of_stdout(), ("time",) if clock else ()
     words = ("", "shows", "data set", "model")

@@ -15,14 +15,13 @@ from palmette.cli.display.printing import JSON, console_of_stdout, print_text, p
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table
 from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
 from palmette.pruning.budgets import Budget, FixedRatio
-from palmette.pruning.methods import METHODS, SCOPES, check_used
+from palmette.pruning.methods import METHODS, SCOPES, Scope, Zeros, check_used
 from palmette.pruning.targets import target_of
 from palmette.studies.spec import RunSpec
 from palmette.words import size
 
 if TYPE_CHECKING:
     from palmette.checkpoints.prune import CheckpointCut
-    from palmette.pruning.methods import Scope, Zeros
 
 
 _METHODS = [name for name, method in METHODS.items() if not target_of(method.budget)]

@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from palmette.cli.display.printing import say
 from palmette.cli.options import FILE, PATH
+from palmette.files import write_whole
+from palmette.reports.reading import whole_runs
+from palmette.reports.tables import Run
 from palmette.studies.experiment import OwnExperiment
 from palmette.words import counted, size
-
-if TYPE_CHECKING:
-    from palmette.reports.tables import Run
 
 
 @click.command()
@@ -30,9 +29,7 @@ def report(folders: tuple[Path, ...], out: Path, title: str) -> None:
     damaged or have no finished round are named on the page and left out. A run in two of the folders is refused,
     because it would count twice.
     """
-    from palmette.files import write_whole
     from palmette.reports.html.page import page
-    from palmette.reports.reading import whole_runs
 
     if out.suffix not in (".html", ".htm"):
         raise ValueError(f"-o must be an HTML file, such as report.html, got {str(out)!r}")

@@ -21,6 +21,7 @@ from palmette.cli.display.dry_run import show_plan
 from palmette.cli.display.lines import JsonLines, Lines
 from palmette.cli.display.live import Display, Live
 from palmette.cli.display.printing import console_of_stdout, print_text, say
+from palmette.cli.display.watch import Watch, by_reason, why_not
 from palmette.cli.options import (
     PATH,
     GroupedCommand,
@@ -32,17 +33,20 @@ from palmette.cli.options import (
     setting_options,
 )
 from palmette.errors import RunBusy, RunDamaged, RunInterrupted
+from palmette.files import write_whole
+from palmette.reports.limits import answer, how_far
+from palmette.reports.tables import Run, as_table, as_text, summary
 from palmette.studies.experiment import Experiment
+from palmette.studies.extending import start_from_shorter
+from palmette.studies.folder import RunDir
+from palmette.studies.observer import Outcomes
 from palmette.studies.settings import slug
+from palmette.studies.status import Standing, standing_or_damage
 from palmette.words import counted, size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palmette.cli.display.watch import Watch
-    from palmette.reports.tables import Run
-    from palmette.studies.running import Outcomes
-    from palmette.studies.status import Standing
     from palmette.training.data.images import Images
 
 
@@ -125,14 +129,11 @@ class Command:
 
     def standings(self) -> list[Standing]:
         """State of each run; one with a damaged folder counts as not begun."""
-        from palmette.studies.folder import RunDir
-        from palmette.studies.status import standing_or_damage
 
         return [standing_or_damage(RunDir(e.folder_in(self.out)), e) for e in self.planned]
 
     def run(self) -> int:
         """Run everything, fleet by fleet, and print the results; return the exit code."""
-        from palmette.studies.extending import start_from_shorter
 
         console, live = console_of_stdout(), sys.stdout.isatty() and not self.as_json
         start_from_shorter(self.planned, self.out, say=say)
@@ -160,7 +161,6 @@ class Command:
 
     def _train(self, display: Display) -> None:
         """Train all runs to their end, or until a signal."""
-        from palmette.cli.display.watch import Watch
 
         watch = Watch(self, display)
         # KeyboardInterrupt is the second Ctrl-C; the files on disk are complete.
@@ -238,10 +238,6 @@ class Command:
 
     def _conclude(self, console: Console) -> None:
         """Write and print the results; the answer comes last."""
-        from palmette.cli.display.watch import why_not
-        from palmette.reports.limits import answer, how_far
-        from palmette.reports.tables import as_table, summary
-        from palmette.studies.folder import RunDir
 
         states = {s.experiment.id: s.state for s in self.standings()}
         named = [(n, e) for n, e in zip(self.names(), self.planned, strict=True) if states[e.id] == "finished"]
@@ -270,7 +266,6 @@ class Command:
 
     def _tell_what_failed(self) -> None:
         """Print failures by reason; runs in use by other commands are named already."""
-        from palmette.cli.display.watch import by_reason, why_not
 
         failed = [
             (name, e.seed, why_not(e.id, why))
@@ -290,8 +285,6 @@ class Command:
         return {"table": self._write_table(rows, runs, far), "figure": self._draw(runs)}
 
     def _write_table(self, rows: Sequence[dict[str, Any]], runs: Sequence[Run], far: Sequence[str]) -> Path | None:
-        from palmette.files import write_whole
-        from palmette.reports.tables import as_text
 
         return write_whole(self._name(".txt"), as_text(rows, runs, far).encode()) if runs else None
 
@@ -303,7 +296,6 @@ class Command:
         return self.out / f"{stem}-{digest}{suffix}"
 
     def _draw(self, runs: Sequence[Run]) -> Path | None:
-        from palmette.files import write_whole
         from palmette.reports.figures import as_file, draw
 
         if not runs:

@@ -24,16 +24,18 @@ from palmette.cli.display.printing import (
 )
 from palmette.cli.options import PATH
 from palmette.errors import RunDamaged
+from palmette.reports.limits import limit_of
 from palmette.studies.experiment import Experiment, OwnExperiment
+from palmette.studies.folder import RunDir, find_runs
+from palmette.studies.record import AnyExperiment, Record, experiment_of, records_of
 from palmette.studies.search import shown_score
 from palmette.studies.settings import slug
+from palmette.studies.status import standing
 from palmette.words import counted, duration, measured, size
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from palmette.studies.folder import RunDir
-    from palmette.studies.record import AnyExperiment
 
 _SPARE = (("disk",), ("PQ Index",), ("round",), ("density",))  # columns that a narrow terminal lacks
 
@@ -47,7 +49,6 @@ def show(folder: Path, as_json: bool) -> None:
     FOLDER is `runs` by default: each run is a line. The folder of one run shows its settings, state and rounds.
     Reading does not disturb a process that trains a run.
     """
-    from palmette.studies.folder import find_runs
 
     runs = find_runs(folder)
     if not runs:
@@ -89,9 +90,6 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 def _read(run: RunDir, *, bits: bool = False) -> dict[str, Any]:
     """Everything that is shown, as plain values; `bits` also reads masks and the answer, to notice damage."""
-    from palmette.reports.limits import limit_of
-    from palmette.studies.record import Record, experiment_of, records_of
-    from palmette.studies.status import standing
 
     experiment, records, timings = experiment_of(run), records_of(run), run.timings()
     now = standing(run, records=records)

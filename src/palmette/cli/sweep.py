@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import click
 
 from palmette.cli.display.dry_run import show_plan
+from palmette.cli.display.watch import Watch
 from palmette.cli.options import PATH, RememberingCommand, device_named, place_options
 from palmette.cli.run import Command
 from palmette.cli.sweep_status import show_status
+from palmette.reports.comparison import names_among
+from palmette.reports.tables import Run
 from palmette.studies.experiment import Experiment
+from palmette.studies.observer import Outcomes
 from palmette.words import counted
 
 if TYPE_CHECKING:
-    from palmette.cli.display.watch import Watch
     from palmette.integrations.ray.driver import OnRay
-    from palmette.reports.tables import Run
-    from palmette.studies.running import Outcomes
 
 
 @click.command(cls=RememberingCommand)
@@ -111,7 +112,6 @@ class Sweep(Command):
 
     def names(self) -> list[str]:
         """Name of each run, without its seed: the method, and the settings that vary in the grid."""
-        from palmette.reports.comparison import names_among
 
         return names_among(self.planned)
 

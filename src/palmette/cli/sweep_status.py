@@ -13,22 +13,23 @@ from typing import TYPE_CHECKING
 import click
 
 from palmette.cli.display.printing import console_of_stdout, plain_table, print_text, say
+from palmette.cli.display.watch import by_reason
 from palmette.errors import RunDamaged
+from palmette.reports.comparison import names_among
+from palmette.studies.folder import RunDir, find_runs
+from palmette.studies.record import experiment_of
+from palmette.studies.status import Standing, standing_or_damage
 from palmette.words import counted, duration
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from palmette.studies.folder import RunDir
-    from palmette.studies.status import Standing
 
 _ORDER = ("finished", "running", "interrupted", "new", "failed", "damaged")
 
 
 def show_status(file: Path, out: Path, *, as_json: bool) -> None:
     """Print the progress of a grid in `out`, or of all runs in a folder."""
-    from palmette.cli.display.watch import by_reason
-    from palmette.reports.comparison import names_among
 
     runs = _found(file, out)
     standings = [s for _, s in runs]
@@ -85,9 +86,6 @@ def _groups(standings: Sequence[Standing], names: Sequence[str]) -> Table:
 
 
 def _found(file: Path, out: Path) -> list[tuple[RunDir, Standing]]:
-    from palmette.studies.folder import RunDir, find_runs
-    from palmette.studies.record import experiment_of
-    from palmette.studies.status import standing_or_damage
     from palmette.studies.sweep import read
 
     if not file.exists():

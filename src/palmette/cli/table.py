@@ -11,6 +11,8 @@ import click
 
 from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text, say
 from palmette.cli.options import PATH
+from palmette.files import write_whole
+from palmette.reports.comparison import WORDS, as_latex, as_markdown, cells, compare, notes, read
 from palmette.words import counted
 
 if TYPE_CHECKING:
@@ -42,8 +44,6 @@ def table(runs: tuple[Path, ...], baseline: str | None, at: str | None, out: Pat
     one-shot, or a name from the table. A terminal shows an aligned table, a pipe gets Markdown. Markdown and LaTeX
     are in percent; JSON, CSV and Parquet have fractions in full precision.
     """
-    from palmette.files import write_whole
-    from palmette.reports.comparison import WORDS, as_markdown, cells, compare, notes, read
 
     if out is not None and out.suffix not in SUFFIXES:
         raise ValueError(f"-o must end in one of {', '.join(SUFFIXES)}, got {str(out)!r}")
@@ -82,7 +82,6 @@ def densities(text: str) -> list[float]:
 
 def written(frame: pd.DataFrame, suffix: str) -> bytes:
     """Encode the frame of `compare` for a file with one of `SUFFIXES`."""
-    from palmette.reports.comparison import as_latex, as_markdown
 
     if suffix == ".parquet":
         buffer = io.BytesIO()

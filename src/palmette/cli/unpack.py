@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from palmette.cli.options import FILE, FORCE, PATH, refuse_existing
+from palmette.files import write_safetensors
 from palmette.words import counted, size
 
 
@@ -20,7 +21,6 @@ def unpack(path: Path, out: Path, force: bool) -> None:
     IN was written by pm.save. The values are the same, bit for bit. A tensor with two names is written under both.
     """
     from palmette.compression.packing import load
-    from palmette.files import write_safetensors
 
     refuse_existing(force, out)
     state, before = load(path), path.stat().st_size

@@ -8,8 +8,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-import numpy as np
-
 WITHIN = 0.01
 """Largest loss of accuracy, compared with the dense network, that counts as kept: one point."""
 CONFIDENCE = 0.95
@@ -118,6 +116,8 @@ def student(freedom: float) -> float:
     >>> [round(student(freedom), 3) for freedom in (1, 3, 30)]
     [12.706, 3.182, 2.042]
     """
+    import numpy as np  # not above, since help loads this module
+
     angles = np.linspace(0, math.pi / 2, 100_001)
     heights = np.cos(angles) ** (freedom - 1)
     below = np.concatenate([[0.0], np.cumsum(heights[1:] + heights[:-1])])
@@ -178,6 +178,8 @@ def at_own_densities(
     >>> at_own_densities([([1.0, 0.5], [0.75, 0.75])], [([1.0, 0.8, 0.5], [0.75, 0.75, 0.25])]).mean
     0.25
     """
+    import numpy as np
+
     own, there = [], []
     for densities, accuracies in runs:
         inside = [(d, a) for d, a in zip(densities, accuracies, strict=True) if low <= d <= high and d > 0]

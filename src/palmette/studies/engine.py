@@ -7,7 +7,6 @@ import functools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from palmette.errors import NotFinite, RunDamaged, RunInterrupted
@@ -16,44 +15,13 @@ from palmette.pruning.weights import Weight
 from palmette.studies.extending import networks_to_keep
 from palmette.studies.folder import RunDir
 from palmette.studies.measurements import index_maps, measured
+from palmette.studies.observer import Observer, Progress
 from palmette.studies.record import AnyExperiment, Record
 from palmette.studies.trainers.run_state import RunState
-from palmette.training.loop import Score
 
 SECONDS_BETWEEN_SAVES = 30.0
 
 Scores = Mapping[str, float | None]
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Progress of a run after an epoch; `train` is the score of that epoch."""
-
-    round: int
-    epoch: int
-    epochs: int
-    train: Score
-    density: float
-
-
-class Observer:
-    """No-op base class for run observers; override what you need."""
-
-    def epoch(self, experiment: Any, progress: Progress) -> None:
-        """Called after each epoch."""
-
-    def recorded(self, experiment: Any, record: Mapping[str, Any]) -> None:
-        """Called after each round, when its record is on disk."""
-
-    def ended(self, experiment: Any, outcome: str | Exception) -> None:
-        """Called when a run ends or fails; `outcome` is the reason."""
-
-    def interrupts(self) -> bool:
-        """Whether to save all states and raise `RunInterrupted`; called after each epoch."""
-        return False
-
-    def say(self, text: str) -> None:
-        """Called with a message for the user about a repaired problem."""
 
 
 class Trainer(Protocol):

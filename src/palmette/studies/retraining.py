@@ -23,9 +23,10 @@ from palmette.pruning.saliency import Saliency, combined, magnitude
 from palmette.pruning.stopping import StopRule, rule_text
 from palmette.pruning.tolerance import Estimate, Tolerance
 from palmette.pruning.weights import uncompiled
-from palmette.studies.engine import Observer, RoundEngine
+from palmette.studies.engine import RoundEngine
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
+from palmette.studies.observer import Observer
 from palmette.studies.record import records_of, value_of
 from palmette.studies.search import DEFAULT_METHOD, Limit, attempts_of, shown_densities, shown_score
 from palmette.studies.trainers.function_trainer import FunctionRun, FunctionTrainer

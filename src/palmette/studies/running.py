@@ -14,10 +14,11 @@ import torch
 
 from palmette.errors import RunBusy, RunDamaged
 from palmette.studies.disk.locking import allow_open_files
-from palmette.studies.engine import SECONDS_BETWEEN_SAVES, Observer, RoundEngine
+from palmette.studies.engine import SECONDS_BETWEEN_SAVES, RoundEngine
 from palmette.studies.experiment import Experiment
 from palmette.studies.extending import extends, goes_on, networks_to_keep
 from palmette.studies.folder import RunDir
+from palmette.studies.observer import Observer, Outcomes
 from palmette.studies.record import experiment_of, records_of
 from palmette.studies.trainers.fleet_trainer import FleetRun, FleetTrainer
 from palmette.training.data import load
@@ -27,8 +28,6 @@ from palmette.training.data_parallel import WorkerGroup
 from palmette.training.loop import check_device
 
 _TENSORS = ("train_images", "train_labels", "test_images", "test_labels")
-Outcomes: TypeAlias = dict[Path, str | Exception]
-"""Outcome of each run by folder: why it ended, or the error."""
 
 
 def run(

@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import torch
 
 from palmette.errors import NotWritten, PalmetteError, RunDamaged, RunInterrupted, in_words
-from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.running import Outcomes, fleets, run_together
+from palmette.studies.observer import Observer, Outcomes
+from palmette.studies.running import fleets, run_together
 from palmette.studies.settings import nearest, placed, seeds
 from palmette.studies.spec import BELONGS_TO
 

@@ -10,8 +10,8 @@ from rich.console import Console
 from palmette.cli.display.live import Live
 from palmette.cli.display.pace import Pace
 from palmette.cli.options import experiments
-from palmette.studies.engine import Progress
 from palmette.studies.experiment import Experiment
+from palmette.studies.observer import Progress
 from palmette.studies.status import Standing
 from palmette.training.loop import Score
 

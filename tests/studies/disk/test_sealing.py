@@ -18,8 +18,8 @@ import palmette as pm
 from palmette.cli import main
 from palmette.cli.show import _read
 from palmette.errors import MaskMismatch, PalmetteError, RunDamaged, RunInterrupted
-from palmette.studies.engine import Observer
 from palmette.studies.folder import RunDir
+from palmette.studies.observer import Observer
 from palmette.studies.record import Record
 from palmette.studies.trainers.snapshots import read_good
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from palmette.cli.display.pace import Pace, units
 from palmette.cli.display.printing import say
+from palmette.studies.observer import Progress
+from palmette.studies.status import Standing
 from palmette.words import duration, measured
-
-if TYPE_CHECKING:
-    from palmette.studies.engine import Progress
-    from palmette.studies.status import Standing
 
 
 class Lines:

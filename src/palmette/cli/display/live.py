@@ -11,13 +11,12 @@ from palmette.cli.display.lines import Lines
 from palmette.cli.display.pace import Pace, units
 from palmette.cli.display.printing import fitted, width_of
 from palmette.studies.experiment import Experiment
+from palmette.studies.observer import Progress
+from palmette.studies.status import Standing
 from palmette.words import counted, duration, measured
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
-
-    from palmette.studies.engine import Progress
-    from palmette.studies.status import Standing
 
 
 _TITLES = {

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from palmette.studies.experiment import Experiment
-
-if TYPE_CHECKING:
-    from palmette.studies.status import Standing
+from palmette.studies.status import Standing, epochs_before, epochs_of
 
 
 class Pace:
@@ -57,7 +54,6 @@ class Pace:
 
 def units(experiment: Experiment, rounds: int, epoch: int | None = None) -> int:
     """Units of work of `rounds` rounds, and of the next up to an epoch."""
-    from palmette.studies.status import epochs_before, epochs_of
 
     more = 0 if epoch is None else epoch - epochs_of(experiment, rounds).start
     return epochs_before(experiment, rounds) + rounds + more

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from palmette.cli.display.printing import say
 from palmette.errors import RunBusy, RunDamaged, in_words
-from palmette.studies.engine import Observer, Progress
+from palmette.integrations.tensorboard import Events
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
+from palmette.studies.observer import Observer, Progress
 
 if TYPE_CHECKING:
     from palmette.cli.display.live import Display
     from palmette.cli.run import Command
-    from palmette.integrations.tensorboard import Events
 
 
 class Watch(Observer):
@@ -74,8 +74,6 @@ class Watch(Observer):
     def _events_of(self, experiment: Experiment) -> None:
         """Write all records so far for TensorBoard."""
         if self.command.tensorboard and experiment.id not in self.events:
-            from palmette.integrations.tensorboard import Events
-
             self.events[experiment.id] = Events(RunDir(experiment.folder_in(self.command.out)))
 
     def interrupts(self) -> bool:

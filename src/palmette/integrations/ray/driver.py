@@ -28,10 +28,9 @@ from palmette.errors import (
 )
 from palmette.integrations.ray.worker import Event, Mailbox, Report, WorkerContext, answer, train
 from palmette.studies.cost import epoch_flops
-from palmette.studies.engine import Observer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.running import Outcomes
+from palmette.studies.observer import Observer, Outcomes
 from palmette.studies.scheduler import TRIES, Batch, Schedule, kind
 
 PATIENCE = 120.0

@@ -22,9 +22,9 @@ import torch
 
 from palmette.errors import NotWritten, PalmetteError, RunBusy, RunFailed, RunInterrupted, in_words
 from palmette.studies.disk.locking import allow_open_files
-from palmette.studies.engine import Observer, Progress
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
+from palmette.studies.observer import Observer, Progress
 from palmette.studies.running import run_together
 from palmette.studies.sweep import why_over
 from palmette.training.data import load
