@@ -18,44 +18,7 @@ from palmette.measures.parameters import is_number
 from palmette.words import measured
 
 FILE = "model.safetensors"
-_CARD = """\
----
-library_name: palmette
-tags:
-- pruning
-- sparsity
----
-
-# {name}
-
-A pruned model: {density:.1%} of the weights remain.
-
-| | |
-| --- | ---: |
-| weights | {kept:,} of {entries:,} |
-{accuracy}| PQ Index of the remaining weights (p={p:g}, q={q:g}) | {index} |
-| size | {packed:,} bytes |
-| size of the dense file | {dense:,} bytes |
-
-## Load
-
-```python
-import palmette as pm
-from huggingface_hub import hf_hub_download
-
-file = hf_hub_download("{repo}", "{file}")
-state = pm.load(file)  # an ordinary state_dict; pm.load(file, model) fills a model
-```
-
-## Layers
-
-| weight | shape | density | PQ Index |
-| --- | --- | ---: | ---: |
-{layers}
-
-Written by palmette: PQ Index of Diao et al., [*Pruning Deep Neural Networks from a Sparsity
-Perspective*](https://arxiv.org/abs/2302.05601).
-"""
+_CARD = Path(__file__).with_name("card.md")
 
 
 def push_to_hub(
@@ -116,7 +79,7 @@ def model_card(report: Compressibility, repo_id: str, *, packed: int, accuracy: 
         f"| {one.name} | {' × '.join(map(str, one.shape))} | {one.density:.1%} | {measured(one.pq_index)} |"
         for one in report.layers
     ]
-    return _CARD.format(
+    return _CARD.read_text(encoding="utf-8").format(
         name=repo_id.split("/")[-1],
         repo=repo_id,
         file=FILE,

@@ -197,19 +197,8 @@ def _limit(run: FunctionRun, model: nn.Module, records: Sequence[Mapping[str, An
     """Answer of a finished run; without scores, the last network."""
     stopped, last = str(records[-1]["stopped"]), records[-1]
     if run.tolerance is None:
-        nothing = Estimate(math.nan)
-        found = Limit(
-            density=last["retrained"]["density"],
-            bad_density=None,
-            score=nothing,
-            bad_score=None,
-            dense_score=nothing,
-            tolerance=Tolerance(),
-            retrainings=last["round"],
-            confirmed=False,
-            stopped=stopped,
-            round=last["round"],
-        )
+        density, round = last["retrained"]["density"], last["round"]
+        found = Limit(density=density, retrainings=round, stopped=stopped, round=round)
     else:
         found = Limit.of(attempts_of(records), run.tolerance, stopped=stopped)
     test_score = value_of(records[found.round]["test"])

@@ -22,6 +22,7 @@ DEFAULT_METHOD = "interpolate"
 """Schedule of a search, unless another method or budget is given."""
 CLOSED, NARROW = "the bracket is closed", "no cut lies between both ends"
 NO_CUT = "no smaller cut is possible"
+_UNKNOWN, _USUAL = Estimate(math.nan), Tolerance()  # of a run without scores
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,13 +242,13 @@ class Limit:
     """
 
     density: float
-    bad_density: float | None
-    score: Estimate
-    bad_score: Estimate | None
-    dense_score: Estimate
-    tolerance: Tolerance
+    bad_density: float | None = None
+    score: Estimate = _UNKNOWN
+    bad_score: Estimate | None = None
+    dense_score: Estimate = _UNKNOWN
+    tolerance: Tolerance = _USUAL
     retrainings: int
-    confirmed: bool
+    confirmed: bool = False
     stopped: str
     round: int
     model: Any = field(default=None, repr=False)

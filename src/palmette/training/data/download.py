@@ -11,8 +11,7 @@ import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
 
@@ -111,7 +110,9 @@ def _fetched(file: Download, path: Path, progress: Progress | None) -> Path:
 
 def unpack(archive: Path, target: Path) -> None:
     """Unpack a .zip or .tar.gz that holds one folder, and make that folder `target`."""
-    with scratch_folder(target) as folder:
+    _remove_scratch(target)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as name:
+        folder = Path(name)
         try:
             if archive.name.removesuffix(".partial").endswith(".zip"):
                 with zipfile.ZipFile(archive) as pack:
@@ -135,18 +136,8 @@ def unpack(archive: Path, target: Path) -> None:
                 raise
 
 
-@contextmanager
-def scratch_folder(target: Path) -> Iterator[Path]:
-    """Temporary folder next to `target`, in which its content is prepared.
-
-    Leftovers of killed processes are removed.
-    """
-    _remove_scratch(target)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as folder:
-        yield Path(folder)
-
-
 def _remove_scratch(target: Path) -> None:
+    """Remove the folders in which killed processes have unpacked."""
     for left in target.parent.glob(f".{target.name}-*"):
         shutil.rmtree(left, ignore_errors=True)
 

@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
+from palmette.files import write_safetensors
 from palmette.training.data.data_set import cache_folder
-from palmette.training.data.download import scratch_folder
 
 _GREY = ("1", "L", "LA")
 _DEEP = ("I", "F")  # also I;16 and the like; Pillow would clip values above 255
@@ -70,9 +69,7 @@ def read_cached(
     pixels = {"train": read_pictures(train, shape=shape), "test": read_pictures(test, shape=shape)}
     with suppress(OSError, SafetensorError):  # without a cache, loading is only slower
         cached.parent.mkdir(parents=True, exist_ok=True)
-        with scratch_folder(cached) as folder:
-            save_file(pixels, folder / cached.name, {"fingerprint": fingerprint})
-            (folder / cached.name).replace(cached)
+        write_safetensors(cached, pixels, {"fingerprint": fingerprint})
     return pixels["train"], pixels["test"]
 
 
