@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -109,8 +110,18 @@ def parameter_options(*names: str) -> Callable[[Callable[..., None]], Callable[.
     return decorated
 
 
-def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of all commands that train: folders, device, fleet size, and what is printed."""
+def place_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of all commands that train: folders, device, fleet size, and what is printed.
+
+    The function receives them, and the arguments of the command line, as one dict `place`.
+    """
+
+    @functools.wraps(function)
+    def command(**given: Any) -> None:
+        place = {name: given.pop(name) for name in ("out", "data_dir", "device", "fleet", "as_json", "dry_run")}
+        arguments = click.get_current_context().meta["palmette.arguments"]
+        function(place={**place, "arguments": arguments}, **given)
+
     for names, metavar, read, text in (
         (("--fleet",), "N|auto", _fleet, "How many networks train at once. [default: auto, what fits]"),
         (("--device",), "TEXT", None, "cpu, cuda, cuda:1, … [default: cuda if there is one, else cpu]"),
@@ -134,7 +145,6 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
     Without a file: all methods, SAP at both of the paper's pairs of p and q, three seeds, few epochs for digits;
     with a tolerance, the default method of a search.
     """
-
     base = Experiment() if file is None else Experiment.from_toml(file)
     settings = base.differences() | dict(given)
     if file is None and settings.get("tolerance"):

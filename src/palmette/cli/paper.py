@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -55,12 +55,7 @@ def paper(
     names: tuple[str, ...],
     sources: tuple[str, ...],
     log: bool,
-    out: Path,
-    data_dir: str | None,
-    device: str | None,
-    fleet: int | None,
-    dry_run: bool,
-    as_json: bool,
+    place: dict[str, Any],
     **scaled: Any,
 ) -> None:
     """Reproduce the paper's figures and tables, in full or scaled down.
@@ -80,11 +75,10 @@ def paper(
     share runs. Each figure is written as PNG, SVG and PDF, each table as Markdown, CSV and LaTeX. Captions state
     every difference from the paper's protocol.
     """
-
     figures = chosen(names) if names else list(FIGURES.values())
     if all(figure.kind == "table" for figure in figures):
         _refuse_for_tables(ctx)
-    scaling = _scaling(**scaled)
+    scaling, out, dry_run = _scaling(**scaled), place["out"], place["dry_run"]
     if sources:
         if not names:
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
@@ -94,30 +88,27 @@ def paper(
         return
     planned = [(figure, scaling.experiments(figure)) for figure in scaling.variants(figures)]
     if dry_run or not names:
-        clock = _clock(device, fleet, data_dir) if dry_run else None
+        clock = _clock(place) if dry_run else None
         entries = list_figures(figures, scaling, out, clock)
-        if as_json:
+        if place["as_json"]:
             click.echo(json.dumps(list_as_json(entries, clock), indent=1))
         else:
             print_list(entries, scaling, clock)
         return
     experiments = list(dict.fromkeys(e for _, many in planned for e in many))
-    command = PaperSweep(
-        experiments, out, data_dir, device_named(device), False, fleet, ctx.meta["palmette.arguments"], as_json,
-        stem="paper", figures=planned, log=log,
-        tables=[figure.name for figure in figures if figure.kind == "table"],
-    )  # fmt: skip
+    tables = [figure.name for figure in figures if figure.kind == "table"]
+    place["device"] = device_named(place["device"])
+    command = PaperSweep(experiments, **place, stem="paper", figures=planned, log=log, tables=tables)
     if experiments:
         check_matplotlib()
-        command.check_all()
-        ctx.exit(command.run())
+        command.start()
     command.print_tables()
 
 
-def _clock(device: str | None, fleet: int | None, data_dir: str | None) -> Clock:
+def _clock(place: Mapping[str, Any]) -> Clock:
     from palmette.studies.cost import Clock
 
-    return Clock(device_named(device), fleet, data_dir, rough=True)
+    return Clock(device_named(place["device"]), place["fleet"], place["data_dir"], rough=True)
 
 
 def _refuse_for_tables(ctx: click.Context) -> None:
@@ -160,7 +151,6 @@ class PaperSweep(Sweep):
         self, rows: Sequence[dict[str, Any]], runs: Sequence[Run], far: Sequence[str]
     ) -> dict[str, Path | None]:
         """Write all tables and all figures, also from unfinished runs."""
-
         found: dict[str, Path | None] = {"table": self._write_table(rows, runs, far)}
         for figure, planned in self.figures:
             source = in_folder(figure, planned, self.out)
@@ -200,7 +190,6 @@ def _draw_existing(
     everything: bool,
 ) -> None:
     """Draw figures from existing runs; with `everything`, skip those without runs or without a contrast."""
-
     collection = RunCollection.below(sources, warn=say)
     drawn: list[FigureRuns] = []
     absent: list[str] = []
@@ -252,7 +241,6 @@ def _write_table(name: str, out: Path) -> Path:
 
 def _write_figure(source: FigureRuns, log: bool, out: Path) -> Path:
     """Write a figure; returns the PNG file."""
-
     figure = draw(source, published=published(source.figure), log=log)
     stem = f"{source.name}-log" if log else source.name
     for suffix in get_args(Suffix):

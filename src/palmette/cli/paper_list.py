@@ -55,7 +55,6 @@ class Scaling:
 
     def experiments(self, figure: PaperFigure) -> list[Experiment]:
         """Experiments of a figure."""
-
         precision: Any = self.precision or "float32"
         return figure.experiments(
             seeds=SEEDS if self.seeds is None else self.seeds,
@@ -106,7 +105,6 @@ def list_figures(
 
 def list_as_json(entries: Sequence[ListEntry], clock: Clock | None) -> dict[str, Any]:
     """The entries as JSON; the states of all runs come from the last entry."""
-
     *single, whole = entries
     return {
         "figures": [
@@ -124,7 +122,6 @@ def list_as_json(entries: Sequence[ListEntry], clock: Clock | None) -> dict[str,
 
 def print_list(entries: Sequence[ListEntry], scaling: Scaling, clock: Clock | None) -> None:
     """Print the entries as a table, with times if they were estimated."""
-
     console, times = console_of_stdout(), ("time",) if clock else ()
     words = ("", "shows", "data set", "model")
     table = plain_table(*words, "runs", "epochs", *times, "done", words=words)

@@ -39,7 +39,6 @@ from palmette.reports.tables import Run, as_table, as_text, summary
 from palmette.studies.experiment import Experiment
 from palmette.studies.extending import start_from_shorter
 from palmette.studies.folder import RunDir
-from palmette.studies.observer import Outcomes
 from palmette.studies.settings import slug
 from palmette.studies.status import Standing, standing_or_damage
 from palmette.words import counted, size
@@ -47,6 +46,7 @@ from palmette.words import counted, size
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from palmette.integrations.ray.driver import OnRay
     from palmette.training.data.images import Images
 
 
@@ -57,21 +57,7 @@ if TYPE_CHECKING:
     "--nproc", type=click.IntRange(1), default=1, metavar="N", help="Processes per network. [default: 1]"
 )
 @click.option("--tensorboard", is_flag=True, help="Write the numbers for TensorBoard too, next to the records.")
-@click.pass_context
-def run(
-    ctx: click.Context,
-    /,
-    file: Path | None,
-    out: Path,
-    data_dir: str | None,
-    device: str | None,
-    fleet: int | None,
-    nproc: int,
-    tensorboard: bool,
-    dry_run: bool,
-    as_json: bool,
-    **given: Any,
-) -> None:
+def run(file: Path | None, nproc: int, tensorboard: bool, place: dict[str, Any], **given: Any) -> None:
     """Train, prune and retrain a network: how far can it be pruned?
 
     With --tolerance, a search finds the smallest density whose retrained network is that close to the dense one on
@@ -92,15 +78,9 @@ def run(
     --rounds it continues copies of them. A terminal shows a live table, a pipe one line per round.
     """
     planned = experiments(file, {name: value for name, value in given.items() if value is not None})
-    arguments = ctx.meta["palmette.arguments"]
-    where = device_named(device)
-    check_processes(nproc, where, fleet, planned)
-    command = Command(planned, out, data_dir, where, tensorboard, fleet, arguments, as_json, nproc)
-    command.check()
-    if dry_run:
-        show_plan(command)
-        return
-    ctx.exit(command.run())
+    place["device"] = device_named(place["device"])
+    check_processes(nproc, place["device"], place["fleet"], planned)
+    Command(planned, **place, tensorboard=tensorboard, nproc=nproc).start()
 
 
 @dataclass
@@ -112,16 +92,26 @@ class Command:
     out: Path
     data_dir: str | None
     device: str
-    tensorboard: bool
     fleet: int | None
-    arguments: Sequence[str]
     as_json: bool
+    dry_run: bool
+    arguments: Sequence[str]
+    tensorboard: bool = False
     nproc: int = 1
     stem: str = ""
+    engine: OnRay | None = None
     problems: dict[str, Exception] = field(default_factory=dict)
     signal: int = 0
     trained: bool = False
     images: Images | None = None
+
+    def start(self) -> None:
+        """Check everything, then show the plan, or run it and exit."""
+        self.check()
+        if self.dry_run:
+            show_plan(self)
+        else:
+            sys.exit(self.run())
 
     def check(self) -> None:
         """Load the data set; raise if any run could not start."""
@@ -129,12 +119,10 @@ class Command:
 
     def standings(self) -> list[Standing]:
         """State of each run; one with a damaged folder counts as not begun."""
-
         return [standing_or_damage(RunDir(e.folder_in(self.out)), e) for e in self.planned]
 
     def run(self) -> int:
         """Run everything, fleet by fleet, and print the results; return the exit code."""
-
         console, live = console_of_stdout(), sys.stdout.isatty() and not self.as_json
         start_from_shorter(self.planned, self.out, say=say)
         standings, names = self.standings(), self.names()
@@ -161,33 +149,28 @@ class Command:
 
     def _train(self, display: Display) -> None:
         """Train all runs to their end, or until a signal."""
-
         watch = Watch(self, display)
         # KeyboardInterrupt is the second Ctrl-C; the files on disk are complete.
         with display, suppress(RunInterrupted, KeyboardInterrupt):
-            for outcomes in self.outcomes(watch):
-                self.problems |= {path.name: why for path, why in outcomes.items() if isinstance(why, Exception)}
+            self._outcomes(watch)
         watch.tell_of_busy()
         self.trained = True
 
-    def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
-        """Train fleet by fleet; yield how the runs of each ended."""
-        from palmette.studies.running import fleets, run_together
+    def _outcomes(self, watch: Watch) -> None:
+        """Train all fleets; `watch` is told how each run ends."""
+        from palmette.studies.sweep import here, run
         from palmette.training.data_parallel import worker_group
 
         with worker_group(self.nproc, self.device) as workers:
-            for fleet in fleets(self.planned):
-                if self.signal:
-                    break
-                yield run_together(
-                    {e.folder_in(self.out): e for e in fleet},
-                    images=self.images,
-                    data_folder=self.data_dir,
-                    device=self.device if workers is None else workers.device,
-                    size=self.fleet if workers is None else 1,
-                    observer=watch,
-                    workers=workers,
-                )
+            run(
+                self.planned,
+                self.out,
+                data_folder=self.data_dir,
+                device=self.device if workers is None else workers.device,
+                size=self.fleet if workers is None else 1,
+                observer=watch,
+                engine=self.engine or partial(here, images=self.images, workers=workers),
+            )
 
     @contextmanager
     def _signals(self, display: Display) -> Iterator[None]:
@@ -238,7 +221,6 @@ class Command:
 
     def _conclude(self, console: Console) -> None:
         """Write and print the results; the answer comes last."""
-
         states = {s.experiment.id: s.state for s in self.standings()}
         named = [(n, e) for n, e in zip(self.names(), self.planned, strict=True) if states[e.id] == "finished"]
         names, runs = [name for name, _ in named], [(e, RunDir(e.folder_in(self.out)).records()) for _, e in named]
@@ -266,7 +248,6 @@ class Command:
 
     def _tell_what_failed(self) -> None:
         """Print failures by reason; runs in use by other commands are named already."""
-
         failed = [
             (name, e.seed, why_not(e.id, why))
             for name, e in zip(self.names(), self.planned, strict=True)

@@ -49,7 +49,6 @@ def show(folder: Path, as_json: bool) -> None:
     FOLDER is `runs` by default: each run is a line. The folder of one run shows its settings, state and rounds.
     Reading does not disturb a process that trains a run.
     """
-
     runs = find_runs(folder)
     if not runs:
         raise ValueError(f"no run in {str(folder)!r}; `palmette run` makes some, in `runs` by default")
@@ -90,7 +89,6 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
 
 def _read(run: RunDir, *, bits: bool = False) -> dict[str, Any]:
     """Everything that is shown, as plain values; `bits` also reads masks and the answer, to notice damage."""
-
     experiment, records, timings = experiment_of(run), records_of(run), run.timings()
     now = standing(run, records=records)
     if bits:

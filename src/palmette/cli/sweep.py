@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from palmette.cli.display.dry_run import show_plan
-from palmette.cli.display.watch import Watch
-from palmette.cli.options import PATH, RememberingCommand, device_named, place_options
+from palmette.cli.options import PATH, RememberingCommand, checked, device_named, place_options
 from palmette.cli.run import Command
 from palmette.cli.sweep_status import show_status
 from palmette.reports.comparison import names_among
 from palmette.reports.tables import Run
 from palmette.studies.experiment import Experiment
-from palmette.studies.observer import Outcomes
 from palmette.words import counted
 
 if TYPE_CHECKING:
@@ -32,20 +29,7 @@ if TYPE_CHECKING:
 @click.option("--engine", type=click.Choice(["here", "ray"]), default="here", help="Where. [default: here]")
 @click.option("--address", metavar="auto|HOST:PORT", help="The Ray cluster. [default: one is started here]")
 @click.option("--status", is_flag=True, help="Show the progress of the runs of GRID.toml, or of all in a FOLDER.")
-@click.pass_context
-def sweep(
-    ctx: click.Context,
-    file: Path,
-    out: Path,
-    data_dir: str | None,
-    device: str | None,
-    fleet: int | None,
-    engine: str,
-    address: str | None,
-    status: bool,
-    dry_run: bool,
-    as_json: bool,
-) -> None:
+def sweep(file: Path, engine: str, address: str | None, status: bool, place: dict[str, Any]) -> None:
     """Run all experiments of a grid: every combination of its values.
 
     \b
@@ -67,24 +51,17 @@ def sweep(
     from palmette.studies.sweep import read
 
     if status:
-        show_status(file, out, as_json=as_json)
+        show_status(file, place["out"], as_json=place["as_json"])
         return
     if file.is_dir():
         raise ValueError(f"{str(file)!r} is a folder: add --status for the progress of its runs, or name a grid")
     if address is not None and engine != "ray":
         raise ValueError("--address needs --engine ray")
-    planned, arguments = read(file), ctx.meta["palmette.arguments"]
+    planned = read(file)
     with _engine(engine, address) as on_ray:
-        where = device_named(device) if on_ray is None else on_ray.device(device)
-        command = Sweep(
-            planned, out, data_dir, where, False, fleet, arguments, as_json, stem=file.stem, engine=on_ray
-        )
-        command.check_all()
-        if dry_run:
-            device_named(where)  # timing needs the device on this machine
-            show_plan(command)
-            return
-        ctx.exit(command.run())
+        device = place["device"]
+        place["device"] = device_named(device) if on_ray is None else on_ray.device(device)
+        Sweep(planned, **place, stem=file.stem, engine=on_ray).start()
 
 
 def _engine(name: str, address: str | None) -> AbstractContextManager[OnRay | None]:
@@ -100,34 +77,18 @@ class Sweep(Command):
     """One call of `palmette sweep`: as `palmette run`, for runs of any data and models."""
 
     word: ClassVar = "sweep"
-    engine: OnRay | None = None
 
-    def check_all(self) -> None:
+    def check(self) -> None:
         """Raise if any run could not start."""
         kinds: dict[Hashable, list[Experiment]] = {}
         for e in self.planned:
             kinds.setdefault((e.data, e.model, e.validation_images(2**60)), []).append(e)
         for experiments in kinds.values():  # one after another: all data sets together may be too large
-            replace(self, planned=experiments).check()
+            checked(experiments, self.out, self.data_dir, tensorboard=False)
 
     def names(self) -> list[str]:
         """Name of each run, without its seed: the method, and the settings that vary in the grid."""
-
         return names_among(self.planned)
-
-    def outcomes(self, watch: Watch) -> Iterator[Outcomes]:
-        """Train all fleets; one that fails does not stop the others."""
-        from palmette.studies.sweep import here, run
-
-        yield run(
-            self.planned,
-            self.out,
-            data_folder=self.data_dir,
-            device=self.device,
-            size=self.fleet,
-            observer=watch,
-            engine=self.engine or here,
-        )
 
     def _greeting(self) -> str:
         from palmette.studies.running import fleets

@@ -30,7 +30,6 @@ _ORDER = ("finished", "running", "interrupted", "new", "failed", "damaged")
 
 def show_status(file: Path, out: Path, *, as_json: bool) -> None:
     """Print the progress of a grid in `out`, or of all runs in a folder."""
-
     runs = _found(file, out)
     standings = [s for _, s in runs]
     counts, whys = Counter(s.state for s in standings), [_why(s) for s in standings]

@@ -44,7 +44,6 @@ def table(runs: tuple[Path, ...], baseline: str | None, at: str | None, out: Pat
     one-shot, or a name from the table. A terminal shows an aligned table, a pipe gets Markdown. Markdown and LaTeX
     are in percent; JSON, CSV and Parquet have fractions in full precision.
     """
-
     if out is not None and out.suffix not in SUFFIXES:
         raise ValueError(f"-o must end in one of {', '.join(SUFFIXES)}, got {str(out)!r}")
     found = read(runs or (Path("runs"),), say=say)
@@ -82,7 +81,6 @@ def densities(text: str) -> list[float]:
 
 def written(frame: pd.DataFrame, suffix: str) -> bytes:
     """Encode the frame of `compare` for a file with one of `SUFFIXES`."""
-
     if suffix == ".parquet":
         buffer = io.BytesIO()
         try:

@@ -19,6 +19,8 @@ from palmette.studies.observer import Observer, Outcomes
 from palmette.studies.running import fleets, run_together
 from palmette.studies.settings import nearest, placed, seeds
 from palmette.studies.spec import BELONGS_TO
+from palmette.training.data.images import Images
+from palmette.training.data_parallel import WorkerGroup
 
 Engine: TypeAlias = Callable[..., Outcomes]
 """Trains fleets: `here`, in this process, or `palmette.integrations.ray.driver.OnRay`, on a cluster."""
@@ -93,16 +95,20 @@ def here(
     device: torch.device | str,
     size: int | None,
     observer: Observer,
+    images: Images | None = None,
+    workers: WorkerGroup | None = None,
 ) -> Outcomes:
     """Train one fleet after another in this process. A fleet that fails does not stop the next.
 
-    An interruption (`RunInterrupted`) and a full disk (`NotWritten`) end the sweep.
+    An interruption (`RunInterrupted`) and a full disk (`NotWritten`) end the sweep. Arguments are those of
+    `run_together`.
     """
     outcomes: Outcomes = {}
+    where: dict[str, Any] = {"data_folder": data_folder, "device": device, "images": images, "workers": workers}
     for number, fleet in enumerate(work):
         if observer.interrupts():
             raise RunInterrupted(f"ended before fleet {number + 1} of {len(work)}; the others are on disk")
-        outcomes |= _trained(fleet, None, data_folder=data_folder, device=device, size=size, observer=observer)
+        outcomes |= _trained(fleet, None, size=size, observer=observer, **where)
     return outcomes
 
 

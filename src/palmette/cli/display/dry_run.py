@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from palmette.cli.display.printing import console_of_stdout, plain_table, print_text
+from palmette.cli.options import device_named
 from palmette.words import counted, duration
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ def show_plan(command: Command) -> None:
     """Print the runs of a command and what each fleet costs; each kind of training is timed."""
     from palmette.studies.cost import Clock
 
+    device_named(command.device)  # a cluster may have another
     standings = command.standings()
     plans: list[dict[str, Any]] = []
     for fleet, one in Clock(command.device, command.fleet, command.data_dir).costs(standings):

@@ -54,6 +54,5 @@ class Pace:
 
 def units(experiment: Experiment, rounds: int, epoch: int | None = None) -> int:
     """Units of work of `rounds` rounds, and of the next up to an epoch."""
-
     more = 0 if epoch is None else epoch - epochs_of(experiment, rounds).start
     return epochs_before(experiment, rounds) + rounds + more

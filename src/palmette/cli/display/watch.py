@@ -41,6 +41,8 @@ class Watch(Observer):
 
     def ended(self, experiment: Experiment, outcome: str | Exception) -> None:
         """A run is over, or has failed; `outcome` is the reason."""
+        if isinstance(outcome, Exception):
+            self.command.problems[experiment.id] = outcome
         if isinstance(outcome, RunBusy):
             self.busy.append(experiment)
             said = f"in use by {self._owner(experiment)}"
