@@ -13,7 +13,7 @@ import pytest
 from command import palmette
 from data_sets import no_other_data, write_idx  # noqa: F401
 
-from palmette.cli.paper_list import ListEntry, Scaling, print_list
+from palmette.cli.paper_list import ListEntry, print_list
 from palmette.studies.cost import Clock
 from palmette.studies.folder import RunDir
 from palmette.studies.paper import FIGURES, PaperFigure
@@ -78,7 +78,6 @@ def test_list_has_runs_cost_and_state():
 
 
 def test_list_fits_eighty_columns(capsys, monkeypatch):
-    scaling = Scaling(None, None, None, (), None, None, False)
     standings = {name: tuple(map(Standing, figure.experiments())) for name, figure in FIGURES.items()}
     entries = [ListEntry(figure, standings[name], 4e10) for name, figure in FIGURES.items()]
     everyone = tuple({s for many in standings.values() for s in many})
@@ -86,7 +85,7 @@ def test_list_fits_eighty_columns(capsys, monkeypatch):
     for name, value in {"COLUMNS": "80", "LINES": "24", "TERM": "dumb"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    print_list(entries, scaling, Clock("cpu"))
+    print_list(entries, False, Clock("cpu"))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines[1 : len(FIGURES) + 2]] == [*FIGURES, "all"]

@@ -158,7 +158,7 @@ class Compressibility:
 
 
 def _row(layer: Measurement, scope: str) -> dict[str, Any]:
-    """What is known of a layer in one scope, without nesting."""
+    """Measurements of a layer in one scope, without nesting."""
     own = {"sap_cut": layer.sap_cut[scope], "bytes_after": layer.bytes_after[scope], "density": layer.density}
     plain = {key: value for key, value in vars(layer).items() if key not in ("name", *own)}
     return {"layer": layer.name, "scope": scope, "share_cut": layer.share_cut(scope), **own, **plain}

@@ -59,7 +59,7 @@ def on_disk(path: str | Path, what: str) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """What an address names: a repository, a file or folder in it, and a revision.
+    """Parts of an address: a repository, a file or folder in it, and a revision.
 
     >>> Place.of("hf://org/model")
     Place(repository='org/model', inside='', revision=None)
@@ -217,7 +217,7 @@ class Repository:
 
 
 def _tag(response: Any) -> str:
-    """What tells versions of a file apart; storage behind the Hub may have a tag of its own."""
+    """Tag of the version of a file; storage behind the Hub may have another."""
     answers = [*response.history, response]
     linked = [tag for answer in answers if (tag := answer.headers.get("X-Linked-ETag"))]
     return str(linked[0] if linked else answers[-1].headers.get("ETag"))

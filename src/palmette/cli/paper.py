@@ -13,7 +13,7 @@ from click.core import ParameterSource
 
 from palmette.cli.display.printing import console_of_stdout, fitted, plain_table, print_text, say
 from palmette.cli.options import RememberingCommand, device_named, place_options
-from palmette.cli.paper_list import Scaling, list_as_json, list_figures, print_list
+from palmette.cli.paper_list import list_as_json, list_figures, print_list
 from palmette.cli.sweep import Sweep
 from palmette.files import write_whole
 from palmette.reports.figures import as_file, check_matplotlib
@@ -78,23 +78,24 @@ def paper(
     figures = chosen(names) if names else list(FIGURES.values())
     if all(figure.kind == "table" for figure in figures):
         _refuse_for_tables(ctx)
-    scaling, out, dry_run = _scaling(**scaled), place["out"], place["dry_run"]
+    settings, models, data = _scaling(**scaled)
+    figures = [one for figure in figures for one in figure.scaled(data, models)]
     if sources:
         if not names:
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
-        if dry_run:
+        if place["dry_run"]:
             raise ValueError("--from trains nothing, so --dry-run has nothing to show: leave one of them out")
-        _draw_existing(sources, figures, scaling, log, out, everything="all" in names)
+        _draw_existing(sources, figures, settings, log, place["out"], everything="all" in names)
         return
-    planned = [(figure, scaling.experiments(figure)) for figure in scaling.variants(figures)]
-    if dry_run or not names:
-        clock = _clock(place) if dry_run else None
-        entries = list_figures(figures, scaling, out, clock)
+    if place["dry_run"] or not names:
+        clock = _clock(place) if place["dry_run"] else None
+        entries = list_figures(figures, settings, place["out"], clock)
         if place["as_json"]:
             click.echo(json.dumps(list_as_json(entries, clock), indent=1))
         else:
-            print_list(entries, scaling, clock)
+            print_list(entries, bool(models or data or settings.keys() & {"epochs", "rounds", "seeds"}), clock)
         return
+    planned = [(figure, figure.experiments(**settings)) for figure in figures if figure.kind != "table"]
     experiments = list(dict.fromkeys(e for _, many in planned for e in many))
     tables = [figure.name for figure in figures if figure.kind == "table"]
     place["device"] = device_named(place["device"])
@@ -126,16 +127,17 @@ def _refuse_for_tables(ctx: click.Context) -> None:
         )
 
 
-def _scaling(seeds: str | None, models: str | None, data: str | None, **settings: Any) -> Scaling:
-    epochs = settings["epochs"]
-    if epochs is not None and epochs < 1:
+def _scaling(**given: Any) -> tuple[dict[str, Any], list[str], str]:
+    """Settings, models and data set that replace the paper's."""
+    settings = {name: value for name, value in given.items() if value is not None}
+    if (epochs := settings.get("epochs", 1)) < 1:
         raise ValueError(f"--epochs must be at least 1, got {epochs}: the paper's figures show trained networks")
-    named = tuple(dict.fromkeys(m.strip() for m in models.split(","))) if models is not None else ()
-    given = {name: value for name, value in {**settings, "data": data}.items() if value is not None}
+    models, seeds, data = (settings.pop(name, None) for name in ("models", "seeds", "data"))
+    named = list(dict.fromkeys(m.strip() for m in models.split(","))) if models is not None else []
     for model in named or ("mlp",):  # refuses bad settings early, and normalises the name of the data set
-        first = Experiment(model=model, **given)
-    chosen_seeds = None if seeds is None else tuple(read_seeds(seeds))
-    return Scaling(seeds=chosen_seeds, models=named, data=first.data if data is not None else None, **settings)
+        first = Experiment(model=model, **settings, **({} if data is None else {"data": data}))
+    settings |= {} if seeds is None else {"seeds": read_seeds(seeds)}
+    return settings, named, "" if data is None else first.data
 
 
 @dataclass
@@ -183,7 +185,7 @@ class PaperSweep(Sweep):
 def _draw_existing(
     sources: Sequence[str],
     figures: Sequence[PaperFigure],
-    scaling: Scaling,
+    settings: Mapping[str, Any],
     log: bool,
     out: Path,
     *,
@@ -195,11 +197,11 @@ def _draw_existing(
     absent: list[str] = []
     mixed: dict[str, list[str]] = {}  # why -> figures
     lacking: dict[str, list[str]] = {}  # what is missing -> figures
-    asked = {"seeds": scaling.seeds, "epochs": scaling.epochs, "precision": scaling.precision}
-    wanted = list(scaling.variants(figures))
+    asked = {name: settings[name] for name in ("seeds", "epochs", "precision") if name in settings}
+    wanted = [figure for figure in figures if figure.kind != "table"]
     for figure in wanted:
         try:
-            found = collection.select(figure, rounds=scaling.rounds, **asked)  # type: ignore[arg-type]
+            found = collection.select(figure, rounds=settings.get("rounds"), **asked)
         except MixedRuns as error:
             if not everything:
                 raise
@@ -224,7 +226,7 @@ def _draw_existing(
     if absent and (not everything or len(absent) == len(wanted)):
         where = ", ".join(repr(source) for source in sources)
         what = "a figure of the paper" if everything else ", ".join(absent)
-        given = ", ".join(f"--{name}" for name, value in asked.items() if value is not None)
+        given = ", ".join(f"--{name}" for name in asked)
         raise ValueError(f"no run below {where} is one for {what}" + (f" with the given {given}" if given else ""))
     if mixed:  # after drawing the others
         raise ValueError("\n".join(str(MixedRuns(names, why)) for why, names in mixed.items()))

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palmette.cli.display.printing import console_of_stdout, plain_table, print_text
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
-from palmette.studies.paper import MODEL_NAMES, SEEDS, PaperFigure, model_epochs
+from palmette.studies.paper import MODEL_NAMES, PaperFigure, model_epochs
 from palmette.studies.status import Standing, standing_or_damage
 
 if TYPE_CHECKING:
@@ -30,42 +30,6 @@ _SHOWS = {
 
 
 @dataclass(frozen=True)
-class Scaling:
-    """Changes to the paper's protocol. None: as in the paper, or with --from as in the runs."""
-
-    epochs: int | None
-    rounds: int | None
-    seeds: tuple[int, ...] | None
-    models: tuple[str, ...]
-    data: str | None
-    precision: str | None
-    compile: bool
-
-    @property
-    def scaled(self) -> bool:
-        """Whether anything differs from the paper."""
-        return bool(self.models) or {self.epochs, self.rounds, self.seeds, self.data} != {None}
-
-    def variants(self, figures: Iterable[PaperFigure]) -> Iterator[PaperFigure]:
-        """The figures without tables, once per requested model."""
-        for figure in figures:
-            data = self.data or figure.data
-            if figure.kind != "table":
-                yield from (replace(figure, data=data, model=model) for model in self.models or (figure.model,))
-
-    def experiments(self, figure: PaperFigure) -> list[Experiment]:
-        """Experiments of a figure."""
-        precision: Any = self.precision or "float32"
-        return figure.experiments(
-            seeds=SEEDS if self.seeds is None else self.seeds,
-            epochs=self.epochs,
-            rounds=self.rounds,
-            precision=precision,
-            compile=self.compile,
-        )
-
-
-@dataclass(frozen=True)
 class ListEntry:
     """A figure with the state of its runs, and the seconds left if they were estimated."""
 
@@ -80,7 +44,7 @@ class ListEntry:
 
 
 def list_figures(
-    figures: Sequence[PaperFigure], scaling: Scaling, out: Path, clock: Clock | None
+    figures: Sequence[PaperFigure], settings: Mapping[str, Any], out: Path, clock: Clock | None
 ) -> list[ListEntry]:
     """One entry per figure and table, and a last one for all, in which shared runs count once."""
     from rich.console import Console
@@ -89,14 +53,11 @@ def list_figures(
     everyone: dict[Experiment, Standing] = {}
     with Console(stderr=True).status("timing a few networks …" if clock else "reading the runs …"):
         for figure in figures:
-            if figure.kind == "table":
-                entries.append(ListEntry(figure, (), 0.0 if clock else None))
-            for one in scaling.variants([figure]):
-                planned = scaling.experiments(one)
-                found = {e: everyone.get(e) or standing_or_damage(RunDir(e.folder_in(out)), e) for e in planned}
-                everyone |= found
-                seconds = clock.seconds(found.values()) if clock else None
-                entries.append(ListEntry(one, tuple(found.values()), seconds))
+            planned = figure.experiments(**settings)
+            found = {e: everyone.get(e) or standing_or_damage(RunDir(e.folder_in(out)), e) for e in planned}
+            everyone |= found
+            seconds = clock.seconds(found.values()) if clock else None
+            entries.append(ListEntry(figure, tuple(found.values()), seconds))
         together = PaperFigure("all", "table", said="each run once")
         seconds = clock.seconds(everyone.values()) if clock else None
         entries.append(ListEntry(together, tuple(everyone.values()), seconds))
@@ -120,7 +81,7 @@ def list_as_json(entries: Sequence[ListEntry], clock: Clock | None) -> dict[str,
     }
 
 
-def print_list(entries: Sequence[ListEntry], scaling: Scaling, clock: Clock | None) -> None:
+def print_list(entries: Sequence[ListEntry], scaled: bool, clock: Clock | None) -> None:
     """Print the entries as a table, with times if they were estimated."""
     console, times = console_of_stdout(), ("time",) if clock else ()
     words = ("", "shows", "data set", "model")
@@ -133,9 +94,7 @@ def print_list(entries: Sequence[ListEntry], scaling: Scaling, clock: Clock | No
         took = () if entry.seconds is None else (_roughly(entry.seconds),)
         table.add_row(figure.name, *what, *((f"{count}", epochs, *took, f"{entry.done}/{count}") if count else ()))
     console.print(table)
-    protocol = (
-        "Scaled as given; the paper's protocol is the default." if scaling.scaled else "The paper's protocol."
-    )
+    protocol = "Scaled as given; the paper's protocol is the default." if scaled else "The paper's protocol."
     if clock:
         how = f"time: of unfinished runs on {clock.device}, estimated from a few steps of small networks."
     else:

@@ -68,23 +68,9 @@ def _read_or_damage(run: RunDir) -> dict[str, Any]:
     try:
         return _read(run)
     except RunDamaged as error:
-        names = [
-            "label",
-            "stopped",
-            "owner",
-            "failure",
-            "settings",
-            "rounds",
-            "epochs",
-            "epoch",
-            "seconds",
-            "go_on",
-            "how_far",
-            "precision",
-            "sealed",
-        ]
+        names = "label stopped owner failure settings rounds epochs epoch seconds go_on how_far precision sealed"
         known = {"run": run.path.name, "folder": str(run.path), "state": "damaged", "damage": str(error)}
-        return known | dict.fromkeys(names) | {"rounds_done": 0, "bytes": run.size(), "records": []}
+        return known | dict.fromkeys(names.split()) | {"rounds_done": 0, "bytes": run.size(), "records": []}
 
 
 def _read(run: RunDir, *, bits: bool = False) -> dict[str, Any]:

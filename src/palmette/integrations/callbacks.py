@@ -165,7 +165,7 @@ class Cutting:
         return bool(self._due)
 
     def _cut_if_due(self, *, tell: bool = True, agree: Callable[[float], float] = float) -> bool:
-        """Before a step, judge the network and cut if a cut is due; return whether the network has changed.
+        """Judge the network before a step, and cut if a cut is due; return whether the network has changed.
 
         Args:
             tell: whether this process reports.

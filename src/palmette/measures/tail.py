@@ -22,7 +22,7 @@ WAYS = 1 << STEP
 
 
 def shifts(bits: int) -> range:
-    """By how many bits a key is shifted at each step of a search, the most significant ones first."""
+    """Number of bits by which a key is shifted at each step of a search, the most significant ones first."""
     return range(-(-bits // STEP) * STEP - STEP, -1, -STEP)
 
 

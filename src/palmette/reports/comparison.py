@@ -204,7 +204,7 @@ def _difference(found: Difference) -> dict[str, float]:
 
 
 def _found(table: pd.DataFrame) -> pd.DataFrame:
-    """Of searches only the dense network and the one that was found, as rounds 0 and `_FOUND`."""
+    """Rows without those of searches but the dense network and the one found, rounds 0 and `_FOUND`."""
     import pandas as pd
 
     answer = table["id"].map(table.sort_values("round").groupby("id")["answer"].last())

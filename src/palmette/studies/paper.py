@@ -76,6 +76,12 @@ class PaperFigure:
         """
         return self.name.replace("fig", "Figure ").replace("table", "Table ")
 
+    def scaled(self, data: str = "", models: Sequence[str] = ()) -> list[PaperFigure]:
+        """The figure with other data, once for each of other models; a table stays as it is."""
+        if self.kind == "table":
+            return [self]
+        return [replace(self, data=data or self.data, model=model) for model in models or (self.model,)]
+
     def experiments(
         self,
         *,

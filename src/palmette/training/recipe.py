@@ -87,7 +87,10 @@ class Recipe:
                 raise ValueError(f"{name} must be {rule}, got {name}={getattr(self, name)!r}")
 
     def learning_rate_at(self, epoch: int) -> float:
-        r"""Of an epoch, counted from 0: "cosine" is :math:`\tfrac12 (1 + \cos(\pi\, epoch / E))` of the first."""
+        r"""Learning rate of an epoch, counted from 0.
+
+        For "cosine", :math:`\tfrac12 (1 + \cos(\pi\, epoch / E))` of the first.
+        """
         rate = self.learning_rate
         if self.schedule == "cosine":
             rate *= (1 + math.cos(math.pi * epoch / max(1, self.epochs))) / 2
@@ -117,7 +120,7 @@ class Recipe:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """In place, where the learning rate is a tensor."""
+    """Set the learning rate of `optimizer`, in place where it is a tensor."""
     for group in optimizer.param_groups:
         if isinstance(group["lr"], float | int):
             group["lr"] = rate

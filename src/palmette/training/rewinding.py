@@ -19,7 +19,7 @@ class Rewind:
             weights of round 0 after `to` epochs, the schedule from there on (Frankle et al. 2020).
             "learning-rate": the weights stay, the schedule starts again (Renda et al. 2020). "fine-tune": the
             weights stay, all epochs at the schedule's last learning rate (Han et al. 2015).
-        to: how many epochs of round 0 the weights have behind them, for "epoch".
+        to: number of epochs of round 0 that the weights were trained for, for "epoch".
 
     >>> Rewind.parse("epoch:5")
     Rewind(kind='epoch', to=5)
@@ -32,7 +32,7 @@ class Rewind:
 
     @staticmethod
     def parse(text: str) -> Rewind:
-        """From "init", "epoch:k", "learning-rate" or "fine-tune"."""
+        """Parse "init", "epoch:k", "learning-rate" or "fine-tune"."""
         if text in get_args(Kind) and text != "epoch":
             return Rewind(cast(Kind, text))
         kind, _, number = text.partition(":")
@@ -50,7 +50,7 @@ class Rewind:
 
     @property
     def goes_back(self) -> bool:
-        """Whether a round starts from weights that were put aside in round 0, buffers included."""
+        """Whether a round starts from weights and buffers that were saved in round 0."""
         return self.kind in ("init", "epoch")
 
     def epochs(self, first: int) -> range:
@@ -58,5 +58,5 @@ class Rewind:
         return range(self.to, first)
 
     def learning_rate_at(self, recipe: Recipe, epoch: int) -> float:
-        """Of an epoch of a round after the first."""
+        """Learning rate of an epoch of a round after the first."""
         return recipe.learning_rate_at(recipe.epochs - 1 if self.kind == "fine-tune" else epoch)

@@ -74,7 +74,7 @@ def from_metadata(metadata: Mapping[str, str]) -> Sizes:
 
 
 def shapes_to_fit(model: nn.Module, shapes: Mapping[str, Sequence[int]], sizes: Sizes) -> dict[str, torch.Size]:
-    """Those of the `shapes` in a file that `fit_` can give to `model`: smaller ones, and biases that it lacks.
+    """Find the `shapes` in a file that `fit_` can give to `model`: smaller ones, and biases that it lacks.
 
     None without sizes. `compact` makes no tensor larger.
     """
