@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class PalmetteError(Exception):
@@ -59,6 +61,15 @@ class NotWritten(PalmetteError, OSError):
 
 class PackedDamaged(PalmetteError, ValueError):
     """`pm.load` cannot read a file: it is incomplete, or another program wrote it."""
+
+
+@contextmanager
+def extra(name: str, who: str) -> Iterator[None]:
+    """Name the extra of palmette to install where an import inside fails; `who` says what needs it."""
+    try:
+        yield
+    except ImportError as error:
+        raise ImportError(f"{who}: pip install 'palmette[{name}]'") from error
 
 
 def first_line(error: Exception) -> str:

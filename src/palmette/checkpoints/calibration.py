@@ -16,7 +16,7 @@ from palmette.checkpoints.hub import on_disk
 from palmette.checkpoints.open import open_checkpoint
 from palmette.checkpoints.prune import CheckpointCut, prune_checkpoint
 from palmette.checkpoints.writing import check_output
-from palmette.errors import first_line
+from palmette.errors import extra, first_line
 from palmette.pruning.budgets import Budget
 from palmette.pruning.choosing.patterns import as_patterns
 from palmette.pruning.methods import Scope, Zeros
@@ -102,10 +102,8 @@ def _saliency(source: Path, sentences: Sequence[str]) -> Saliency:
 
 def _loaded(source: Path) -> tuple[Any, Any, list[str]]:
     """Model, tokenizer, and the names of the tensors in the file."""
-    try:
+    with extra("transformers", "--calibrate needs transformers"):
         import transformers
-    except ImportError as error:
-        raise ImportError("--calibrate needs transformers: pip install 'palmette[transformers]'") from error
     try:  # before the model, which takes its time
         tokenizer = transformers.AutoTokenizer.from_pretrained(source)
     except Exception as error:  # it lists all kinds of files that it looked for

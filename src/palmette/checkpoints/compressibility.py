@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from palmette.checkpoints.verdict import verdict, warnings
+from palmette.errors import extra
 from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.choosing.coverage import LeftOut, coverage
 from palmette.pruning.methods import SCOPES
@@ -125,10 +126,8 @@ class Compressibility:
         The columns are `layer`, `scope`, `share_cut`, `sap_cut`, `bytes_after`, `density` and the other fields of
         `Measurement`. The whole is in `whole`, so that sums over rows of one scope count each layer once.
         """
-        try:
+        with extra("figures", "to_pandas needs pandas"):
             import pandas as pd
-        except ImportError as error:
-            raise ImportError("to_pandas needs pandas: pip install 'palmette[figures]'") from error
         return pd.DataFrame([_row(layer, scope) for layer in self.layers for scope in SCOPES])
 
     def __repr__(self) -> str:

@@ -24,7 +24,7 @@ import torch
 from palmette.checkpoints.formats import safetensors, sharded
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import Bytes
-from palmette.errors import NotReadable, PalmetteError, first_line, reason_of
+from palmette.errors import NotReadable, PalmetteError, extra, first_line, reason_of
 
 SCHEME = "hf://"
 _FILES = ("model.safetensors", "model.safetensors.index.json")
@@ -126,10 +126,8 @@ class Repository:
     """
 
     def __init__(self, name: str, revision: str | None = None) -> None:
-        try:
+        with extra("hub", "hf:// needs huggingface_hub"):
             from huggingface_hub import HfApi
-        except ImportError as error:
-            raise ImportError("hf:// needs huggingface_hub: pip install 'palmette[hub]'") from error
         self.name, self.revision = name, revision
         api = HfApi()
         self.endpoint = api.endpoint

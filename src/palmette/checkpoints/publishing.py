@@ -13,7 +13,7 @@ from palmette.checkpoints.compressibility import Compressibility
 from palmette.checkpoints.hub import explained
 from palmette.checkpoints.report import how_compressible
 from palmette.compression.packing import load, save
-from palmette.errors import NotWritten
+from palmette.errors import NotWritten, extra
 from palmette.measures.parameters import is_number
 from palmette.words import measured
 
@@ -43,10 +43,8 @@ def push_to_hub(
     Returns:
         The address of the repository.
     """
-    try:
+    with extra("hub", "push_to_hub needs huggingface_hub"):
         from huggingface_hub import HfApi
-    except ImportError as error:
-        raise ImportError("push_to_hub needs huggingface_hub: pip install 'palmette[hub]'") from error
     if not (accuracy is None or is_number(accuracy)):
         raise TypeError(f"accuracy must be a number, got {accuracy!r}")
     with tempfile.TemporaryDirectory(prefix="palmette-hub-") as folder:

@@ -11,6 +11,7 @@ import click
 
 from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text, say
 from palmette.cli.options import PATH
+from palmette.errors import extra
 from palmette.files import write_whole
 from palmette.reports.comparison import WORDS, as_latex, as_markdown, cells, compare, notes, read
 from palmette.words import counted
@@ -83,10 +84,8 @@ def written(frame: pd.DataFrame, suffix: str) -> bytes:
     """Encode the frame of `compare` for a file with one of `SUFFIXES`."""
     if suffix == ".parquet":
         buffer = io.BytesIO()
-        try:
+        with extra("parquet", "a .parquet file needs pyarrow"):
             frame.to_parquet(buffer, index=False)
-        except ImportError as error:
-            raise ImportError("a .parquet file needs pyarrow: pip install 'palmette[parquet]'") from error
         return buffer.getvalue()
     if suffix == ".csv":
         text: str = frame.to_csv(index=False, lineterminator="\n")

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import AveragedModel
 
+from palmette.errors import extra
 from palmette.integrations.callbacks import Cutting, sharded_by
 from palmette.studies.trainers.randomness import random_state, set_random_state
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError:
-    try:
+    with extra("lightning", "PalmetteCallback needs Lightning"):
         from pytorch_lightning import Callback, LightningModule, Trainer
-    except ImportError as error:
-        raise ImportError("PalmetteCallback needs Lightning: pip install 'palmette[lightning]'") from error
 
 _SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from palmette.errors import extra
 from palmette.studies.folder import RunDir
 from palmette.studies.record import Record
 
@@ -43,7 +44,5 @@ class Events:
 
 def check_tensorboard() -> None:
     """Raise `ImportError` with the line that installs it, unless TensorBoard is here."""
-    try:
+    with extra("tensorboard", "--tensorboard needs the package"):
         import tensorboard  # noqa: F401
-    except ImportError as error:
-        raise ImportError("--tensorboard needs the package: pip install 'palmette[tensorboard]'") from error

@@ -13,14 +13,12 @@ from typing import Any
 
 import torch
 
-from palmette.errors import RunDamaged
+from palmette.errors import RunDamaged, extra
 from palmette.files import replaced
 from palmette.integrations.callbacks import Cutting, sharded_by
 
-try:
+with extra("transformers", "PalmetteCallback needs Transformers"):
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
-except ImportError as error:
-    raise ImportError("PalmetteCallback needs Transformers: pip install 'palmette[transformers]'") from error
 
 _KEY = "palmette"  # masks and decisions, in the trainer_state.json of a checkpoint
 _PROGRESS = "palmette progress"  # plain values, which change in every step

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from palmette.errors import extra
 from palmette.reports.phases import by_round, is_scored
 from palmette.reports.statistics import MeanSd
 from palmette.reports.tables import Record, Run, by_method
@@ -122,10 +123,8 @@ def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
 
 def check_matplotlib() -> None:
     """Raise ImportError with the install command if matplotlib is missing."""
-    try:
+    with extra("report", "a figure needs matplotlib"):
         import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError("a figure needs matplotlib: pip install 'palmette[report]'") from error
 
 
 def as_file(figure: Figure, kind: Literal["png", "svg", "pdf"]) -> bytes:

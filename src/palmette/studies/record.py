@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from palmette.errors import RunDamaged
+from palmette.errors import RunDamaged, extra
 from palmette.pruning.stopping import RoundSummary, StopRule
 from palmette.studies.disk.shape import check_line
 from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec
@@ -214,10 +214,8 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
 
 def framed(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Rows as a pandas DataFrame."""
-    try:
+    with extra("report", "a table of runs needs pandas"):
         import pandas as pd
-    except ImportError as error:
-        raise ImportError("a table of runs needs pandas: pip install 'palmette[report]'") from error
     return pd.DataFrame(rows)
 
 

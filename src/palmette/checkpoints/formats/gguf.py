@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from palmette.checkpoints.formats.contents import Contents, check_together
+from palmette.errors import extra
 from palmette.pruning.sources.stored import StoredWeight, unreadable
 
 _FLOATS = ("F32", "F16", "F64", "BF16")
@@ -27,10 +28,8 @@ _DAMAGED = "it is damaged or truncated"
 
 def read(file: Path) -> Contents:
     """All tensors, quantised ones as float32."""
-    try:
+    with extra("gguf", "GGUF needs the gguf package"):
         import gguf  # noqa: F401
-    except ImportError as error:
-        raise ImportError("GGUF needs the gguf package: pip install 'palmette[gguf]'") from error
     size = file.stat().st_size
     with file.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
         found = _tensors(file, _Header(data))

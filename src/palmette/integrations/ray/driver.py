@@ -23,6 +23,7 @@ from palmette.errors import (
     RunDamaged,
     RunFailed,
     RunInterrupted,
+    extra,
     first_line,
     in_words,
 )
@@ -332,9 +333,7 @@ def _why(error: Exception) -> str:
 
 
 def _ray() -> Any:
-    try:
+    with extra("ray", "--engine ray needs Ray"):
         import ray
         import ray.util.scheduling_strategies
-    except ImportError as error:
-        raise ImportError("--engine ray needs Ray: pip install 'palmette[ray]'") from error
     return ray

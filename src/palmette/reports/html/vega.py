@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from palmette.errors import extra
 from palmette.reports.html.series import NUMBERS
 from palmette.reports.html.theme import log_axis
 
@@ -15,10 +16,8 @@ _TEXTS = {"series": "method", "seed": "seed", "phase": "phase", "layer": "layer"
 
 def load_altair() -> Any:
     """Import Altair, or raise with the command that installs it."""
-    try:
+    with extra("report", "the page needs altair"):
         import altair
-    except ImportError as error:
-        raise ImportError("the page needs altair: pip install 'palmette[report]'") from error
     return altair
 
 
