@@ -101,7 +101,7 @@ def _pictures() -> list[Seed]:
     from PIL import Image
 
     picture, seeds = Image.fromarray(np.arange(192, dtype="u1").reshape(8, 8, 3)), []
-    for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "TIFF"):
+    for kind in ("PNG", "JPEG", "GIF", "BMP", "WEBP", "PPM", "TIFF"):
         buffer = io.BytesIO()
         picture.save(buffer, kind)
         seeds.append(Seed(buffer.getvalue()))

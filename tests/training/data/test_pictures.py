@@ -121,6 +121,21 @@ def test_a_folder_of_pictures_by_class(tmp_path, mode, channels):
     assert (images.mean, images.sd) == mean_and_sd(images.train_images)
 
 
+@pytest.mark.parametrize("suffix", ["png", "jpeg", "webp", "bmp", "gif", "ppm"])
+def test_pictures_are_read_in_six_formats(tmp_path, suffix):
+    assert load(write_own(tmp_path / "pets", suffix=suffix)).shape[1:] == (5, 6)
+
+
+def test_other_formats_are_refused_whatever_the_name(tmp_path, capfd):
+    from PIL import Image
+
+    folder = write_own(tmp_path / "pets")
+    Image.new("RGB", (6, 5)).save(folder / "test" / "dog" / "tiff.png", format="TIFF", compression="tiff_lzw")
+    with pytest.raises(ValueError, match=r"tiff\.png' is not a picture .*: it must be one of PNG, JPEG, WEBP"):
+        load(folder)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_problems_of_a_picture_folder_are_reported(tmp_path):
     from PIL import Image
 

@@ -1,4 +1,4 @@
-"""Decode PNG, JPEG and other picture files into one tensor, once for a named data set. Needs Pillow."""
+"""Decode picture files into one tensor, once for a named data set. Needs Pillow."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from palmette.files import write_safetensors
 from palmette.training.data.data_set import cache_folder
 
+_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "PPM")  # not TIFF, whose library prints to the terminal
 _GREY = ("1", "L", "LA")
 _DEEP = ("I", "F")  # also I;16 and the like; Pillow would clip values above 255
 _AT_ONCE = 64
@@ -115,12 +116,16 @@ def _fill(whole: np.ndarray[Any, Any], start: int, paths: Sequence[Path], pillow
 
 def _decoded(path: Path, pillow: Any) -> np.ndarray[Any, Any]:
     try:
-        with pillow.open(path) as picture:
+        with pillow.open(path, formats=_FORMATS) as picture:
             if math.prod(picture.size) > max(_PIXELS, _RATIO * path.stat().st_size):
                 raise ValueError(f"{math.prod(picture.size):,} pixels do not fit into its bytes")
             return to_array(picture)
     except (FileNotFoundError, PermissionError):
         raise
+    except pillow.UnidentifiedImageError as error:
+        raise ValueError(
+            f"{str(path)!r} is not a picture that can be read: it must be one of {', '.join(_FORMATS)}"
+        ) from error
     except Exception as error:  # a damaged picture can raise nearly anything
         raise ValueError(f"{str(path)!r} is not a picture that can be read: {error}") from error
 
