@@ -75,7 +75,7 @@ def equal_density(of: Study) -> str:
         at = of.at(SAP2, t, "density")
         if (d := mean(at)) < 0.002 or not (base := there(of, LT, d)):
             break
-        if d > last / 1.5:
+        if d > last / 2:
             continue
         last = d
         own = at_own_densities([([at[s]], [a]) for s, a in of.at(SAP2, t).items()], of.curves(LT))
