@@ -121,7 +121,7 @@ class Repository:
     """A model repository at one commit, so that nothing in it changes while it is read.
 
     Args:
-        name: organisation and model.
+        name: organization and model.
         revision: branch, tag or commit; the main branch by default.
     """
 

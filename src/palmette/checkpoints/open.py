@@ -63,7 +63,7 @@ class Checkpoint:
 
     @property
     def title(self) -> str:
-        """Name without folders; for the Hub, organisation and model."""
+        """Name without folders; for the Hub, organization and model."""
         return self.path.removeprefix(hub.SCHEME) if isinstance(self.path, str) else self.path.absolute().name
 
     @property

@@ -57,12 +57,13 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
             is kept.
 
     >>> import tempfile
+    >>> import palmette as pm
     >>> layer = nn.Linear(1000, 1000, bias=False)
     >>> _ = layer.weight.data.masked_fill_(torch.arange(1000) % 100 > 0, 0)  # 99 % zeros
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(f"{folder}/small.safetensors", layer)
+    ...     pm.save(f"{folder}/small.safetensors", layer)
     ...     Path(f"{folder}/small.safetensors").stat().st_size / 4_000_000 < 0.02
-    ...     torch.equal(load(f"{folder}/small.safetensors")["weight"], layer.weight)
+    ...     torch.equal(pm.load(f"{folder}/small.safetensors")["weight"], layer.weight)
     True
     True
     """
@@ -100,13 +101,14 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
     """Read a file of `save`: an ordinary `state_dict` on the CPU, or `model` filled with it.
 
     Nothing in the file is executed. Every tensor is checked against its checksum, and names and shapes against
-    those of `model` before it is changed. A tensor with two names is a single tensor again. If `compact` had made
-    the model in the file smaller, a new model of its class becomes as small.
+    those of `model` before it is changed. Shared tensors are shared again. If the file holds
+    a model made smaller by `compact`, `model` is resized to match.
 
     >>> import tempfile
+    >>> import palmette as pm
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(f"{folder}/small.safetensors", nn.Linear(3, 2))
-    ...     load(f"{folder}/small.safetensors", nn.Linear(3, 2))
+    ...     pm.save(f"{folder}/small.safetensors", nn.Linear(3, 2))
+    ...     pm.load(f"{folder}/small.safetensors", nn.Linear(3, 2))
     Linear(in_features=3, out_features=2, bias=True)
     """
     path = Path(path)

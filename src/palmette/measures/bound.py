@@ -34,9 +34,10 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
         on the row through ``1 - index`` alone, so it has few digits where the index is close to 1 (a few large
         entries at a small `p`).
 
-    >>> retained_lower_bound(0.75, 4, p=0.5, q=1)
+    >>> import palmette as pm
+    >>> pm.retained_lower_bound(0.75, 4, p=0.5, q=1)
     1.0
-    >>> round(retained_lower_bound(0.3, 4, p=1, q=2), 12)
+    >>> round(pm.retained_lower_bound(0.3, 4, p=1, q=2), 12)
     1.96
 
     Diao et al. 2023, Theorem 2.
@@ -69,7 +70,8 @@ def eta_of_cut(w: Any, r: int, p: float) -> float:
     with :math:`M_r` the `r` largest magnitudes, and sums without rounding error. Infinite when `r` is
     0 and `w` is not all zero; NaN for a row of zeros.
 
-    >>> eta_of_cut([4.0, 1.0, 1.0, 0.0], 1, p=1)
+    >>> import palmette as pm
+    >>> pm.eta_of_cut([4.0, 1.0, 1.0, 0.0], 1, p=1)
     0.5
 
     Diao et al. 2023, Theorem 2.
@@ -96,9 +98,10 @@ def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
     `retained_lower_bound` bounds this number from below. `eta=0` drops only zeros. Sums are exact and their
     quotient is rounded once, like ``1/3`` itself, so a tail of a third of its head is dropped at ``eta=1/3``.
 
-    >>> tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.5)
+    >>> import palmette as pm
+    >>> pm.tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.5)
     1
-    >>> tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.0)
+    >>> pm.tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.0)
     3
 
     Diao et al. 2023, Theorem 2 and Appendix A (a bound without the guess of :math:`\eta_r`).

@@ -151,7 +151,7 @@ def replay(
         p, q: norms of the index that the rule reads; pass those of the run's budget.
 
     >>> from tempfile import TemporaryDirectory
-    >>> from palmette import AtDensity, Experiment, run
+    >>> from palmette import AtDensity, Experiment, replay, run
     >>> with TemporaryDirectory() as folder:
     ...     experiment = Experiment(method="lottery-ticket", model="linear", rounds=4, epochs=1)
     ...     records = run(experiment, folder).records()
@@ -187,7 +187,7 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
         layers: return a row for each run, round and layer instead, with the numbers of that layer.
 
     >>> from tempfile import TemporaryDirectory
-    >>> from palmette import Experiment, run
+    >>> from palmette import Experiment, read_runs, run
     >>> with TemporaryDirectory() as folder:
     ...     for seed in (0, 1):
     ...         experiment = Experiment(method="lottery-ticket", model="linear", epochs=1, rounds=1, seed=seed)
