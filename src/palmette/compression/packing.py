@@ -56,8 +56,7 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
             weights that are no longer zero. Only values whose bits are all zero are left out: -0.0
             is kept.
 
-    >>> import tempfile
-    >>> import palmette as pm
+    >>> import palmette as pm, tempfile
     >>> layer = nn.Linear(1000, 1000, bias=False)
     >>> _ = layer.weight.data.masked_fill_(torch.arange(1000) % 100 > 0, 0)  # 99 % zeros
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -104,8 +103,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
     those of `model` before it is changed. Shared tensors are shared again. If the file holds
     a model made smaller by `compact`, `model` is resized to match.
 
-    >>> import tempfile
-    >>> import palmette as pm
+    >>> import palmette as pm, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     pm.save(f"{folder}/small.safetensors", nn.Linear(3, 2))
     ...     pm.load(f"{folder}/small.safetensors", nn.Linear(3, 2))
