@@ -156,6 +156,7 @@ def main() -> None:
     for of in studies():
         figures.write(of)
         write_whole(of.folder / "rounds.csv", rounds(of))
+    write_whole(FRONT.parent / "docs/front.png", figures.front(study(FOUR[0])))
     for name in BASES:
         write_whole(HERE / name / "settings.csv", settings(study(name)))
     for page, tables in blocks().items():
