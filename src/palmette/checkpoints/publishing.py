@@ -28,7 +28,7 @@ def push_to_hub(
     accuracy: float | None = None,
     private: bool = False,
 ) -> str:
-    """Upload a pruned model to the Hugging Face Hub in the small form of `save`, with a model card.
+    """Upload a pruned model to the Hugging Face Hub as a packed file, with a model card.
 
     The card gives density, PQ Index, accuracy and size, of the model and of each layer, and shows how to load the
     file. The repository is created if necessary; an existing model and card are replaced, but stay in its history.

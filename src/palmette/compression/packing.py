@@ -97,7 +97,7 @@ def load(path: str | Path) -> dict[str, Tensor]: ...
 @overload
 def load(path: str | Path, model: _Model) -> _Model: ...
 def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] | nn.Module:
-    """Read a file of `save`: an ordinary `state_dict` on the CPU, or `model` filled with it.
+    """Read a file written by `save`: an ordinary `state_dict` on the CPU, or `model` filled with it.
 
     Nothing in the file is executed. Every tensor is checked against its checksum, and names and shapes against
     those of `model` before it is changed. Shared tensors are shared again. If the file holds

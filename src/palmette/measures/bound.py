@@ -63,7 +63,7 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
 
 
 def eta_of_cut(w: Any, r: int, p: float) -> float:
-    r"""The smallest :math:`\eta_r` for which Theorem 2 applies to keeping the `r` largest of `w`.
+    r"""Smallest :math:`\eta_r` for which Theorem 2 applies to keeping the `r` largest of `w`.
 
     .. math:: \eta_r = \sum_{i \notin M_r} |w_i|^p \Big/ \sum_{i \in M_r} |w_i|^p
 
@@ -91,7 +91,7 @@ def eta_of_cut(w: Any, r: int, p: float) -> float:
 
 
 def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
-    r"""Smallest `r` such that the mass of all but the `r` largest magnitudes is at most `eta` times theirs.
+    r"""Smallest `r` such that all but the `r` largest magnitudes have at most `eta` times their mass.
 
     .. math:: \min \Big\{ r : \sum_{i \notin M_r} |w_i|^p \le \eta \sum_{i \in M_r} |w_i|^p \Big\}
 

@@ -281,7 +281,7 @@ ALLOCATIONS: tuple[By, ...] = get_args(By)
 
 @dataclass(frozen=True)
 class Allocated(_OfAnother):
-    r"""Budget of the whole network, shared between its layers.
+    r"""Budget of the whole network, divided between its layers.
 
     All but "uniform" and "erk" give a value :math:`v_b` to each block of the network, whose layers then have the
     density

@@ -29,7 +29,7 @@ def prune(
     budget: Budget,
     saliency: Saliency | str = magnitude,
 ) -> tuple[Masks, Decision]:
-    """Cut once: measure each unit, and prune as many of its least salient weights as the budget says.
+    """Cut once: measure each unit, and prune its least salient weights, as many as the budget says.
 
     The arguments are not modified.
 

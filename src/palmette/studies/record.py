@@ -141,7 +141,7 @@ def value_of(scores: Mapping[str, float | None] | None) -> float | None:
 def replay(
     rule: StopRule, records: Iterable[Mapping[str, Any] | Record], *, p: float = 0.5, q: float = 1.0
 ) -> int | None:
-    """Round at which `rule` would have ended a run; None if it would not have ended it.
+    """Round at which `rule` would have stopped a run, or None.
 
     As in the run, the rule does not read rounds that a search rejected or repeated.
 
@@ -174,7 +174,7 @@ def replay(
 
 
 def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
-    """All runs in `folder`, at any depth, as one table with a row for each run and round.
+    """Read all runs in `folder`, at any depth, into a table with a row for each run and round.
 
     Columns are the id of the run, its settings, the round and its numbers: `test_accuracy`, `density`, `pq_index`
     and so on describe the retrained network, `pruned_…` the same network after the cut of that round,

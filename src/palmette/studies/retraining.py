@@ -58,7 +58,7 @@ def prune_and_retrain(
     folder: str | Path | None = None,
     say: Callable[[str], None] | None = print,
 ) -> Limit:
-    """Find out how far `model` can be pruned: cut, retrain and score, until a bracket of densities is narrow.
+    """Find out how far `model` can be pruned: cut, retrain and score until the bracket of densities is narrow.
 
     A network within `tolerance` of the dense one is cut further; otherwise the search returns to the last good one
     and cuts less. When the smallest good density is at most 1.1 times the largest bad one, both are
