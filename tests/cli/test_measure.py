@@ -328,7 +328,9 @@ def test_tensors_without_dense_values_are_left_out(saved, kind):
     assert names(saved({"strange": strange, "w": torch.eye(2)})) == ["w"]
     said = refused(saved({"strange": strange}))
     assert "holds no dense floating-point tensor" in said
-    assert "by name; strange is quantized, sparse, expanded or of integers: use the model before that step" in said
+    assert (
+        "by name; strange is quantized, sparse, expanded or integer: use the model from before that step" in said
+    )
 
 
 def test_torchscript_is_refused(tmp_path):

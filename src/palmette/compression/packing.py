@@ -146,8 +146,8 @@ def _check_size(table: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     size = sum(math.prod(entry["shape"]) * _DTYPES[entry["dtype"]].itemsize for entry in entries)
     if size > max(_ROOM, _SHARE * (there := path.stat().st_size)):
         raise PackedDamaged(
-            f"{str(path)!r} has {there:,} bytes and would unpack to {size:,}; if that is right, give the model to "
-            "fill, as load(path, model)"
+            f"{str(path)!r} has {there:,} bytes and would unpack to {size:,}; if that is expected, pass "
+            "the model to fill: load(path, model)"
         )
 
 
@@ -158,7 +158,7 @@ def _check_model(
     own = {n: v for n, v in model.state_dict().items() if isinstance(v, Tensor)}
     if empty := [n for n, v in own.items() if v.is_meta]:
         raise ValueError(
-            f"{empty[0]!r} is on the meta device, where there is no room for weights: call "
+            f"{empty[0]!r} is on the meta device, which cannot hold values: call "
             'model.to_empty(device="cpu") first'
         )
     shapes = {name: table[entry.get("as", name)]["shape"] for name, entry in table.items()}
@@ -275,7 +275,7 @@ def _table(path: Path, metadata: Mapping[str, str]) -> dict[str, dict[str, Any]]
     before: set[str] = set()
     for name, entry in table.items():
         if not _is_entry(entry, before):
-            raise _Damaged(f"the entry of {name!r} in its table of tensors is none")
+            raise _Damaged(f"the entry of {name!r} in its table of tensors is invalid")
         before |= set() if "as" in entry else {name}
     return table
 

@@ -209,7 +209,7 @@ class Densities(Budget):
             found = []
         if not found or not all(a > b for a, b in pairwise([1.0, *found, 0.0])):
             raise ValueError(
-                f"densities must fall, above 0 and below 1, as in 0.5,0.2,0.1, got densities={given!r}"
+                f"densities must decrease and lie between 0 and 1, as in 0.5,0.2,0.1, got densities={given!r}"
             )
         object.__setattr__(self, "densities", ",".join(repr(one) for one in found))
 

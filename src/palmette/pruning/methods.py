@@ -50,8 +50,8 @@ def check_shared(budget: Budget, scope: str) -> None:
     """Raise where `Allocated` shares a cut between layers that compete."""
     if isinstance(budget, Allocated) and scope in ("global", "channel"):
         raise ValueError(
-            f"{budget!r} shares a cut between layers, but scope {scope!r} lets them compete; use scope 'layer' or "
-            "'neuron'"
+            f"{budget!r} shares a cut between layers, but scope {scope!r} ranks them together; use scope "
+            "'layer' or 'neuron'"
         )
 
 
