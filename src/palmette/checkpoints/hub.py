@@ -59,7 +59,7 @@ def on_disk(path: str | Path, what: str) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """Parts of an address: a repository, a file or folder in it, and a revision.
+    """Parsed Hub address: a repository, a file or folder in it, and a revision.
 
     >>> Place.of("hf://org/model")
     Place(repository='org/model', inside='', revision=None)
@@ -81,7 +81,7 @@ class Place:
 
 
 def read(place: Place) -> Contents:
-    """The tensors at a place; only headers are fetched, and files of `palmette.save` as a whole."""
+    """Tensors of a Hub repository; only headers are fetched, except for files of `palmette.save`."""
     repository = Repository(place.repository, place.revision)
     main = _main_file(repository, place.inside)
     folder = PurePosixPath(main).parent
