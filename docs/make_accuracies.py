@@ -28,8 +28,8 @@ def main() -> None:
     ]
     for axis, (title, panel, method) in zip(axes, panels, strict=True):
         for values, colour, mark, words in (
-            (drawn, DRAWN, "s", "as the paper draws it"),
-            (single_rounds(drawn), APART, "o", "of each round"),
+            (drawn, DRAWN, "s", "as published: running mean"),
+            (single_rounds(drawn), APART, "o", "of each round, recovered"),
         ):
             rounds, accuracies = zip(*line(values, panel, method), strict=True)
             axis.plot(rounds, accuracies, color=colour, marker=mark, label=words, linewidth=1.6, markersize=5)
@@ -44,7 +44,7 @@ def main() -> None:
         100 * one_shot["pruned_test_accuracy"],
         color=OURS,
         linestyle="--",
-        label="of each round, a run here with 20 epochs a round",
+        label="of each round, our run with 20 epochs",
     )
     axes[0].set_ylabel("accuracy, %")
     figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)

@@ -31,12 +31,12 @@ THEIRS = {
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
-    """A row for each round."""
+    """A row for every other round."""
     lines = [
         "| round | density | PQ Index | accuracy | after the next cut |",
         "| ---: | ---: | ---: | ---: | ---: |",
     ]
-    for r in records:
+    for r in records[::2]:
         cells = [percent(r["retrained"]["density"]), f"{r['retrained']['pq_index']:.4f}"]
         cells += [f"{accuracy(r):.2f} %", f"{accuracy(r['pruned']):.2f} %"]
         lines.append(f"| {' | '.join([str(r['round']), *cells])} |")
@@ -59,18 +59,18 @@ def draw(records: Sequence[dict[str, Any]]) -> None:
     with plt.rc_context(STYLE):
         figure, (left, right) = plt.subplots(1, 2, figsize=(9.5, 3.9), constrained_layout=True)
         left.plot(densities, [accuracy(r) for r in records], **LINES[0], label="retrained")
-        left.plot(after, [accuracy(r["pruned"]) for r in records[:-1]], **LINES[3], label="just cut")
+        left.plot(after, [accuracy(r["pruned"]) for r in records[:-1]], **LINES[3], label="after the cut")
         left.axhline(accuracy(records[0]), color="#666666", linewidth=1, linestyle=":")
         for (name, value), mark in zip(THEIRS.items(), "sv^X", strict=True):
             words = {"label": f"Renda et al., {name}", "color": "#D55E00", "markerfacecolor": "none"}
             left.plot(100 * DENSITY, value, marker=mark, markersize=7, linestyle="", **words)
-        left.set(title="Accuracy on the test images, %", ylim=(84, 93.5))
+        left.set(title="Test accuracy, %", ylim=(84, 93.5))
         left.legend(loc="lower left", fontsize=9)
         right.plot(densities, [r["retrained"]["pq_index"] for r in records], **LINES[0])
-        right.set(title="PQ Index, retrained", ylim=(0, None))
+        right.set(title="PQ Index after retraining", ylim=(0, None))
         for axis in (left, right):
             axis.set_xscale("log")
-            axis.set(xlim=(110, 9), xlabel="weights left, %")
+            axis.set(xlim=(110, 9), xlabel="density, %")
             axis.set_xticks([100, 50, 20, 10], ["100", "50", "20", "10"])
             axis.minorticks_off()
         figure.savefig(FIGURE, dpi=150)

@@ -46,13 +46,24 @@ Cell = tuple[Panel, Mapping[str, Curve]]
 
 
 def write(of: Study) -> None:
-    """All figures of a study, as PNG with a palette, which is a third of the size."""
+    """All figures of a study."""
+    for name, figure in _figures(of).items():
+        write_whole(of.folder / f"{name}.png", _png(figure))
+
+
+def front(of: Study) -> bytes:
+    """The picture of the front page: accuracy by density, and density by round."""
+    runs = [run for name in of.methods for run in _runs(of, name)]
+    return _png(draw(runs, panels=(PANELS[3], PANELS[2])))
+
+
+def _png(figure: Figure) -> bytes:
+    """With a palette, which is a third of the size."""
     from PIL import Image
 
-    for name, figure in _figures(of).items():
-        whole, small = Image.open(io.BytesIO(as_file(figure, "png"))).convert("RGB"), io.BytesIO()
-        whole.quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
-        write_whole(of.folder / f"{name}.png", small.getvalue())
+    whole, small = Image.open(io.BytesIO(as_file(figure, "png"))).convert("RGB"), io.BytesIO()
+    whole.quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
+    return small.getvalue()
 
 
 def _figures(of: Study) -> dict[str, Figure]:
@@ -60,7 +71,7 @@ def _figures(of: Study) -> dict[str, Figure]:
     if of.name in BASES:
         return found | {"scopes": _scopes(of)}
     if len(of.methods) == len(METHODS):
-        caption = f"{of.seeds} seed{'s' * (of.seeds > 1)}, as far as all runs of a method go"
+        caption = f"Mean and sd over {of.seeds} seeds, until the first of them stops" if of.seeds > 1 else "1 seed"
         found["overview"] = draw([run for name in of.methods for run in _runs(of, name)], caption=caption)
     if (of.folder.parent / f"{of.name}-20").exists():
         found["epochs"] = _variants({"200 epochs per round": of, "20 epochs": study(f"{of.name}-20")}, of.methods)

@@ -75,7 +75,7 @@ def equal_density(of: Study) -> str:
         at = of.at(SAP2, t, "density")
         if (d := mean(at)) < 0.002 or not (base := there(of, LT, d)):
             break
-        if d > last / 1.5:
+        if d > last / 2:
             continue
         last = d
         own = at_own_densities([([at[s]], [a]) for s, a in of.at(SAP2, t).items()], of.curves(LT))
@@ -156,6 +156,7 @@ def main() -> None:
     for of in studies():
         figures.write(of)
         write_whole(of.folder / "rounds.csv", rounds(of))
+    write_whole(FRONT.parent / "docs/front.png", figures.front(study(FOUR[0])))
     for name in BASES:
         write_whole(HERE / name / "settings.csv", settings(study(name)))
     for page, tables in blocks().items():

@@ -1,6 +1,6 @@
 """Prune PyTorch models step by step, and find out how far each can go.
 
-The PQ Index sizes a cut, accuracy says when to stop, and a search says how far.
+The PQ Index sizes each cut, accuracy decides when to stop, and a search finds the limit.
 
 >>> import palmette as pm
 >>> pm.pq_index([3.0, 4.0, 0.0, 0.0], p=1, q=2)

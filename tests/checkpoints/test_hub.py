@@ -204,7 +204,7 @@ def test_full_disk_is_named(hub, tmp_path):
     read = repository.source(file, torch.float32)
     file.unlink()
     file.mkdir()
-    with pytest.raises(ValueError, match=r"weights of more than 16 bits, .* TMPDIR names another folder"):
+    with pytest.raises(ValueError, match=r"weights of more than 16 bits, .* set TMPDIR to another folder"):
         read(0, 8)
 
 

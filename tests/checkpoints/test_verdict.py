@@ -66,7 +66,7 @@ def test_sparse_and_dead_weights_are_named():
     assert "b.weight: all zeros." in warned(a=torch.randn(4, 4), b=torch.zeros(4, 4))
 
 
-def test_quantised_weights_are_named():
+def test_quantized_weights_are_named():
     levels = torch.randn(100, 100).mul(10).round().div(10)
     assert any("no more than 256 different magnitudes" in text for text in warned(w=levels))
     sparse = torch.randn(100, 100) * (torch.rand(100, 100) < 0.02)  # about 200 numbers cannot have more magnitudes

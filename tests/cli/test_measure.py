@@ -201,7 +201,7 @@ def test_layers_are_floating_point_tensors_of_two_or_more_dimensions(saved):
     for name in ("fc.weight", "conv.weight", "nobody", "embed_tokens.weight", "table"):
         del checkpoint[name]
     nothing = "palmette: FILE holds no dense floating-point tensor of two or more dimensions by name"
-    assert refused(saved(checkpoint)).startswith(f"{nothing}; mask is quantised")
+    assert refused(saved(checkpoint)).startswith(f"{nothing}; mask is quantized")
     assert refused(saved(checkpoint, "weights.safetensors")).startswith(nothing)
     assert refused(saved({"nobody": torch.ones(0, 2)})) == nothing
 
@@ -328,7 +328,9 @@ def test_tensors_without_dense_values_are_left_out(saved, kind):
     assert names(saved({"strange": strange, "w": torch.eye(2)})) == ["w"]
     said = refused(saved({"strange": strange}))
     assert "holds no dense floating-point tensor" in said
-    assert "by name; strange is quantised, sparse, expanded or of integers: use the model before that step" in said
+    assert (
+        "by name; strange is quantized, sparse, expanded or integer: use the model from before that step" in said
+    )
 
 
 def test_torchscript_is_refused(tmp_path):
@@ -490,11 +492,11 @@ def test_arrays_without_numbers_are_left_out_and_named(tmp_path):
     assert refused(tmp_path / "b.npz") == "palmette: FILE holds no numbers"
 
 
-def test_quantised_weights_are_left_out_with_a_warning(saved):
+def test_quantized_weights_are_left_out_with_a_warning(saved):
     packed = {f"{n}.qweight": torch.ones(2, 8, dtype=torch.int32) for n in "abcd"}
     text = " ".join(
         run(saved(packed | {"head.weight": torch.eye(4), "ids": torch.ones(2, 2).int()})).stdout.split()
     )
     assert (
-        "Mind: a.qweight, b.qweight, c.qweight and 1 more: quantised, and left out, so that this is about" in text
+        "Mind: a.qweight, b.qweight, c.qweight and 1 more: quantized, and left out, so that this is about" in text
     )

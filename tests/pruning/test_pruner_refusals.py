@@ -64,7 +64,7 @@ def test_a_budget_refuses_what_is_no_mask_by_name(kept):
 
 
 class Packed(torch.Tensor):
-    """As a quantised optimizer keeps its state."""
+    """As a quantized optimizer keeps its state."""
 
 
 @pytest.mark.parametrize("odd", ["subclass", "expanded", "integer"])
@@ -182,7 +182,7 @@ def test_weights_that_cannot_change_are_refused_by_name():
 
 
 def test_a_model_of_vectors_is_told_what_to_do():
-    with pytest.raises(NothingToPrune, match="quantised must be pruned before"):
+    with pytest.raises(NothingToPrune, match="quantized must be pruned before"):
         pm.Pruner(nn.LayerNorm(4))
 
 

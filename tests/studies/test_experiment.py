@@ -214,7 +214,7 @@ def test_shares_of_layers_are_a_value_a_setting_and_a_flag(tmp_path, monkeypatch
     monkeypatch.syspath_prepend(tmp_path)
     assert Experiment(method="sharing:m", scope="layer").budget == Allocated(Sap())
     for given in ({"method": value}, {"allocate": "index"}, {"method": "sharing:m"}):
-        with pytest.raises(ValueError, match="scope 'global' lets them compete; use scope 'layer' or 'neuron'"):
+        with pytest.raises(ValueError, match="scope 'global' ranks them together; use scope 'layer' or 'neuron'"):
             Experiment(**given)
     for text in ("size", "index:", "index:0.6", "index:x"):
         with pytest.raises(ValueError, match=f"allocate must be one of index, uniform, .* got '{text}'"):

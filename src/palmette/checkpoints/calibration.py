@@ -37,7 +37,7 @@ def prune_calibrated(
     zeros: Zeros = "pruned",
     pack: bool = False,
 ) -> CheckpointCut:
-    """Cut a folder of Transformers once, ranking weights by Wanda's score on the sentences of `text`.
+    """Cut a Transformers folder once, ranking weights by Wanda's score on the sentences of `text`.
 
     Arguments are those of `prune_checkpoint`; the model is loaded, in memory, with its tokenizer.
 

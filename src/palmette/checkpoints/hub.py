@@ -59,7 +59,7 @@ def on_disk(path: str | Path, what: str) -> Path:
 
 @dataclass(frozen=True)
 class Place:
-    """Parts of an address: a repository, a file or folder in it, and a revision.
+    """Parsed Hub address: a repository, a file or folder in it, and a revision.
 
     >>> Place.of("hf://org/model")
     Place(repository='org/model', inside='', revision=None)
@@ -81,7 +81,7 @@ class Place:
 
 
 def read(place: Place) -> Contents:
-    """The tensors at a place; only headers are fetched, and files of `palmette.save` as a whole."""
+    """Tensors of a Hub repository; only headers are fetched, except for files of `palmette.save`."""
     repository = Repository(place.repository, place.revision)
     main = _main_file(repository, place.inside)
     folder = PurePosixPath(main).parent
@@ -121,7 +121,7 @@ class Repository:
     """A model repository at one commit, so that nothing in it changes while it is read.
 
     Args:
-        name: organisation and model.
+        name: organization and model.
         revision: branch, tag or commit; the main branch by default.
     """
 
@@ -184,8 +184,8 @@ class Repository:
                 handle.write(data.data)
         except OSError as error:
             raise NotReadable(
-                f"{self} has weights of more than 16 bits, which are kept until the end in {str(self.folder)!r}, "
-                f"and that failed: {reason_of(error)}; TMPDIR names another folder"
+                f"{self} has weights of more than 16 bits, which could not be kept in {str(self.folder)!r}: "
+                f"{reason_of(error)}; set TMPDIR to another folder"
             ) from error
         self._kept.add((file, start, count))
         return data
@@ -242,7 +242,7 @@ def explained(
     except errors.HFValidationError as error:
         raise kind(f"{what} cannot be the name of a model: {first_line(error)}") from error
     except errors.OfflineModeIsEnabled as error:
-        raise kind(f"{what} is on the Hub, and HF_HUB_OFFLINE forbids to ask it") from error
+        raise kind(f"{what} is on the Hub, but HF_HUB_OFFLINE is set") from error
     except errors.HfHubHTTPError as error:
         code = getattr(error.response, "status_code", "an error")
         cure = "`hf auth login` with a token that may do this" if code in (401, 403) else "try again later"

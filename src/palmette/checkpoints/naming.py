@@ -107,7 +107,7 @@ def _nothing(what: str, left_out: Sequence[LeftOut], include: list[str] | None, 
     if not able:
         others = [t.name for t in left_out if len(t.shape) > 1 and t.why == NO_FLOATS]
         shown = (
-            f"; {others[0]} is quantised, sparse, expanded or of integers: use the model before that step"
+            f"; {others[0]} is quantized, sparse, expanded or integer: use the model from before that step"
             if others
             else ""
         )

@@ -43,7 +43,7 @@ FOLDER = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bi
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The tensors of a file, a folder or a repository of the Hub.
+    """Tensors of a file, a folder or a Hub repository.
 
     Args:
         path: the file or folder; text, such as "hf://org/model", for the Hub.
@@ -63,7 +63,7 @@ class Checkpoint:
 
     @property
     def title(self) -> str:
-        """Name without folders; for the Hub, organisation and model."""
+        """Name without folders; for the Hub, organization and model."""
         return self.path.removeprefix(hub.SCHEME) if isinstance(self.path, str) else self.path.absolute().name
 
     @property
@@ -75,7 +75,7 @@ class Checkpoint:
 def open_checkpoint(
     path: str | Path, *, include: Iterable[str] | None = None, exclude: Iterable[str] = ()
 ) -> Checkpoint:
-    """Open a file, a folder or a repository of the Hub, and sort out which tensors are weights to prune.
+    """Open a file, a folder or a Hub repository, and separate prunable weights from other tensors.
 
     Args:
         path: a file with one of the `SUFFIXES`, a folder of Transformers, or ``hf://org/model[/file][@revision]``.

@@ -49,7 +49,7 @@ def measure_part(
     zeros: Zeros = "pruned",
     memory: int = MEMORY,
 ) -> dict[str, Any]:
-    """Measure one of `of` parts of a checkpoint; returns plain values for `merge_parts`, on any machine.
+    """Measure one of `of` parts of a checkpoint, on any machine; returns plain values for `merge_parts`.
 
     Args:
         path: the file or folder; only names and shapes are read of other parts.
@@ -95,7 +95,7 @@ def _digest(part: Mapping[str, Any]) -> str:
 
 
 def merge_parts(parts: Sequence[Mapping[str, Any] | str | Path], *, memory: int = MEMORY) -> Compressibility:
-    """Merge parts into the report on the whole checkpoint, equal to that of `palmette.how_compressible`.
+    """Merge measured parts into a report equal to that of `palmette.how_compressible`.
 
     Weights of more than 16 bits are read a second time, to count what each layer loses in scope "global".
     `measure_part` has an example.

@@ -100,7 +100,7 @@ def prune_checkpoint(
     zeros: Zeros = "pruned",
     pack: bool = False,
 ) -> CheckpointCut:
-    """Cut the checkpoint `source` once and write `out`: what `Pruner(model).step()` does, but for a file.
+    """Cut the checkpoint `source` once and write `out`, as `Pruner(model).step()` does for a model.
 
     The file is read two or three times, more often for `TailMass`, and never held in memory as a whole, unless
     `pack` is set or the file is packed itself.

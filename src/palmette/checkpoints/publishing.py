@@ -28,20 +28,24 @@ def push_to_hub(
     accuracy: float | None = None,
     private: bool = False,
 ) -> str:
-    """Upload a pruned model to the Hugging Face Hub in the small form of `save`, with a model card.
+    """Upload a pruned model to the Hugging Face Hub as a packed file, with a model card.
 
-    The card gives density, PQ Index, accuracy and bytes, for the whole and for each layer, and how to load the
-    file. The repository is created if there is none. A model and a card that it already has are replaced; its
-    history keeps them. `huggingface_hub` needs a token that may write: `hf auth login`.
+    The card gives density, PQ Index, accuracy and size, of the model and of each layer, and shows how to load the
+    file. The repository is created if necessary; an existing model and card are replaced, but stay in its history.
+    Log in first with a token that may write: `hf auth login`.
 
     Args:
         model: a module, a `state_dict`, or a file of `save`.
-        repo_id: organisation or user, and model, such as "org/model".
+        repo_id: organization or user, and model, such as "org/model".
         accuracy: accuracy of the pruned model, for the card.
         private: whether a new repository is private.
 
     Returns:
         The address of the repository.
+
+    >>> import palmette as pm
+    >>> pm.push_to_hub(nn.Linear(64, 10), "org/model", accuracy=0.91)  # doctest: +SKIP
+    'https://huggingface.co/org/model'
     """
     with extra("hub", "push_to_hub needs huggingface_hub"):
         from huggingface_hub import HfApi
@@ -68,7 +72,7 @@ def model_card(report: Compressibility, repo_id: str, *, packed: int, accuracy: 
 
     Args:
         report: of the pruned model.
-        repo_id: organisation or user, and model.
+        repo_id: organization or user, and model.
         packed: bytes of the uploaded file.
         accuracy: accuracy of the pruned model.
     """

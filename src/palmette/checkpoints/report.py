@@ -39,45 +39,44 @@ def how_compressible(
     zeros: Zeros = "pruned",
     memory: int = MEMORY,
 ) -> Compressibility:
-    """Measure how compressible a model is, layer by layer and as a whole; changes nothing.
+    """Measure how compressible a model is, layer by layer and as a whole, without changing it.
 
-    From the weights alone, the report gives the size of a first cut before retraining, which is no limit. With
+    From the weights alone, the report gives the size of a first cut before retraining, not a limit. With
     `evaluate`, it also gives the largest cut without retraining whose score is within `tolerance`, found by
     bisection to about 1 % of the weights.
 
     Args:
         model: a module, or the path of a checkpoint, such as a .safetensors, .pt, .onnx, .gguf or .npy file or a
             folder of Transformers, or ``hf://org/model[/file][@revision]``, safetensors on the Hugging Face Hub.
-            Files are read in parts, so they may be larger than memory; of the Hub, only these parts are fetched.
+            Files are read in parts and may be larger than memory; from the Hub, only these parts are fetched.
         evaluate: for a model: a function of the model that returns a score, or one number for each example or
             repetition, such as accuracy on validation data. It is called at most eight times for each scope, and
-            once for the model as given, in evaluation mode. The model and the random state are as before
-            afterwards, also when it raises. Memory for one copy of the model is needed.
+            once for the model as given, in evaluation mode. Model and random state are restored
+            afterwards, even if it raises. It needs memory for one copy of the model.
         tolerance: how much worse the score may become: points such as 0.01, the default for scores in [0, 1], a
-            share such as "5%", or "not-worse:0.95" (see `palmette.pruning.tolerance.Tolerance`).
+            fraction such as "5%", or "not-worse:0.95" (see `palmette.pruning.tolerance.Tolerance`).
         maximize: whether larger scores are better; False for losses and perplexities.
         scopes: the scopes for which `evaluate` is called.
         budget: the budget whose next cut is predicted; `Sap()` by default.
         include, exclude: patterns of parameter names, see `palmette.prunable`.
-        masks: for a model: weights that are not pruned yet, such as ``pruner.masks``; all by default, but for
-            `zeros`.
-        zeros: "pruned" (default): where more than 1 % of a weight without a mask is exactly zero, the zeros were
-            pruned before and do not count. "count": they count, and go first.
+        masks: for a model: the weights that are kept, such as ``pruner.masks``; by default all, except `zeros`.
+        zeros: "pruned" (default): if more than 1 % of a weight without a mask is exactly zero, its zeros count as
+            pruned. "count": they count as weights, and are cut first.
         memory: for a file: bytes that the process may use, unless a single row of a weight needs more. A packed
             file of `palmette.save` is loaded in addition.
 
     Returns:
         The report: print it, or read `whole`, `layers`, `headroom`, `verdict` and `warnings`; `to_dict` for JSON.
 
-    >>> import torch
+    >>> import palmette as pm, torch
     >>> model = nn.Linear(4, 1, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[0.0, 0.0, -7.0, 0.0]]))
-    >>> report = how_compressible(model, zeros="count")
+    >>> report = pm.how_compressible(model, zeros="count")
     >>> report.whole.pq_index, report.whole.sap_cut
     (0.75, {'neuron': 3, 'layer': 3, 'global': 3})
     >>> def score(model):
     ...     return model.weight.count_nonzero()
-    >>> how_compressible(model, evaluate=score, scopes=["global"], zeros="count").headroom[0].share
+    >>> pm.how_compressible(model, evaluate=score, scopes=["global"], zeros="count").headroom[0].share
     0.75
 
     Diao et al. 2023, Definition 1, Theorem 2 and Algorithm 1.

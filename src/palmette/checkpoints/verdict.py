@@ -30,9 +30,9 @@ NOT_SAFE = (
     "networks; accuracies fell by up to 1.8 points, a perplexity rose from 27 to 111."
 )
 FEW_LEVELS = 256  # distinct magnitudes of 8 bits
-_MANY = 4096  # non-zero entries, which have more than FEW_LEVELS magnitudes unless they are quantised
+_MANY = 4096  # non-zero entries, which have more than FEW_LEVELS magnitudes unless they are quantized
 _SPARSE = 0.01
-_OF_WEIGHTS = ("weight", "weight_packed")  # names of quantised weights; GPTQ's is qweight
+_OF_WEIGHTS = ("weight", "weight_packed")  # names of quantized weights; GPTQ's is qweight
 
 
 def gaussian_index(p: float, q: float) -> float:
@@ -143,7 +143,7 @@ def warnings(report: Compressibility) -> tuple[str, ...]:
             f"{_names(unlimited)} stayed within the tolerance. Does evaluate run the model that it is given, and "
             "are larger scores better? If not, set maximize=False."
         )
-    return (*said, *_quantised(layers, report.left_out))
+    return (*said, *_quantized(layers, report.left_out))
 
 
 def _known_to_be_large(budget: Sap) -> bool:
@@ -160,13 +160,13 @@ def is_calibrated(budget: Sap) -> bool:
     return (budget.p, budget.q, budget.eta) == (0.5, 1.0, 0.0) and budget.gamma <= 1
 
 
-def _quantised(layers: Sequence[Measurement], left_out: Sequence[LeftOut]) -> Iterator[str]:
+def _quantized(layers: Sequence[Measurement], left_out: Sequence[LeftOut]) -> Iterator[str]:
     matrices = [t.name for t in left_out if t.why == NO_FLOATS and len(t.shape) > 1]
     integers = [name for name in matrices if name.endswith(_OF_WEIGHTS)]
     if integers:
         yield (
-            f"{_names(integers)}: quantised, and left out, so that this is about the rest. Measure, and prune, "
-            "before quantising."
+            f"{_names(integers)}: quantized, and left out, so that this is about the rest. Measure, and prune, "
+            "before quantizing."
         )
     coded = [layer for layer in layers if layer.coding]
     if coded:
@@ -174,12 +174,12 @@ def _quantised(layers: Sequence[Measurement], left_out: Sequence[LeftOut]) -> It
         kinds = ", ".join(sorted({layer.coding for layer in coded}))
         yield (
             f"{many} layers were unpacked from {kinds}: magnitudes of so few levels say little about which weight "
-            "matters. Measure and prune before quantising."
+            "matters. Measure and prune before quantizing."
         )
     few = [m.name for m in layers if not m.coding and m.d - m.zeros >= _MANY and m.levels <= FEW_LEVELS]
     if few:
         yield (
-            f"{_names(few)}: no more than {FEW_LEVELS} different magnitudes. Quantised weights say little "
+            f"{_names(few)}: no more than {FEW_LEVELS} different magnitudes. Quantized weights say little "
             "about which of them matters."
         )
 

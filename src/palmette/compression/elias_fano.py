@@ -75,7 +75,7 @@ def unpack_indices(code: Bytes, kept: int, size: int, low: int) -> Indices:
         part = np.unpackbits(code[bit * plane : (bit + 1) * plane], count=kept, bitorder="little")
         indices |= part.astype(np.int64) << bit
     if indices[-1] >= size or (np.diff(indices) <= 0).any():
-        raise ValueError(f"the indices are not rising numbers below {size}")
+        raise ValueError(f"the indices are not increasing numbers below {size}")
     return indices
 
 

@@ -56,13 +56,13 @@ def save(path: str | Path, model: nn.Module | Mapping[str, Tensor]) -> None:
             weights that are no longer zero. Only values whose bits are all zero are left out: -0.0
             is kept.
 
-    >>> import tempfile
+    >>> import palmette as pm, tempfile
     >>> layer = nn.Linear(1000, 1000, bias=False)
     >>> _ = layer.weight.data.masked_fill_(torch.arange(1000) % 100 > 0, 0)  # 99 % zeros
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(f"{folder}/small.safetensors", layer)
+    ...     pm.save(f"{folder}/small.safetensors", layer)
     ...     Path(f"{folder}/small.safetensors").stat().st_size / 4_000_000 < 0.02
-    ...     torch.equal(load(f"{folder}/small.safetensors")["weight"], layer.weight)
+    ...     torch.equal(pm.load(f"{folder}/small.safetensors")["weight"], layer.weight)
     True
     True
     """
@@ -97,16 +97,16 @@ def load(path: str | Path) -> dict[str, Tensor]: ...
 @overload
 def load(path: str | Path, model: _Model) -> _Model: ...
 def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] | nn.Module:
-    """Read a file of `save`: an ordinary `state_dict` on the CPU, or `model` filled with it.
+    """Read a file written by `save`: an ordinary `state_dict` on the CPU, or `model` filled with it.
 
     Nothing in the file is executed. Every tensor is checked against its checksum, and names and shapes against
-    those of `model` before it is changed. A tensor with two names is a single tensor again. If `compact` had made
-    the model in the file smaller, a new model of its class becomes as small.
+    those of `model` before it is changed. Shared tensors are shared again. If the file holds
+    a model made smaller by `compact`, `model` is resized to match.
 
-    >>> import tempfile
+    >>> import palmette as pm, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     save(f"{folder}/small.safetensors", nn.Linear(3, 2))
-    ...     load(f"{folder}/small.safetensors", nn.Linear(3, 2))
+    ...     pm.save(f"{folder}/small.safetensors", nn.Linear(3, 2))
+    ...     pm.load(f"{folder}/small.safetensors", nn.Linear(3, 2))
     Linear(in_features=3, out_features=2, bias=True)
     """
     path = Path(path)
@@ -146,8 +146,8 @@ def _check_size(table: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     size = sum(math.prod(entry["shape"]) * _DTYPES[entry["dtype"]].itemsize for entry in entries)
     if size > max(_ROOM, _SHARE * (there := path.stat().st_size)):
         raise PackedDamaged(
-            f"{str(path)!r} has {there:,} bytes and would unpack to {size:,}; if that is right, give the model to "
-            "fill, as load(path, model)"
+            f"{str(path)!r} has {there:,} bytes and would unpack to {size:,}; if that is expected, pass "
+            "the model to fill: load(path, model)"
         )
 
 
@@ -158,7 +158,7 @@ def _check_model(
     own = {n: v for n, v in model.state_dict().items() if isinstance(v, Tensor)}
     if empty := [n for n, v in own.items() if v.is_meta]:
         raise ValueError(
-            f"{empty[0]!r} is on the meta device, where there is no room for weights: call "
+            f"{empty[0]!r} is on the meta device, which cannot hold values: call "
             'model.to_empty(device="cpu") first'
         )
     shapes = {name: table[entry.get("as", name)]["shape"] for name, entry in table.items()}
@@ -275,7 +275,7 @@ def _table(path: Path, metadata: Mapping[str, str]) -> dict[str, dict[str, Any]]
     before: set[str] = set()
     for name, entry in table.items():
         if not _is_entry(entry, before):
-            raise _Damaged(f"the entry of {name!r} in its table of tensors is none")
+            raise _Damaged(f"the entry of {name!r} in its table of tensors is invalid")
         before |= set() if "as" in entry else {name}
     return table
 

@@ -75,9 +75,9 @@ class Speed:
 
 
 def speed(model: nn.Module, inputs: Any) -> Speed:
-    """Measure how long a forward pass takes in each way that `model` can run on its device.
+    """Time a forward pass of `model` in each way that it can run on its device.
 
-    The ways are: dense; compacted, without dead neurons and channels (see `compact`); CSR, with sparse matrices
+    The ways are dense; compacted, without dead neurons and channels (see `compact`); CSR, with sparse matrices
     for the Linear layers that are at least half zeros; and 2:4, on NVIDIA GPUs that support it, for the Linear
     layers with two zeros in every four weights. The ways take turns, in evaluation mode. The fastest is often
     dense: scattered zeros save no time unless a kernel skips them.
@@ -86,9 +86,10 @@ def speed(model: nn.Module, inputs: Any) -> Speed:
         model: any module, on any device; it is not changed.
         inputs: inputs on the same device: a tensor, a tuple of arguments, or a dict of keyword arguments.
 
+    >>> import palmette as pm
     >>> model = nn.Sequential(nn.Linear(1000, 1000), nn.ReLU(), nn.Linear(1000, 10))
     >>> _ = model[0].weight.data[10:].zero_()  # 99 % of the neurons
-    >>> speed(model, torch.randn(64, 1000)).fastest
+    >>> pm.speed(model, torch.randn(64, 1000)).fastest
     'compacted'
     """
     small, report = compact(model, inputs)

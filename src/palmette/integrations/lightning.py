@@ -23,7 +23,7 @@ _SHARDED = ("FSDPStrategy", "DeepSpeedStrategy", "ModelParallelStrategy")
 
 
 class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
-    """Prunes the module of a Lightning `Trainer` at given steps or epochs; what is pruned stays exactly zero.
+    """Prune the module of a Lightning `Trainer` at given steps or epochs; pruned weights stay exactly zero.
 
     Use it as ``Trainer(..., callbacks=[PalmetteCallback(epochs=[1, 2, 3])])``. It works with the module's
     optimizers, manual optimization, mixed precision, clipping, gradient accumulation and averages of weights. The

@@ -26,7 +26,7 @@ _KEPT = "palmette.pt"  # file in a checkpoint: the network before the last cut
 
 
 class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
-    """Prunes the model of a `Trainer` at given steps or epochs; what is pruned stays exactly zero.
+    """Prune the model of a `Trainer` at given steps or epochs; pruned weights stay exactly zero.
 
     Use it as ``Trainer(..., callbacks=[PalmetteCallback(epochs=[1, 2, 3])])``. It works with the optimizers of the
     Trainer, mixed precision, clipping and gradient accumulation. Names and shapes of weights are unchanged: plain

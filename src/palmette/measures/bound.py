@@ -34,9 +34,10 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
         on the row through ``1 - index`` alone, so it has few digits where the index is close to 1 (a few large
         entries at a small `p`).
 
-    >>> retained_lower_bound(0.75, 4, p=0.5, q=1)
+    >>> import palmette as pm
+    >>> pm.retained_lower_bound(0.75, 4, p=0.5, q=1)
     1.0
-    >>> round(retained_lower_bound(0.3, 4, p=1, q=2), 12)
+    >>> round(pm.retained_lower_bound(0.3, 4, p=1, q=2), 12)
     1.96
 
     Diao et al. 2023, Theorem 2.
@@ -62,14 +63,15 @@ def retained_lower_bound(index: Any, d: Any, *, p: float, q: float, eta: float =
 
 
 def eta_of_cut(w: Any, r: int, p: float) -> float:
-    r"""The smallest :math:`\eta_r` for which Theorem 2 applies to keeping the `r` largest of `w`.
+    r"""Smallest :math:`\eta_r` for which Theorem 2 applies to keeping the `r` largest of `w`.
 
     .. math:: \eta_r = \sum_{i \notin M_r} |w_i|^p \Big/ \sum_{i \in M_r} |w_i|^p
 
     with :math:`M_r` the `r` largest magnitudes, and sums without rounding error. Infinite when `r` is
     0 and `w` is not all zero; NaN for a row of zeros.
 
-    >>> eta_of_cut([4.0, 1.0, 1.0, 0.0], 1, p=1)
+    >>> import palmette as pm
+    >>> pm.eta_of_cut([4.0, 1.0, 1.0, 0.0], 1, p=1)
     0.5
 
     Diao et al. 2023, Theorem 2.
@@ -89,16 +91,17 @@ def eta_of_cut(w: Any, r: int, p: float) -> float:
 
 
 def tail_mass_count(w: Any, *, p: float, eta: float) -> int:
-    r"""Smallest `r` such that the mass of all but the `r` largest magnitudes is at most `eta` times theirs.
+    r"""Smallest `r` such that all but the `r` largest magnitudes have at most `eta` times their mass.
 
     .. math:: \min \Big\{ r : \sum_{i \notin M_r} |w_i|^p \le \eta \sum_{i \in M_r} |w_i|^p \Big\}
 
     `retained_lower_bound` bounds this number from below. `eta=0` drops only zeros. Sums are exact and their
     quotient is rounded once, like ``1/3`` itself, so a tail of a third of its head is dropped at ``eta=1/3``.
 
-    >>> tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.5)
+    >>> import palmette as pm
+    >>> pm.tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.5)
     1
-    >>> tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.0)
+    >>> pm.tail_mass_count([4.0, 1.0, 1.0, 0.0], p=1, eta=0.0)
     3
 
     Diao et al. 2023, Theorem 2 and Appendix A (a bound without the guess of :math:`\eta_r`).

@@ -21,9 +21,10 @@ def gini_index(w: Any, *, dim: int | None = None, kept: Any = None) -> Any:
     Arguments and result are those of `pq_index`: a slice without a non-zero kept entry, or with a NaN or an
     infinity, gives NaN. No constant is added to the entries.
 
-    >>> gini_index([0, 0, 0, 5])
+    >>> import palmette as pm
+    >>> pm.gini_index([0, 0, 0, 5])
     0.75
-    >>> gini_index([1.0, 2.0, 3.0, 4.0])
+    >>> pm.gini_index([1.0, 2.0, 3.0, 4.0])
     0.25
 
     Gini 1912; the form is that of Hurley and Rickard 2009, Table I.

@@ -45,11 +45,12 @@ def pq_index(w: Any, *, p: float = 0.5, q: float = 1.0, dim: int | None = None, 
     16-bit values (bfloat16, float16) is about 1e-11 in random order, and up to 1e-7 if large and small values
     alternate in a fixed pattern.
 
-    >>> pq_index([3.0, 4.0, 0.0, 0.0], p=1, q=2)
+    >>> import palmette as pm
+    >>> pm.pq_index([3.0, 4.0, 0.0, 0.0], p=1, q=2)
     0.3
-    >>> pq_index([0, 0, -7, 0])
+    >>> pm.pq_index([0, 0, -7, 0])
     0.75
-    >>> pq_index([[1.0, 1.0], [1.0, 0.0]], dim=1)
+    >>> pm.pq_index([[1.0, 1.0], [1.0, 0.0]], dim=1)
     [0.0, 0.5]
 
     Diao et al. 2023, Definition 1.

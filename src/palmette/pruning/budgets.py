@@ -81,7 +81,8 @@ class Sap(Budget):
         gamma: :math:`\gamma > 0`; above 1 prunes more than the bound allows, below 1 less.
         beta: :math:`0 < \beta \le 1`, the largest fraction pruned in one round.
 
-    >>> Sap(p=1, q=2)([3.0, 4.0, 0.0, 0.0])
+    >>> import palmette as pm
+    >>> pm.Sap(p=1, q=2)([3.0, 4.0, 0.0, 0.0])
     tensor([2])
 
     Diao et al. 2023, Algorithm 1.
@@ -115,14 +116,15 @@ OF_SAP = tuple(setting.name for setting in fields(Sap))
 
 @dataclass(frozen=True)
 class FixedRatio(Budget):
-    r"""The same fraction in every round: Lottery Ticket and One Shot.
+    r"""The same fraction in every round, as in Lottery Ticket and One Shot.
 
     .. math:: c = \lfloor d \cdot P \rfloor
 
     Args:
         ratio: :math:`0 \le P \le 1`, read as written: 0.29 of 100 is 29, 1/3 of 300 is 100.
 
-    >>> FixedRatio(0.29)([1.0] * 100)
+    >>> import palmette as pm
+    >>> pm.FixedRatio(0.29)([1.0] * 100)
     tensor([29])
 
     Frankle and Carbin 2019; Diao et al. 2023, Section 4.1 with :math:`P = 0.2`.
@@ -153,7 +155,8 @@ class TailMass(Budget):
         p: exponent of the mass :math:`|w|^p`, ``0 < p <= 1``; also the `p` of the reported index.
         eta: largest mass of the tail relative to the rest, at least 0.
 
-    >>> TailMass(p=1, eta=0.5)([4.0, 1.0, 1.0, 0.0])
+    >>> import palmette as pm
+    >>> pm.TailMass(p=1, eta=0.5)([4.0, 1.0, 1.0, 0.0])
     tensor([3])
 
     Diao et al. 2023, Theorem 2 and Appendix A.
@@ -180,16 +183,17 @@ class TailMass(Budget):
 
 @dataclass(frozen=True)
 class Densities(Budget):
-    r"""Densities to reach, one after another: each unit is cut to the first of them that is below its own.
+    r"""Densities to reach one after another: each unit is cut to the first one below its own.
 
     .. math:: c = d - \mathrm{round}(n \rho_k), \qquad k = \min \{ i : \mathrm{round}(n \rho_i) < d \}
 
     of :math:`n` weights, :math:`d` of them kept. Nothing is cut below the last.
 
     Args:
-        densities: :math:`\rho`, falling, above 0 and below 1, as numbers or as text with commas; kept as text.
+        densities: :math:`\rho`, decreasing, between 0 and 1, as numbers or as text separated by commas.
 
-    >>> Densities([0.5, 0.1])([1.0] * 100)
+    >>> import palmette as pm
+    >>> pm.Densities([0.5, 0.1])([1.0] * 100)
     tensor([50])
     """
 
@@ -205,7 +209,7 @@ class Densities(Budget):
             found = []
         if not found or not all(a > b for a, b in pairwise([1.0, *found, 0.0])):
             raise ValueError(
-                f"densities must fall, above 0 and below 1, as in 0.5,0.2,0.1, got densities={given!r}"
+                f"densities must decrease and lie between 0 and 1, as in 0.5,0.2,0.1, got densities={given!r}"
             )
         object.__setattr__(self, "densities", ",".join(repr(one) for one in found))
 
@@ -277,16 +281,16 @@ ALLOCATIONS: tuple[By, ...] = get_args(By)
 
 @dataclass(frozen=True)
 class Allocated(_OfAnother):
-    r"""Budget of the whole network, shared between its layers.
+    r"""Budget of the whole network, divided between its layers.
 
     All but "uniform" and "erk" give a value :math:`v_b` to each block of the network, whose layers then have the
     density
 
     .. math:: \rho_b = \rho + 2 \lambda \left( \frac{v_b - \min v}{\max v - \min v} - \bar v \right)
 
-    where :math:`\rho` is that of the network and :math:`\bar v` the mean of the fraction. A block is all that a
-    numbered name holds, such as ``model.layers.3`` or ``layer1.0``. Use it in scope "layer", or in scope "neuron",
-    where all neurons of a layer have its density.
+    where :math:`\rho` is the density of the network and :math:`\bar v` the mean of the fraction. A block is all
+    layers under one numbered name, such as ``model.layers.3`` or ``layer1.0``. Use it in scope "layer", or in
+    scope "neuron", where all neurons of a layer have its density.
 
     Args:
         budget: how many weights the network keeps.
@@ -298,7 +302,8 @@ class Allocated(_OfAnother):
 
     >>> import torch, palmette as pm
     >>> weights = {"0.weight": torch.arange(1.0, 101.0), "1.weight": torch.ones(100)}
-    >>> masks, decision = pm.prune(weights, scope="layer", budget=Allocated(FixedRatio(0.5), spread=0.1))
+    >>> budget = pm.Allocated(pm.FixedRatio(0.5), spread=0.1)
+    >>> masks, decision = pm.prune(weights, scope="layer", budget=budget)
     >>> masks["0.weight"].sum(), masks["1.weight"].sum()
     (tensor(60), tensor(40))
     """

@@ -29,7 +29,7 @@ def prune(
     budget: Budget,
     saliency: Saliency | str = magnitude,
 ) -> tuple[Masks, Decision]:
-    """Cut once: measure each unit, and prune as many of its least salient weights as the budget says.
+    """Cut once: measure each unit, and prune its least salient weights, as many as the budget says.
 
     The arguments are not modified.
 
@@ -44,10 +44,9 @@ def prune(
         The new masks, a subset of the old ones, and the decision for each unit. Counts are exact; of equal
         scores, the lowest index is pruned first.
 
-    >>> import torch
-    >>> from palmette import Sap
+    >>> import palmette as pm, torch
     >>> weights = {"w": torch.tensor([[4.0, 3.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])}
-    >>> masks, decision = prune(weights, scope="neuron", budget=Sap(p=1, q=2))
+    >>> masks, decision = pm.prune(weights, scope="neuron", budget=pm.Sap(p=1, q=2))
     >>> masks["w"]
     tensor([[ True,  True, False, False],
             [ True,  True,  True,  True]])

@@ -45,14 +45,14 @@ class UnitDecisions:
 
 @dataclass(frozen=True, eq=False)
 class Decision:
-    """One cut: measurements and counts for every unit.
+    """Result of a cut: measurements and counts for every unit.
 
     Args:
-        scope: "neuron", "layer" or "global"; in "channel", what is counted are groups of channels.
-        budget: text form of the budget.
+        scope: "neuron", "layer", "global", or "channel", where counts are of groups of channels.
+        budget: the budget as text.
         index: PQ Index of all kept weights together, before the cut, at the budget's p and q.
         groups: the units, group by group.
-        score: score of the network before the cut, as given to `Pruner.step`; None if it was not.
+        score: score of the network before the cut, as passed to `Pruner.step`, or None.
         left: density of the weights after the cut, in scope "channel".
 
     >>> import palmette as pm
@@ -101,7 +101,7 @@ class Decision:
         return (self.kept_before - self.cut) / self.total
 
     def summary(self, step: int) -> RoundSummary:
-        """Input of stop rules after this cut; `step` counts cuts from 1."""
+        """Input of stopping rules after this cut; `step` counts cuts from 1."""
         density, kept = self.density_after if self.left is None else self.left, self.kept_before
         return RoundSummary(
             round=step, density=density, index=self.index, kept=kept, cut=self.cut, validation=self.score

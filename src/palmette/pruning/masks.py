@@ -37,7 +37,8 @@ class Masks(Mapping[str, Tensor]):
     Masks are immutable values: `&` returns new, narrower masks, so a pruned weight never comes back. Do not write
     to their tensors.
 
-    >>> masks = Masks({"w": torch.tensor([True, True, True, False])})
+    >>> import palmette as pm
+    >>> masks = pm.Masks({"w": torch.tensor([True, True, True, False])})
     >>> masks.density
     0.75
     >>> (masks & {"w": torch.tensor([False, True, True, True])})["w"]
@@ -100,7 +101,7 @@ class Masks(Mapping[str, Tensor]):
 
     @property
     def density(self) -> float:
-        """Fraction of weights that remain."""
+        """Fraction of weights that are kept."""
         return self.kept / self.total if self.total else 1.0
 
     def to(self, device: torch.device | str) -> Masks:
@@ -109,9 +110,9 @@ class Masks(Mapping[str, Tensor]):
 
     @torch.no_grad()
     def apply_(self, weights: Mapping[str, Tensor | Weight]) -> None:
-        """Set every pruned entry of `weights` to zero, in place; tensors without a mask are left alone.
+        """Set every pruned entry of `weights` to zero, in place; tensors without a mask are not changed.
 
-        For copies that no Pruner holds, such as averaged weights:
+        Use it for copies that no Pruner holds, such as averaged weights:
         ``masks.apply_(dict(averaged.module.named_parameters()))``.
         """
         there = {n: w for n, w in weights.items() if n in self} if isinstance(weights, Mapping) else weights

@@ -50,8 +50,8 @@ def check_shared(budget: Budget, scope: str) -> None:
     """Raise where `Allocated` shares a cut between layers that compete."""
     if isinstance(budget, Allocated) and scope in ("global", "channel"):
         raise ValueError(
-            f"{budget!r} shares a cut between layers, but scope {scope!r} lets them compete; use scope 'layer' or "
-            "'neuron'"
+            f"{budget!r} shares a cut between layers, but scope {scope!r} ranks them together; use scope "
+            "'layer' or 'neuron'"
         )
 
 
@@ -105,8 +105,11 @@ class Method:
         saliency: which weights to prune first: one of `SALIENCIES`, or ``"module:function"`` of a `Saliency`.
         label: the name in tables and figures.
 
-    >>> METHODS["one-shot"].budget, METHODS["one-shot"].saliency
-    (FixedRatio(ratio=0.2), 'dense-magnitude')
+    >>> import palmette as pm
+    >>> pm.Method(budget=pm.FixedRatio(0.5), saliency="dense-magnitude", label="Halving").of_dense
+    True
+    >>> pm.METHODS["one-shot"].budget
+    FixedRatio(ratio=0.2)
     """
 
     budget: Budget

@@ -40,38 +40,38 @@ from palmette.pruning.weights import (
 
 
 class Pruner:
-    """Prunes a model step by step, and keeps pruned weights at zero.
+    """Prune a model step by step, and keep pruned weights at zero.
 
-    Of several for the same weights, the one that was last told to `hold` an optimizer holds its masks. A copy
-    (`copy.deepcopy`, pickle) has its own copy of the model and holds the masks there. PyTorch does not copy
-    an optimizer's hooks, so call `hold` again for the copied optimizer.
+    If several Pruners share weights, the masks of the one that last called `hold` apply. A copy (`copy.deepcopy`,
+    pickle) has its own copy of the model and holds the masks there. PyTorch does not copy the hooks of an
+    optimizer, so call `hold` again for a copied one.
 
     Args:
         model: any module, pruned in place; `state_dict` keys and the forward pass do not change. A model pruned by
             `torch.nn.utils.prune` is converted first (`from_torch_prune`).
-        method: a key of `METHODS` or a `Method`: its budget and, unless another is given, its saliency.
+        method: a key of `METHODS` or a `Method`; sets `budget` and, unless given, `saliency`.
         budget: how many weights to prune in a step; `Sap()` by default.
-        scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared. In scope
+        scope: "neuron", "layer" or "global" (default): the unit within which weights are ranked. In scope
             "channel", whole channels are cut, which `compact` can remove.
         saliency: how much each weight matters, by default its magnitude. A function of a name and a weight, its
             path ``"module:function"``, or "dense-magnitude": the magnitude just before the first step, which the
             Pruner copies and saves in `state_dict`. Train the dense model first.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`. Frozen weights are
-            left out, which a warning says; `left_out` has all other parameters with a reason, `print` their sums.
-        masks: initial masks, such as `Masks.load(path)`; by default all weights are kept, but for `zeros`.
-        zeros: "pruned" (default): without `masks`, where more than 1 % of a weight is exactly zero, and not all of
-            it, the zeros were pruned before and stay, which a warning says. "count": they are weights like others.
+            left out with a warning. `left_out` gives the reason for every parameter that is not pruned.
+        masks: initial masks, such as `Masks.load(path)`; by default all weights are kept, except `zeros`.
+        zeros: "pruned" (default): without `masks`, if more than 1 % of a weight is exactly zero, but not all of
+            it, its zeros stay pruned, with a warning. "count": zeros are weights like any other.
         stop: rules that end the loop, see `palmette.pruning.stopping`; by default when the score given to `step`
             is more than 0.01 below that of the first step. A step that cuts nothing always ends the loop.
-        hold: an optimizer to `hold` from the start; others may follow.
+        hold: an optimizer to `hold` from the start.
         inputs: example inputs of the model, as `compact` takes them, for scope "channel"; `channels` then has the
-            groups that were found, and notes on channels that stay.
+            groups, and notes on channels that cannot be pruned.
 
+    >>> import palmette as pm
     >>> model = nn.Linear(4, 1, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[3.0, -4.0, 0.0, 0.0]]))
-    >>> pruner = Pruner(model, budget=Sap(p=1, q=2), zeros="count")
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    >>> pruner.hold(optimizer)
+    >>> pruner = pm.Pruner(model, budget=pm.Sap(p=1, q=2), hold=optimizer, zeros="count")
     >>> print(pruner.step())
     Sap(p=1, q=2, eta=0.0, gamma=1.0, beta=0.9), scope global
             units  kept  PQ Index  to keep  cut           density
@@ -155,7 +155,7 @@ class Pruner:
 
     @property
     def density(self) -> float:
-        """The fraction of the prunable weights that remains."""
+        """Fraction of the prunable weights that is kept."""
         return self._masks.density
 
     @property
@@ -210,7 +210,7 @@ class Pruner:
         return self.decisions[-1]
 
     def plan(self, budget: Budget | None = None) -> tuple[Masks, Decision]:
-        """What `step` would cut; changes nothing."""
+        """Return what `step` would cut, without cutting."""
         self._check_still_there()
         budget = self.budget if budget is None else budget
         if self.channels is not None:
@@ -219,7 +219,7 @@ class Pruner:
         return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=self.saliency)
 
     def check(self) -> None:
-        """Raise `NotHeld` unless every pruned weight is zero; to call before saving."""
+        """Raise `NotHeld` unless every pruned weight is zero; call it before saving."""
         self._check_still_there()
         if said := self._what_came_back():
             raise NotHeld(said)

@@ -30,7 +30,8 @@ Saliency = Callable[[str, Tensor], Tensor]
 def magnitude(name: str, weight: Tensor) -> Tensor:
     """Current magnitude of the weight, as in Lottery Ticket and SAP.
 
-    >>> magnitude("w", torch.tensor([3.0, -1.0]))
+    >>> import palmette as pm
+    >>> pm.magnitude("w", torch.tensor([3.0, -1.0]))
     tensor([ 3., -1.])
     """
     return weight
@@ -42,9 +43,10 @@ def magnitude_of(weights: Mapping[str, Tensor | Weight]) -> Saliency:
     The values are copied, so that further training does not change them. `magnitude_of(prunable(model))` copies
     the current weights of a model.
 
-    >>> one_shot = magnitude_of({"w": torch.tensor([3.0, -1.0])})
-    >>> one_shot("w", torch.tensor([0.0, 9.0]))
-    tensor([ 3., -1.])
+    >>> import palmette as pm
+    >>> model = nn.Linear(64, 10)
+    >>> one_shot = pm.magnitude_of(pm.prunable(model))
+    >>> pruner = pm.Pruner(model, saliency=one_shot)
     """
     return partial(_look_up, copies(weights))
 

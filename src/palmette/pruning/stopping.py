@@ -74,14 +74,16 @@ class IndexTurnsUp:
     .. math:: I_{t-k} < I_{t-k+1} < \dots < I_t, \qquad k = \text{patience}
 
     .. warning::
-       This rule does not find how far a network can be pruned. Of 303 runs on record it stopped in the right place
+       This rule does not find how far a network can be pruned. Of 303 recorded runs, it stopped at the right round
        in 31 %; `ScoreDrops` in 71 % by training accuracy, in 96 % by test accuracy (results/FINDINGS.md).
 
-    By the paper's hypothesis the index falls while pruning regularises, and rises when the limit of
+    By the paper's hypothesis the index falls while pruning regularizes, and rises when the limit of
     compressibility is reached.
 
+    >>> import palmette as pm
+    >>> from palmette.pruning.stopping import RoundSummary
     >>> history = [RoundSummary(round=t, density=1.0, index=index) for t, index in enumerate((0.3, 0.2, 0.4))]
-    >>> IndexTurnsUp(patience=1)(history)
+    >>> pm.IndexTurnsUp(patience=1)(history)
     'the PQ Index has risen once, to 0.4000'
 
     Diao et al. 2023, Figure 1 and Appendix A.
@@ -105,7 +107,9 @@ class IndexTurnsUp:
 class SmallCut:
     """Stop when a step cuts less than the fraction `below` of the kept weights.
 
-    >>> SmallCut(below=0.1)([RoundSummary(round=1, density=0.95, kept=100, cut=5)])
+    >>> import palmette as pm
+    >>> from palmette.pruning.stopping import RoundSummary
+    >>> pm.SmallCut(below=0.1)([RoundSummary(round=1, density=0.95, kept=100, cut=5)])
     'the last cut took 5.00% of what was kept'
 
     Diao et al. 2023, Appendix A.
@@ -131,7 +135,7 @@ class AtDensity:
     In a run this is the density of the last trained network, so that a run ends with a trained network.
 
     >>> import palmette as pm, torch
-    >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=AtDensity(0.25))
+    >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=pm.AtDensity(0.25))
     >>> while not pruner.stopped:
     ...     _ = pruner.step()
     >>> pruner.stopped
@@ -185,8 +189,8 @@ class AccuracyDrops:
 class ScoreDrops:
     """Stop when the score is worse than the tolerance allows, compared with the dense network.
 
-    The score on held-out data decides; without one, that on the training data. Of 303 runs on record, 2 points of
-    training accuracy below dense was the right place to stop in 71 % (results/FINDINGS.md).
+    In a run, the score on held-out data decides or, without one, that on the training data. In 71 % of 303
+    recorded runs, 2 points of training accuracy below dense was the right place to stop (results/FINDINGS.md).
 
     Args:
         tolerance: as for `Tolerance.parse`, such as 0.01 or "1%"; by default 0.01 for held-out data and 0.02 for
@@ -194,9 +198,12 @@ class ScoreDrops:
         maximize: whether larger scores are better; False for a loss.
         patience: number of rounds in a row below the tolerance.
 
-    >>> history = [RoundSummary(round=t, density=1.0, validation=score) for t, score in enumerate((0.95, 0.93))]
-    >>> ScoreDrops()(history)
-    'score 0.9300 is worse than 0.9500 by more than 0.01'
+    >>> import palmette as pm, torch
+    >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), stop=pm.ScoreDrops("1%"))
+    >>> for score in (0.95, 0.92):  # of the dense network, and after the first cut
+    ...     _ = pruner.step(score=score)
+    >>> pruner.stopped
+    'score 0.9200 is worse than 0.9500 by more than 1%'
     """
 
     tolerance: Tolerance | float | str | None = None
@@ -240,10 +247,10 @@ class ScoreDrops:
 
 @dataclass(frozen=True)
 class AfterSteps:
-    """Stop after `steps` steps; in a run, after the training that follows so many cuts.
+    """Stop after `steps` cuts; in a run, after the training that follows the last one.
 
     >>> import palmette as pm, torch
-    >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=AfterSteps(2))
+    >>> pruner = pm.Pruner(torch.nn.Linear(8, 8), budget=pm.FixedRatio(0.5), stop=pm.AfterSteps(2))
     >>> while not pruner.stopped:
     ...     _ = pruner.step()
     >>> pruner.stopped

@@ -66,10 +66,11 @@ def target_of(budget: Budget) -> Target | None:
 class Bisect(Target):
     r"""Halve the bracket in log density: :math:`d = \sqrt{d_\text{good}\, d_\text{bad}}`.
 
-    Until a network is bad, a density of 0.1 % is taken for the bad one.
+    Until a network is bad, 0.1 % is used as the bad density.
 
-    >>> Bisect().next_density([Probe(1.0, 0.0)], good=0.1, bad=None)
-    0.01
+    >>> import palmette as pm
+    >>> round(pm.Bisect().next_density([], good=0.4, bad=0.1), 6)
+    0.2
     """
 
     def next_density(self, probes: Sequence[Probe], good: float, bad: float | None) -> float:
@@ -85,22 +86,22 @@ _APART = 1.09  # factor between the next density and the ends of the bracket, be
 
 @dataclass(frozen=True)
 class Interpolate(Target):
-    r"""Jump to where the loss probably meets the tolerance.
+    r"""Next density where the loss is expected to equal the tolerance; the default schedule of a search.
 
-    Between a good network and a bad one, the loss :math:`\ell`, in units of the tolerance, is taken to be a power
-    of the density, and the next density is where it is 1:
+    Between a good network and a bad one, the loss :math:`\ell`, in units of the tolerance, is modeled as a
+    power of the density, and the next density is where it equals 1:
 
     .. math:: \log d = \log d_\text{good} - \frac{\log \ell_\text{good}}
               {\log \ell_\text{good} - \log \ell_\text{bad}} (\log d_\text{good} - \log d_\text{bad})
 
-    It stays a factor of 1.1 from both ends, so that one network on the other side of the limit closes the bracket.
-    Before the first failure, the loss is taken to be inversely proportional to the density. A cut divides the
-    density by at most 4, since larger ones cost accuracy that retraining does not bring back.
+    It stays a factor of 1.1 away from both ends, so that one network on the other side of the limit closes the
+    bracket. Before the first failure, the loss is modeled as inversely proportional to the density. A cut divides
+    the density by at most 4, since larger ones cost accuracy that retraining does not bring back.
 
-    >>> Interpolate().next_density([Probe(1.0, 0.0)], good=1.0, bad=None)
-    0.25
-    >>> probes = [Probe(1.0, 0.0), Probe(0.2, 0.5), Probe(0.05, 2.0)]
-    >>> round(Interpolate().next_density(probes, good=0.2, bad=0.05), 3)
+    >>> import palmette as pm
+    >>> from palmette.pruning.targets import Probe
+    >>> tried = [Probe(density=1.0, loss=0.0), Probe(density=0.2, loss=0.5), Probe(density=0.05, loss=2.0)]
+    >>> round(pm.Interpolate().next_density(tried, good=0.2, bad=0.05), 3)
     0.1
     """
 

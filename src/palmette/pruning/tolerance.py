@@ -69,10 +69,11 @@ class Tolerance:
         kind: "points", "relative" or "not-worse".
         maximize: whether larger scores are better; False for losses and perplexities.
 
-    >>> Tolerance(0.01).allows(0.942, dense=0.95), Tolerance(0.01).allows(0.93, dense=0.95)
+    >>> import palmette as pm
+    >>> pm.Tolerance(0.01).allows(0.942, dense=0.95), pm.Tolerance(0.01).allows(0.93, dense=0.95)
     (True, False)
-    >>> str(Tolerance.parse("1%")), str(Tolerance.parse("not-worse:0.95"))
-    ('1%', 'not-worse:0.95')
+    >>> pm.Tolerance.parse("1%").allowed(dense=0.95)
+    0.0095
     """
 
     by: float = 0.01
@@ -113,7 +114,7 @@ class Tolerance:
             ) from None
 
     def allowed(self, dense: Estimate | float, now: Estimate | float = math.nan) -> float:
-        """Largest loss that is allowed; "not-worse" needs the standard errors of both scores."""
+        """Largest allowed loss; "not-worse" needs the standard errors of both scores."""
         first, second = Estimate.of(dense, "score"), Estimate.of(now, "score")
         if self.kind == "points":
             return self.by

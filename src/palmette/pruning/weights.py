@@ -111,7 +111,7 @@ def prunable(
     By default these are the weights of Linear, convolution, transposed convolution and recurrent layers, the
     projections of `nn.MultiheadAttention`, the Conv1D of Transformers, stacks of experts, and what other modules
     name ``weight``, the output layer included. The default excludes biases, norms, embeddings, an output layer
-    that shares its weight with an embedding, and weights that are quantised or computed from others
+    that shares its weight with an embedding, and weights that are quantized or computed from others
     (`nn.utils.parametrize`). Under weight norm, the direction v of w = g · v/‖v‖ is listed, and its weights are
     measured as w. A `weight_orig` of `torch.nn.utils.prune` is listed as `weight`, its name after conversion.
 
@@ -125,7 +125,8 @@ def prunable(
         exclude: patterns of names to leave out. Patterns match any name of a shared weight; a pattern without
             a match raises an error.
 
-    >>> list(prunable(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))))
+    >>> import palmette as pm
+    >>> list(pm.prunable(nn.Sequential(nn.Linear(2, 3), nn.LayerNorm(3), nn.Linear(3, 1))))
     ['0.weight', '2.weight']
     """
     return sorted_out(model, include=include, exclude=exclude)[0]
@@ -322,7 +323,7 @@ def _nothing(model: nn.Module, left_out: Sequence[LeftOut], include: list[str] |
     if not names:
         return (
             f"the model has nothing to prune: no parameter of {kind} has two or more dimensions; one that is "
-            "quantised must be pruned before"
+            "quantized must be pruned before"
         )
     if frozen := [t.name for t in left_out if t.why == FROZEN]:
         return (
@@ -332,7 +333,7 @@ def _nothing(model: nn.Module, left_out: Sequence[LeftOut], include: list[str] |
     if all(t.why == NO_FLOATS for t in left_out if len(t.shape) > 1):
         return (
             f"the model has nothing to prune: the weights of {kind}, such as {names[0]}, are complex, sparse, or "
-            "quantised; prune the model before it is converted"
+            "quantized; prune the model before it is converted"
         )
     if include is None and not exclude:
         return (

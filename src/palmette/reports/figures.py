@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -92,8 +93,8 @@ def score_of(record: Record) -> float | None:
     return value_of(record["test"])
 
 
-def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
-    """Figure with all `PANELS`, two per row, a legend above and a caption below; searches have another."""
+def draw(runs: Iterable[Run], *, panels: Sequence[Panel] = PANELS, caption: str = "") -> Figure:
+    """Figure with `panels`, two per row, a legend above and a caption below; searches have another."""
     check_matplotlib()
     import matplotlib
     from matplotlib.figure import Figure
@@ -103,14 +104,15 @@ def draw(runs: Iterable[Run], *, caption: str = "") -> Figure:
         from palmette.reports.searches import draw_searches
 
         return draw_searches(runs, caption=caption)
-    groups, panels = by_method(runs), list(PANELS)
+    groups = by_method(runs)
     if any(is_scored(records) for _, records in runs):
-        named = {panel: panel.title.replace("accuracy", "score").removesuffix(", %") for panel in PANELS}
-        panels = [replace(p, title=named[p], y=score_of) if p.y is accuracy_of else p for p in PANELS]
+        named = {panel: panel.title.replace("accuracy", "score").removesuffix(", %") for panel in panels}
+        panels = [replace(p, title=named[p], y=score_of) if p.y is accuracy_of else p for p in panels]
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(10, 7.5), layout="constrained")
+        rows = math.ceil(len(panels) / 2)
+        figure = Figure(figsize=(10, 3.75 * rows), layout="constrained")
         figure.get_layout_engine().set(h_pad=0.09)  # type: ignore[union-attr,call-arg]
-        axes = figure.subplots(2, 2).flatten()
+        axes = figure.subplots(rows, 2).flatten()
         for axis, panel in zip(axes, panels, strict=True):
             for (name, many), line in zip(groups.items(), LINES * len(groups), strict=False):
                 _curve(axis, panel, many, line | {"label": name})

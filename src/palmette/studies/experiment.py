@@ -48,7 +48,8 @@ class Experiment(Recipe, RunSpec):
         label_noise: fraction of training labels to replace by a random other class; held-out labels stay.
         epochs: this and all following settings as in `Recipe`.
 
-    >>> print(*Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
+    >>> import palmette as pm
+    >>> print(*pm.Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
     # digits-mlp-sap-p0.5-q2-s0-218b54e1
     version = 5
     data = "digits"

@@ -141,7 +141,7 @@ def value_of(scores: Mapping[str, float | None] | None) -> float | None:
 def replay(
     rule: StopRule, records: Iterable[Mapping[str, Any] | Record], *, p: float = 0.5, q: float = 1.0
 ) -> int | None:
-    """Round at which `rule` would have ended a run; None if it would not have ended it.
+    """Round at which `rule` would have stopped a run, or None.
 
     As in the run, the rule does not read rounds that a search rejected or repeated.
 
@@ -151,7 +151,7 @@ def replay(
         p, q: norms of the index that the rule reads; pass those of the run's budget.
 
     >>> from tempfile import TemporaryDirectory
-    >>> from palmette import AtDensity, Experiment, run
+    >>> from palmette import AtDensity, Experiment, replay, run
     >>> with TemporaryDirectory() as folder:
     ...     experiment = Experiment(method="lottery-ticket", model="linear", rounds=4, epochs=1)
     ...     records = run(experiment, folder).records()
@@ -174,7 +174,7 @@ def replay(
 
 
 def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
-    """All runs in `folder`, at any depth, as one table with a row for each run and round.
+    """Read all runs in `folder`, at any depth, into a table with a row for each run and round.
 
     Columns are the id of the run, its settings, the round and its numbers: `test_accuracy`, `density`, `pq_index`
     and so on describe the retrained network, `pruned_…` the same network after the cut of that round,
@@ -187,7 +187,7 @@ def read_runs(folder: str | Path, *, layers: bool = False) -> pd.DataFrame:
         layers: return a row for each run, round and layer instead, with the numbers of that layer.
 
     >>> from tempfile import TemporaryDirectory
-    >>> from palmette import Experiment, run
+    >>> from palmette import Experiment, read_runs, run
     >>> with TemporaryDirectory() as folder:
     ...     for seed in (0, 1):
     ...         experiment = Experiment(method="lottery-ticket", model="linear", epochs=1, rounds=1, seed=seed)

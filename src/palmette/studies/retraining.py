@@ -58,10 +58,10 @@ def prune_and_retrain(
     folder: str | Path | None = None,
     say: Callable[[str], None] | None = print,
 ) -> Limit:
-    """Find out how far `model` can be pruned: cut, retrain and score, until a bracket of densities is narrow.
+    """Find out how far `model` can be pruned: cut, retrain and score until the bracket of densities is narrow.
 
-    A network within `tolerance` of the dense one is cut further; after any other, the search goes back to the last
-    good one and cuts less. When the smallest good density is at most 1.1 times the largest bad one, both are
+    A network within `tolerance` of the dense one is cut further; otherwise the search returns to the last good one
+    and cuts less. When the smallest good density is at most 1.1 times the largest bad one, both are
     trained once more, and their mean scores decide.
 
     Args:
@@ -98,8 +98,7 @@ def prune_and_retrain(
     Returns:
         The `Limit`: the model, its density and score, the density that was too small, and all records.
 
-    >>> import torch
-    >>> from palmette import FixedRatio
+    >>> import palmette as pm, torch
     >>> x, y = torch.eye(8), torch.arange(8) % 2
     >>> def train(model):
     ...     optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
@@ -109,7 +108,10 @@ def prune_and_retrain(
     ...         optimizer.step()
     >>> def evaluate(model):
     ...     return (model(x).argmax(1) == y).float().mean()
-    >>> limit = prune_and_retrain(nn.Linear(8, 2), train, evaluate, budget=FixedRatio(0.25), rounds=1, say=None)
+    >>> model = torch.nn.Linear(8, 2)
+    >>> limit = pm.prune_and_retrain(
+    ...     model, train, evaluate, budget=pm.FixedRatio(0.25), rounds=1, say=None
+    ... )
     >>> print(limit)
     within 0.01 of dense down to 75% of the weights; fewer were not tried; 1 retraining (all retrainings are used)
     >>> int((limit.model.weight == 0).sum())

@@ -53,6 +53,7 @@ def run(
         observer: receives progress and results.
 
     >>> from tempfile import TemporaryDirectory
+    >>> from palmette import Experiment, run
     >>> experiment = Experiment(method="lottery-ticket", model="linear", rounds=2, epochs=1)
     >>> with TemporaryDirectory() as folder:
     ...     records = run(experiment, folder).records()

@@ -214,18 +214,17 @@ def numbers_of(attempts: Sequence[Attempt], tolerance: Tolerance) -> dict[str, A
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """Answer of a search: how far the network can be pruned.
+    """Result of a search: how far the network can be pruned.
 
     Args:
-        density: density of the returned network, the sparsest that is good.
+        density: density of the returned network, the sparsest good one.
         bad_density: density of the densest network that is not good; None if every attempt was good.
         score: mean score of the trainings at `density`.
         bad_score: the same at `bad_density`.
         dense_score: score of the dense network.
-        tolerance: the loss that was allowed.
+        tolerance: the allowed loss.
         retrainings: number of trainings after that of the dense network.
-        confirmed: whether no density between the ends is left to try, and both were trained twice, with different
-            random numbers.
+        confirmed: whether the bracket is closed and both ends were trained twice, with different random numbers.
         stopped: why the search ended.
         round: round of the returned network.
         model: the returned network; None when a limit is read from a folder.

@@ -1,4 +1,4 @@
-"""The PQ Index as a regulariser: a term of the loss that makes weights sparser while they train."""
+"""The PQ Index as a regularizer: a term of the loss that makes weights sparser while they train."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ _FLOOR = 0.01  # of a unit's power mean; smaller magnitudes are pulled to zero n
 
 
 class PQPenalty:
-    r"""Penalty on weights that are not sparse: one minus their PQ Index, averaged over the units of a scope.
+    r"""Loss term that makes weights sparser: one minus the PQ Index, averaged over the units of a scope.
 
     .. math:: \lambda \, (1 - I_{p,q}(w)) = \lambda \, d^{1/q - 1/p} \, \|w\|_p / \|w\|_q
 
-    where :math:`d` counts the non-zero weights: zeros are taken for pruned weights, and get no gradient. Add it to
-    the loss of each batch. Its gradient is orthogonal to the weights of a unit: it makes them more unequal, but
-    neither smaller nor larger, as weight decay or an :math:`\ell_1` penalty would.
+    where :math:`d` counts the non-zero weights; zeros count as pruned and get no gradient. Add it to the loss of
+    each batch. Its gradient is orthogonal to the weights of a unit: unlike weight decay or an :math:`\ell_1`
+    penalty, it makes them more unequal, but not smaller.
 
     Args:
-        model: the network in training, whose weights are chosen as `palmette.Pruner` chooses them.
+        model: the network in training; its weights are selected as in `Pruner`.
         strength: :math:`\lambda > 0`.
         p, q: norms of the index, ``0 < p <= 1 <= q`` and ``p != q``.
         scope: "neuron", "layer" or "global": the unit whose index counts.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`.
 
+    >>> import palmette as pm
     >>> model = nn.Linear(3, 1, bias=False)
     >>> _ = model.weight.data.copy_(torch.tensor([[1.0, -4.0, 0.0]]))
-    >>> penalty = PQPenalty(model, strength=2.0)
-    >>> loss = penalty()
+    >>> penalty = pm.PQPenalty(model, strength=2.0)
+    >>> loss = penalty()  # added to the loss of a batch
     >>> loss
     tensor(1.8000, grad_fn=<MulBackward0>)
     >>> loss.backward()
-    >>> model.weight.grad  # the smaller weight is pulled to zero, the larger one away from it
+    >>> model.weight.grad  # pulls the smaller weight to zero, pushes the larger one away
     tensor([[0.2400, 0.0600, 0.0000]])
 
-    Diao et al. 2023, Appendix A, suggest it without trying it.
+    Diao et al. 2023, Appendix A, suggest it but do not test it.
     """
 
     def __init__(

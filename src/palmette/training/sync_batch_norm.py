@@ -1,4 +1,4 @@
-"""Batch normalisation over the batches of all workers.
+"""Batch normalization over the batches of all workers.
 
 PyTorch's SyncBatchNorm works on GPUs only and replaces modules; this works on any device, for the duration of a
 step.
@@ -43,7 +43,7 @@ def _forward(module: Any, add: Add, x: Tensor) -> Tensor:
     here = x.numel() // x.shape[1]
     count = add(torch.full((), float(here), dtype=torch.float64, device=x.device))
     if here <= 1 and float(count) <= 1:  # PyTorch's rule; `float` waits for the GPU only here
-        raise ValueError("batch normalisation needs more than one value per channel, got a batch of one")
+        raise ValueError("batch normalization needs more than one value per channel, got a batch of one")
     total: Callable[..., Tensor] = _Sum.apply
     mean = total(wide.sum(others), add) / count
     centred = wide - mean.view(shape)

@@ -11,7 +11,7 @@ from palmette.checkpoints.open import open_checkpoint
 from palmette.errors import NotReadable
 
 
-def test_quantised_weights_are_unpacked_with_a_warning(tmp_path):
+def test_quantized_weights_are_unpacked_with_a_warning(tmp_path):
     gguf = pytest.importorskip("gguf")
     rng = np.random.default_rng(0)
     weights = {n: rng.standard_normal((4, 64), dtype="f4") for n in ("blk.0.ffn_up", "token_embd", "output")}

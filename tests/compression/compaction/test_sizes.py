@@ -149,11 +149,11 @@ def test_a_file_of_a_larger_or_another_model_changes_nothing(tmp_path):
     [
         ("{", "not JSON"),
         ("[" * 100_000, "not JSON"),
-        ("[]", "are none"),
-        ('{"a": 3}', "are none"),
-        ('{"a": {"out_channels": -1}}', "are none"),
-        ('{"a": {"out_channels": 1.5}}', "are none"),
-        (None, "checksum of its sizes"),
+        ("[]", "are invalid"),
+        ('{"a": 3}', "are invalid"),
+        ('{"a": {"out_channels": -1}}', "are invalid"),
+        ('{"a": {"out_channels": 1.5}}', "are invalid"),
+        (None, "checksum of its layer sizes"),
     ],
 )
 def test_damaged_sizes_are_named(tmp_path, sizes, said):

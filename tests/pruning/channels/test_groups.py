@@ -396,9 +396,9 @@ def test_the_scope_is_refused_where_there_is_no_graph():
 
 def test_shares_of_layers_are_refused():
     shared = pm.Allocated(pm.FixedRatio(0.5))
-    with pytest.raises(ValueError, match="scope 'channel' lets them compete"):
+    with pytest.raises(ValueError, match="scope 'channel' ranks them together"):
         of_channels(ten_weights(), X, budget=shared)
-    with pytest.raises(ValueError, match="scope 'channel' lets them compete"):
+    with pytest.raises(ValueError, match="scope 'channel' ranks them together"):
         of_channels(ten_weights(), X).step(budget=shared)
 
 

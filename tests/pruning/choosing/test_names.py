@@ -267,7 +267,7 @@ def test_complex_and_sparse_weights_are_left_out_and_said():
         pruner = pm.Pruner(model)
     assert list(pruner.masks) == ["0.weight"]
     pm.Pruner(model, exclude=["1.*", "2.*"])  # asked for, so nothing is said
-    with pytest.raises(NothingToPrune, match="such as weight, are complex, sparse, or quantised; prune the model"):
+    with pytest.raises(NothingToPrune, match="such as weight, are complex, sparse, or quantized; prune the model"):
         pm.Pruner(model[1])
 
 

@@ -248,7 +248,7 @@ def test_hypothesis_figure_shows_the_phases_found(collection):
         assert lines_of(axis) == {"One Shot": [[0, 1, 2], pytest.approx(moments(picture, value)[0])]}
     curve = with_curve(picture, [0.9, 0.9, 0.9, 0.88, 0.3, 0.1], [0.3, 0.1, 0.2, 0.3, 0.2, 0.1])
     top, _ = draw(curve).axes
-    assert [text.get_text().split("\n")[0] for text in top.texts] == ["regularised", "compressed", "collapsed"]
+    assert [text.get_text().split("\n")[0] for text in top.texts] == ["regularized", "compressed", "collapsed"]
     spans = [(round(p.get_x(), 6), round(p.get_x() + p.get_width(), 6)) for p in top.patches]
     assert spans == [(0, 1.5), (1.5, 3.5), (3.5, 5)]
 
@@ -267,17 +267,17 @@ def said_below(figure):
 @pytest.mark.parametrize(
     ("accuracies", "indices", "words", "verdict"),
     [
-        ([0.9] * 4, [0.4, 0.3, 0.2, 0.1], ["regularised\nindex falls"], "no rise, no collapse"),
+        ([0.9] * 4, [0.4, 0.3, 0.2, 0.1], ["regularized\nindex falls"], "no rise, no collapse"),
         (
             [0.9, 0.9, 0.5, 0.4],
             [0.4, 0.3, 0.2, 0.1],
-            ["regularised\nindex falls", "collapsed\naccuracy is lost"],
+            ["regularized\nindex falls", "collapsed\naccuracy is lost"],
             "no rise, a collapse from round 2 on",
         ),
         (
             [0.9] * 3,
             [0.1, 0.2, 0.3],
-            ["regularised\nindex does not fall", "compressed\nindex rises"],
+            ["regularized\nindex does not fall", "compressed\nindex rises"],
             "a rise from round 1 on, no collapse",
         ),
     ],

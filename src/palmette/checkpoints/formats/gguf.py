@@ -1,4 +1,4 @@
-"""GGUF, the format of llama.cpp: read in parts, and dequantised to float32.
+"""GGUF, the format of llama.cpp: read in parts, and dequantized to float32.
 
 A file is a header of keys and values, a list of tensors, and their bytes. Each count and length in it is checked
 against the bytes that are left before anything is done with it.
@@ -27,7 +27,7 @@ _DAMAGED = "it is damaged or truncated"
 
 
 def read(file: Path) -> Contents:
-    """All tensors, quantised ones as float32."""
+    """All tensors, quantized ones as float32."""
     with extra("gguf", "GGUF needs the gguf package"):
         import gguf  # noqa: F401
     size = file.stat().st_size

@@ -203,7 +203,7 @@ def _tensor(value: Any, places: _Places) -> _Stored | None:
         parts = [part.args[0] if isinstance(part, Call) and part.name == "torch.Size" else part for part in parts]
         shapes = [part for part in parts if isinstance(part, tuple) and all(type(n) is int for n in part)]
         return _Stored(
-            max(shapes, key=len, default=()), "is quantised, sparse, turned or without values", torch.bool
+            max(shapes, key=len, default=()), "is quantized, sparse, turned or without values", torch.bool
         )
     storage, offset, shape, stride = args[:4]
     if not (

@@ -49,13 +49,13 @@ class Compaction:
 
 
 def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
-    """Remove the dead neurons and channels of `model`; return a smaller copy and a report.
+    """Remove dead neurons and channels of `model`; return a smaller copy and a report.
 
-    A channel is dead if it is the same number for every input, as after a row of zeros, or if no layer reads it,
-    as before a column of zeros. Such a number is added to the biases of the layers that read the channel. Channels
-    are followed through Linear layers, convolutions (grouped ones too), batch norms, activations, pools, reshapes,
-    sums, concatenations and slices, as `torch.export` traces them. Channels that reach another operation stay, and
-    the notes name it.
+    A channel is dead if it has the same value for every input, as after a row of zeros, or if no layer reads it,
+    as before a column of zeros. A constant value is added to the biases of the layers that read the channel.
+    Channels are followed through Linear layers, convolutions (grouped ones too), batch norms, activations, pools,
+    reshapes, sums, concatenations and slices, as `torch.export` traces them. Channels that reach another operation
+    stay, and the notes name it.
 
     The copy is an ordinary model of the same class, with the same names in its `state_dict` and smaller shapes. In
     evaluation mode its outputs equal those of `model` to 1e-5, times the largest output if that is above 1; the
@@ -65,9 +65,10 @@ def compact(model: _Model, example_inputs: Any) -> tuple[_Model, Compaction]:
         model: any module.
         example_inputs: a tensor, a tuple of arguments, or a dict of keyword arguments.
 
+    >>> import palmette as pm
     >>> model = nn.Sequential(nn.Linear(8, 100), nn.ReLU(), nn.Linear(100, 2))
     >>> _ = model[0].weight.data[:90].zero_()  # 90 of 100 neurons always give relu(bias)
-    >>> small, report = compact(model, torch.randn(4, 8))
+    >>> small, report = pm.compact(model, torch.randn(4, 8))
     >>> print(report)
                 before  after
     0.weight     100×8   10×8

@@ -62,14 +62,14 @@ def from_metadata(metadata: Mapping[str, str]) -> Sizes:
     if (text := metadata.get("sizes")) is None:
         return {}
     if metadata.get("sizes_crc32") != str(zlib.crc32(text.encode())):
-        raise ValueError("the checksum of its sizes of layers is wrong")
+        raise ValueError("the checksum of its layer sizes is wrong")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ValueError("its sizes of layers are not JSON") from error
+        raise ValueError("its layer sizes are not JSON") from error
     for sizes in found.values() if isinstance(found, dict) else [None]:
         if not isinstance(sizes, dict) or any(type(n) is not int or n < 0 for n in sizes.values()):
-            raise ValueError("its sizes of layers are none")
+            raise ValueError("its layer sizes are invalid")
     return found  # type: ignore[no-any-return]
 
 

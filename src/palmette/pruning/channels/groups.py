@@ -36,7 +36,7 @@ def example_of(scope: str, shape: Sequence[int], device: torch.device) -> Tensor
 
 
 def norm_scale(name: str, weight: Tensor) -> Tensor:
-    """Saliency for scope "channel": the magnitude of the gain of the batch norm behind a channel.
+    """Saliency for scope "channel": the magnitude of the batch-norm gain of a channel.
 
     Channels that go together count with the mean of their gains. Channels without a batch norm are not cut.
 

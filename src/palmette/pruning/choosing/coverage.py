@@ -13,7 +13,7 @@ GAIN = "the gain of weight norm"
 BUFFER = "statistics of batch norm"
 CONSTANT = "a constant"
 NO_FLOATS = "no dense floating-point numbers"
-"""Reason to leave out complex, sparse and integer tensors, such as quantised weights."""
+"""Reason to leave out complex, sparse and integer tensors, such as quantized weights."""
 _SAME = "the same as "
 
 
@@ -56,7 +56,7 @@ def surprises(covered: int, left_out: Sequence[LeftOut]) -> Iterator[str]:
     for why, least, advice in (
         (FROZEN, 0.0, include),
         (UNKNOWN, 0.01, include),
-        (NO_FLOATS, 0.01, "prune the model before it is quantised or converted"),
+        (NO_FLOATS, 0.01, "prune the model before it is quantized or converted"),
     ):
         names = [one.name for one in left_out if one.why == why]
         count = sum(one.entries for one in left_out if one.why == why)

@@ -19,10 +19,12 @@ def from_torch_prune(model: nn.Module) -> Masks:
     existing optimizers keep working, and `state_dict` has the names of the unpruned model. The masks,
     by name and including those of biases, are empty if nothing was pruned. `Pruner(model)` calls this function.
 
+    >>> import palmette as pm
+    >>> from torch.nn.utils import prune
     >>> layer = prune.l1_unstructured(nn.Linear(4, 2), "weight", amount=0.5)
     >>> list(layer.state_dict())
     ['bias', 'weight_orig', 'weight_mask']
-    >>> from_torch_prune(layer)
+    >>> pm.from_torch_prune(layer)
     Masks(1 weights, 4 of 8 kept, density 0.5000)
     >>> list(layer.state_dict()), int((layer.weight == 0).sum())
     (['bias', 'weight'], 4)

@@ -175,7 +175,7 @@ def _hypothesis(source: FigureRuns, title: str, caption: str) -> Figure:
     index = [mean([index_of(record) for record in at]) for at in by_round(many)]
     before = [v for v, phase in zip(index, found, strict=False) if phase == "falling" and v is not None]
     falls = "index falls" if before and before[-1] < before[0] else "index does not fall"
-    texts = (f"regularised\n{falls}", "compressed\nindex rises", "collapsed\naccuracy is lost")
+    texts = (f"regularized\n{falls}", "compressed\nindex rises", "collapsed\naccuracy is lost")
     for phase, colour, text in zip(PHASES, PHASE_COLOURS, texts, strict=True):
         rounds = [t for t, p in enumerate(found) if p == phase]
         if not rounds:

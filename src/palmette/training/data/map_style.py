@@ -100,6 +100,6 @@ def _pixels(image: Any, where: str) -> np.ndarray[Any, Any]:
     whole = np.round(array * 255.0) if array.dtype.kind == "f" else np.array(-1.0)
     if array.dtype.kind != "f" or not ((whole >= 0) & (whole <= 255) & (abs(array * 255.0 - whole) < 1e-3)).all():
         raise ValueError(
-            f"{rule}, got {array.dtype} in {where}: leave out Normalize; palmette normalises by mean and sd itself"
+            f"{rule}, got {array.dtype} in {where}: leave out Normalize; palmette normalizes by mean and sd itself"
         )
     return whole.astype(np.uint8)
