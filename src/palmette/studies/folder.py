@@ -48,7 +48,7 @@ class RunDir:
         self.tensorboard = self.path / "tensorboard"  # optional; written from the records
         self.sealed = True  # whether damage of the records would be noticed; not in folders of earlier versions
         self._say = say
-        self._records = SealedLines(self.records_file, self._settings_of_results, say)
+        self._records = SealedLines(self.records_file, self._settings, say)
         self._timings = SealedLines(self.timings_file, self._settings, say)
         self._finished = SealedLines(self.finished, self._settings, say)
 
@@ -192,12 +192,17 @@ class RunDir:
                 return [t for t in known if 0 <= as_number(t.get("seconds")) < 1e12]
         return []
 
-    def mask_damage(self, records: Iterable[Mapping[str, Any]], *, only_heads: bool = True) -> str | None:
-        """Damage of the mask files of these records; None if they are sound, or were left out of a copy.
+    def mask_damage(
+        self, records: Sequence[Mapping[str, Any]], *, only_heads: bool = True, needed: bool = False
+    ) -> str | None:
+        """Damage of the mask files of these records; None if they are sound.
 
-        With `only_heads`, a flipped bit of a mask is not noticed.
+        With `only_heads`, a flipped bit of a mask is not noticed. A copy of a finished run may lack all of them,
+        unless they are `needed`.
         """
-        for record in [r for r in records if "masks" in r] if self.mask(0).parent.is_dir() else ():
+        ended = bool(records) and records[-1].get("stopped") is not None
+        left_out = ended and not needed and not self.mask(0).parent.is_dir()
+        for record in () if left_out else [r for r in records if "masks" in r]:
             file = self.mask(record["round"])
             try:
                 if _masks_seal(file, only_head=only_heads) != record["masks"]:
@@ -212,13 +217,12 @@ class RunDir:
         """Masks of a round; raise `RunDamaged` if they are not those of its record."""
         from palmette.pruning.masks import Masks
 
-        self.check_masks(self.records(resuming=True)[round : round + 1])
+        self.check_masks(self.records(resuming=True)[round : round + 1], needed=True)
         return Masks.load(self.mask(round))
 
-    def check_masks(self, records: Sequence[Mapping[str, Any]], *, bits: bool = False) -> None:
-        """Raise `RunDamaged` for `mask_damage`; bits are checked if asked, or unless the run is finished."""
-        finished = bool(records) and records[-1].get("stopped") is not None
-        if why := self.mask_damage(records, only_heads=finished and not bits):
+    def check_masks(self, records: Sequence[Mapping[str, Any]], *, needed: bool) -> None:
+        """Raise `RunDamaged` for `mask_damage`; where masks are `needed`, their bits are checked too."""
+        if why := self.mask_damage(records, only_heads=not needed, needed=needed):
             raise RunDamaged(f"{why}; restore it from a copy, or remove {str(self.path)!r} to start the run again")
 
     def write_sealed(self, target: Path, state: Any) -> None:
@@ -305,10 +309,6 @@ class RunDir:
         """Settings in experiment.toml, which tie other files to the run; not the rounds, which may become more."""
         text = self.experiment.read_bytes() if self.experiment.is_file() else b""
         return re.sub(rb"(?m)^(#|rounds = ).*\n", b"", text)
-
-    def _settings_of_results(self) -> bytes:
-        """Settings without the token of a run of `prune_and_retrain`: equal runs have equal records."""
-        return re.sub(rb"(?m)^run = .*\n", b"", self._settings())
 
     def _writing(self, target: Path, size: int) -> AbstractContextManager[None]:
         return explained(target, size, self.path, "run folder")

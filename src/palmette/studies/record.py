@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from palmette.errors import RunDamaged, extra
+from palmette.errors import RunDamaged, extra, reason_of
 from palmette.pruning.stopping import RoundSummary, StopRule
 from palmette.studies.disk.shape import check_line
 from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec
@@ -244,7 +244,7 @@ def rows_of(
 
 def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExperiment:
     """Settings of the run in a folder; raise if they are damaged or differ from `asked`."""
-    if not rundir.experiment.exists():
+    if not rundir.experiment.is_file():
         raise RunDamaged(
             f"the run folder {str(rundir.path)!r} has records, but no experiment.toml with "
             "its settings; run its command again to restore the file"
@@ -252,10 +252,9 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
     try:
         there = read_spec(rundir.experiment)
         text = rundir.experiment.read_bytes().decode("utf-8-sig")
-    except OSError:
-        raise
     except Exception as error:  # settings that nobody checked can break anything
-        raise RunDamaged(f"the run folder {str(rundir.path)!r} has no readable settings: {error}") from error
+        why = reason_of(error)
+        raise RunDamaged(f"the run folder {str(rundir.path)!r} has no readable settings: {why}") from error
     if (named := _id_unless_whole(text, there)) is not None:
         raise RunDamaged(
             f"{str(rundir.experiment)!r} was changed: it was written for the run {named}, and has settings of "

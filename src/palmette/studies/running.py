@@ -160,11 +160,12 @@ def _taken(experiment: Experiment, rundir: RunDir, locks: ExitStack, end: Callab
         else:
             rundir.write_text(rundir.experiment.name, experiment.to_toml())
         records = records_of(rundir, resuming=True)
-        rundir.check_masks(records)
+        more = goes_on(records, experiment.rounds)
+        rundir.check_masks(records, needed=more)
     except (RunBusy, RunDamaged) as error:
         end(experiment, rundir, error)
         return None
-    if not goes_on(records, experiment.rounds):
+    if not more:
         rundir.finish(networks_to_keep(experiment, records))
         end(experiment, rundir, records[-1]["stopped"])
         return None

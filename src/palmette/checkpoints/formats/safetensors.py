@@ -68,7 +68,7 @@ def with_config(file: Path, tensors: Sequence[StoredWeight], aliases: Mapping[st
         return Contents(tensors, aliases, unwritten=["lm_head.weight"])
     try:
         settings = json.loads(config.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError("config.json next to it is damaged") from error
     settings = settings.get("text_config", settings) if isinstance(settings, dict) else {}
     tied = isinstance(settings, dict) and settings.get("tie_word_embeddings")

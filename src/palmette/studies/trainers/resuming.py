@@ -26,8 +26,10 @@ def resumed(run: FunctionRun, rundir: RunDir, say: Callable[[str], None]) -> boo
     run.spec = replace(run.spec, initial=digest(run.model.state_dict()))
     _claim(rundir, run, say)
     rundir.failure.unlink(missing_ok=True)
-    rundir.check_masks(records := records_of(rundir, resuming=True))
-    if not goes_on(records, run.spec.rounds):
+    records = records_of(rundir, resuming=True)
+    more = goes_on(records, run.spec.rounds)
+    rundir.check_masks(records, needed=more)
+    if not more:
         mend_good(rundir)
         good = read_good(rundir)
         _check_fits(run, rundir, good["state_dict"], good["pruner"])
