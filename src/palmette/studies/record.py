@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from palmette.errors import RunDamaged, extra, reason_of
 from palmette.pruning.stopping import RoundSummary, StopRule
 from palmette.studies.disk.shape import check_line
-from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec
+from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec, with_checksum
 from palmette.studies.folder import RunDir, find_runs
 
 if TYPE_CHECKING:
@@ -272,8 +272,8 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
 
 def _id_unless_whole(text: str, experiment: AnyExperiment) -> str | None:
     """Id in the first line of experiment.toml if it or the checksum belongs to other settings, else None."""
-    head, (above, sealed, seal) = text.partition("\n")[0], text.rpartition(SEALED)
-    whole = not sealed or seal.rstrip("\n") == hashlib.sha256(above.encode()).hexdigest()[:16]
+    head, (above, sealed, _) = text.partition("\n")[0], text.rpartition(SEALED)
+    whole = not sealed or text == with_checksum(above)
     if (found := re.fullmatch(r"# (\S+-([0-9a-f]{8}))", head)) and isinstance(experiment, OwnExperiment):
         whole &= not experiment.run or found[2] == experiment.run
     elif found:
