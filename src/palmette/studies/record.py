@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from palmette.errors import RunDamaged, extra, reason_of
 from palmette.pruning.stopping import RoundSummary, StopRule
+from palmette.studies.disk.archives import unpacked
 from palmette.studies.disk.shape import check_line
 from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec, with_checksum
 from palmette.studies.folder import RunDir, find_runs
@@ -244,6 +245,8 @@ def rows_of(
 
 def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExperiment:
     """Settings of the run in a folder; raise if they are damaged or differ from `asked`."""
+    if rundir.path.is_file():
+        unpacked(rundir.path)  # raises: `find_runs` could not unpack it
     if not rundir.experiment.is_file():
         raise RunDamaged(
             f"the run folder {str(rundir.path)!r} has records, but no experiment.toml with "

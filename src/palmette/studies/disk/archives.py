@@ -24,9 +24,13 @@ def called(folder: Path, *names: str) -> list[Path]:
     return sorted(Path(place, name) for place, _, there in os.walk(folder) for name in names if name in there)
 
 
+def unpacked(archive: Path) -> Path:
+    """Folder of an unpacked archive, unpacked anew when it has changed."""
+    return _unpacked(archive, archive.stat().st_mtime_ns)
+
+
 @functools.cache
-def unpacked(archive: Path, changed: int) -> Path:
-    """Folder of an unpacked archive; `changed` keys the cache by modification time."""
+def _unpacked(archive: Path, changed: int) -> Path:
     place = tempfile.TemporaryDirectory(prefix="palmette-")
     atexit.register(place.cleanup)
     try:
