@@ -1,6 +1,8 @@
 """Parts of a checkpoint, measured by different processes, add up to the report of one process."""
 
+import base64
 import json
+import zlib
 from contextlib import suppress
 
 import pytest
@@ -168,4 +170,12 @@ def test_every_changed_value_is_noticed(tmp_path):
             merge_parts([one])
         sealed = one | {"sha256": parts._digest(one)}
         with suppress(ValueError, OSError):  # made on purpose: it may be right, and raises no error of a library
-            merge_parts([sealed])
+            str(merge_parts([sealed]))
+
+
+def test_spectra_of_more_numbers_than_there_are_are_damage(tmp_path):
+    part = measure_part(checkpoint(tmp_path / "a.safetensors", KINDS["mixed"], layers=5), 1, 1)
+    bomb = base64.b64encode(zlib.compress(bytes(1 << 24))).decode()
+    part["wide"]["few"] = {"float32": bomb}
+    with pytest.raises(ValueError, match="part 1 of 1 is damaged; measure it again"):
+        merge_parts([part | {"sha256": parts._digest(part)}])

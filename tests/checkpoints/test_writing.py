@@ -94,6 +94,21 @@ def test_a_kill_between_two_renames_leaves_no_weights_beside_other_masks(tmp_pat
     assert not [name for name in os.listdir(tmp_path) if "partial" in name]
 
 
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_packed_file_that_replaces_a_pair_is_never_beside_its_masks(tmp_path, after):
+    out, masks = tmp_path / "out.safetensors", tmp_path / "out.masks.safetensors"
+    old = cut(tmp_path, 0.5)
+
+    def killed():
+        dies_at(2, "replace", after=after)  # the last: it puts the file in its place
+        prune_checkpoint(tmp_path / "in.safetensors", out, budget=pm.FixedRatio(0.9), scope="layer", pack=True)
+
+    assert killed_in(killed)
+    assert not masks.exists()
+    assert ("weight:values" in load_file(out)) == after
+    assert kept(tmp_path) == (205 if after else old)
+
+
 def test_a_temporary_file_of_a_living_process_is_kept(tmp_path):
     with replaced(tmp_path / "out.safetensors") as ours:
         ours.touch()

@@ -305,7 +305,18 @@ def test_file_that_would_unpack_to_far_more_than_its_bytes_needs_the_model(path)
         pm.load(path, nn.Linear(4, 8, bias=False))
 
 
-@pytest.mark.parametrize("table", ["[" * 100_000, "7", "null", '{"w": 1}', "{"])
+NO_NAME = r'{"\ud800": {"code": "dense", "dtype": "float32", "shape": [3], "crc32": [0]}}'
+
+
+def test_a_tensor_with_many_names_unpacks_to_a_copy_for_each(path):
+    pm.save(path, {"weight": torch.zeros(8, 4)})
+    names = {f"{i}": {"code": "same", "as": "weight"} for i in range(9)}
+    rewritten(path, lambda t: t.update(weight={**t["weight"], "shape": [10_000, 1000]}, **names))
+    with pytest.raises(PackedDamaged, match="would unpack to 400,000,000"):
+        pm.load(path)
+
+
+@pytest.mark.parametrize("table", ["[" * 100_000, "7", "null", '{"w": 1}', "{", NO_NAME])
 def test_table_of_another_kind_is_refused(path, table):
     crc = str(zlib.crc32(table.encode()))
     save_file({"w": torch.ones(3)}, path, {"format": "palmette-packed-1", "tensors": table, "crc32": crc})

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import io
 import json
 import os
@@ -212,6 +213,20 @@ def test_shapes_of_any_other_kind_are_refused(tmp_path, shapes):
     safetensors.torch.save_file({"w": BITS}, tmp_path / "masks", metadata)
     with pytest.raises(MaskMismatch, match="not a complete mask file"):
         pm.Masks.load(tmp_path / "masks")
+
+
+@pytest.mark.parametrize("shapes", [None, "", "[" * 100_000, "[]", "1", '{"w": 8}', "1" * 5000, '{"w": [9]}'])
+def test_shapes_that_are_none_are_refused_though_they_are_sealed(tmp_path, shapes):
+    bits = torch.tensor([255], dtype=torch.uint8)
+    seal = hashlib.sha256((shapes or "").encode() + bits.numpy().tobytes()).hexdigest()
+    metadata = {"format": "palmette-masks-2", "sha256": seal} | ({} if shapes is None else {"shapes": shapes})
+    file, weights = tmp_path / "a.masks.safetensors", tmp_path / "a.safetensors"
+    safetensors.torch.save_file({"w": bits}, file, metadata)
+    with pytest.raises(MaskMismatch, match=r"a\.masks\.safetensors' is (damaged|not a complete mask file)"):
+        pm.Masks.load(file)
+    safetensors.torch.save_file({"w": torch.ones(2, 4)}, weights)
+    with pytest.raises(PalmetteError, match=r"a\.masks\.safetensors next to it (is|belongs to another)"):
+        pm.how_compressible(weights)
 
 
 def test_the_undamaged_example_file_loads(tmp_path):

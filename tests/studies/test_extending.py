@@ -6,9 +6,11 @@ import pytest
 from own_digits import one_thread  # noqa: F401
 
 from palmette.errors import RunDamaged
+from palmette.studies import spec
 from palmette.studies.experiment import Experiment
 from palmette.studies.extending import start_from_shorter
 from palmette.studies.folder import RunDir
+from palmette.studies.record import read_runs
 from palmette.studies.running import run
 
 SHORT = Experiment(model="linear", epochs=2, rounds=1)
@@ -53,6 +55,24 @@ def test_longer_run_is_the_same_as_from_the_start(tmp_path, settings, place):
     if place == "next to it":
         assert RunDir(tmp_path / "runs" / short.id).records_file.read_bytes() == before
         assert copied([longer], tmp_path / "runs") == []
+
+
+@pytest.mark.parametrize("place", ["same folder", "next to it"])
+def test_a_run_of_an_earlier_version_is_extended(tmp_path, monkeypatch, place):
+    rundir = run(SHORT, tmp_path / SHORT.id)
+    before = rundir.records()
+    monkeypatch.setattr(spec, "VERSION", spec.VERSION + 1)
+    monkeypatch.setitem(spec.ADDED, spec.VERSION, {})
+    longer = Experiment(**{**SHORT.settings(), "rounds": 3})
+    assert SHORT.id in replace(longer, rounds=1).earlier_ids
+    if place == "next to it":
+        copied([longer], tmp_path)
+        rundir = RunDir(longer.folder_in(tmp_path))
+    run(longer, rundir.path)
+    found = read_runs(rundir.path)
+    assert found["id"].unique() == [longer.id]
+    assert found["round"].tolist() == [0, 1, 2, 3]
+    assert rundir.records()[:1] == before[:1]
 
 
 def test_run_interrupted_after_it_was_extended_resumes(tmp_path, monkeypatch):

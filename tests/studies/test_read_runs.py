@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import lzma
+import shutil
 import sys
 import tarfile
 
 import pandas as pd
 import pytest
+from click.testing import CliRunner
 
 import palmette as pm
+from palmette.cli import main
 from palmette.errors import RunDamaged
 from palmette.studies.folder import RunDir, find_runs
 
@@ -178,10 +182,37 @@ def test_damaged_or_escaping_archive_is_refused(folder, tmp_path):
         pm.read_runs(archive.parent)
 
 
-def test_archive_that_unpacks_to_far_more_than_its_bytes_is_refused(tmp_path):
-    (tmp_path / "zeros").write_bytes(bytes(1 << 24))
-    with tarfile.open(tmp_path / "runs.tar.xz", "w:xz") as file:
-        file.add(tmp_path / "zeros", arcname="records.jsonl")
-    assert (tmp_path / "runs.tar.xz").stat().st_size < 4000
-    with pytest.raises(RunDamaged, match="it would unpack to over 2000 times its size"):
+def test_a_damaged_archive_leaves_other_runs_readable(folder, tmp_path):
+    runs = shutil.copytree(folder, tmp_path / "runs")
+    (runs / "runs.tar.xz").write_bytes(b"no archive")
+    for command in (["show"], ["table"], ["report", "-o", str(tmp_path / "page.html")]):
+        done = CliRunner().invoke(main, [command[0], str(runs), *command[1:]])
+        assert done.exit_code == 0, done.stderr
+        assert "runs.tar.xz' is not an archive of runs" in " ".join((done.stdout + done.stderr).split())
+    done = CliRunner().invoke(main, ["show", str(runs / "runs.tar.xz")])
+    assert (done.exit_code, "is not an archive of runs" in done.stderr) == (2, True)
+
+
+def member(name, size=0, kind=tarfile.REGTYPE):
+    info = tarfile.TarInfo(name)
+    info.size, info.type = size, kind
+    return info.tobuf() + bytes(-(-size // 512) * 512)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (member("records.jsonl", 1 << 24), "would unpack to over 1,"),
+        (member("long", 1 << 24, tarfile.XHDTYPE), "would unpack to over 1,"),  # a header of 16 MiB
+        (b"".join(member(f"{i}.txt") for i in range(2000)), "would unpack to over 1,"),
+        (member("a/" * 2000 + "b"), "maximum recursion depth"),
+        (member("a" * 300), "name too long"),
+        (member("a") + member("a/b"), "Not a directory"),
+    ],
+    ids=["content", "header", "files", "folders", "name", "overlap"],
+)
+def test_archives_of_great_work_in_few_bytes_are_refused(tmp_path, content, said):
+    (tmp_path / "runs.tar.xz").write_bytes(lzma.compress(content + bytes(1024)))
+    assert (tmp_path / "runs.tar.xz").stat().st_size < 9000
+    with pytest.raises(RunDamaged, match=rf"runs\.tar\.xz' is not an archive of runs, or is incomplete: .*{said}"):
         pm.read_runs(tmp_path)

@@ -43,7 +43,8 @@ def same(one, other):
     assert len(masks) == len(RunDir(one).records())
     assert all(pm.Masks.load(one / name) == pm.Masks.load(other / name) for name in masks)
     plain = {name for name in names if not name.endswith(".pt")}
-    plain -= {*masks, "timings.jsonl", "finished.json", "experiment.toml"}
+    plain -= {*masks, "timings.jsonl", "finished.json", "experiment.toml", "records.jsonl"}
+    assert json.dumps(RunDir(one).records()) == json.dumps(RunDir(other).records())  # seals name the run
     specs = [replace(read_spec(folder / "experiment.toml"), run="") for folder in (one, other)]
     assert specs[0] == specs[1]
     return all((one / name).read_bytes() == (other / name).read_bytes() for name in plain)

@@ -167,13 +167,15 @@ def _joined_with_gains(contents: Contents) -> Contents:
     """Each direction of weight norm with its gain, which has a number for each norm, or one for all."""
     by_name = {t.name: t for t in contents.tensors}
 
-    def gain(of: StoredWeight) -> StoredWeight | None:
-        found = by_name.get(gain_of(of.name))
-        sizes = () if found is None else found.shape
+    def joined(of: StoredWeight) -> StoredWeight:
+        name = gain_of(of.name)
+        if not name or name not in by_name:
+            return of
+        sizes = (gain := by_name[name]).shape
         fits = not sizes or (len(sizes) == len(of.shape) and all(map(lambda n, m: n in (1, m), sizes, of.shape)))
-        return found if fits else None
+        return replace(of, gain=gain) if fits else of
 
-    return replace(contents, tensors=[replace(t, gain=gain(t)) for t in contents.tensors])
+    return replace(contents, tensors=[joined(t) for t in contents.tensors])
 
 
 def _nonzero(read: Callable[[int, int], Tensor]) -> Callable[[int, int], Tensor]:

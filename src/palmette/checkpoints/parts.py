@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -26,7 +27,7 @@ from palmette.checkpoints.read_errors import readable
 from palmette.checkpoints.report import as_sap
 from palmette.measures.parameters import is_number
 from palmette.measures.pq import PowerSums
-from palmette.measures.spectrum import Counts, Spectrum
+from palmette.measures.spectrum import BUCKET_BITS, Counts, Spectrum
 from palmette.pruning.budgets import OF_SAP, Sap
 from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.choosing.zeros import as_zeros
@@ -35,6 +36,7 @@ from palmette.pruning.sources.stored import MEMORY, StoredWeight, unreadable, wi
 
 FORMAT = "palmette-part-2"
 _PLAIN = ("name", "dtype", "coding", "neurons", "bytes", "measures", "cuts", "dead")
+_MOST = 1 << BUCKET_BITS  # numbers in an array
 _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -175,7 +177,10 @@ def _findings(part: Mapping[str, Any]) -> Findings:
 
 def _settings(part: Mapping[str, Any]) -> tuple[list[LeftOut], Sap]:
     with _undamaged(part):
-        left_out = [LeftOut(**tensor | {"shape": tuple(tensor["shape"])}) for tensor in part["left_out"]]
+        left_out = [
+            LeftOut(str(one["name"]), tuple(map(_count, one["shape"])), str(one["why"]), _count(one["bytes"]))
+            for one in part["left_out"]
+        ]
         return left_out, Sap(**{key: part[key] for key in OF_SAP})
 
 
@@ -221,6 +226,12 @@ def _weights(path: Path, names: Sequence[str], fingerprint: object) -> list[Stor
     return found
 
 
+def _count(value: Any) -> int:
+    if not (type(value) is int and 0 <= value < 1 << 63):
+        raise ValueError("a count is no whole number")
+    return value
+
+
 def _layer_to_json(layer: Layer) -> dict[str, Any]:
     sums = layer.sums
     return {
@@ -234,6 +245,12 @@ def _layer_to_json(layer: Layer) -> dict[str, Any]:
 
 def _layer_from_json(plain: Mapping[str, Any]) -> Layer:
     d, scale, p_sum, q_sum = (torch.tensor([x], dtype=torch.float64) for x in plain["sums"])
+    measures = plain["measures"]
+    counts = *plain["shape"], *plain["cuts"].values(), *(plain[key] for key in ("neurons", "bytes", "dead"))
+    for count in (*counts, *(measures[key] for key in ("d", "zeros", "levels"))):
+        _count(count)
+    if not all(x is None or math.isfinite(x) for x in measures.values()):
+        raise ValueError("a measure is no number")
     return Layer(
         **{key: plain[key] for key in _PLAIN},
         shape=tuple(plain["shape"]),
@@ -267,7 +284,7 @@ def _wide_from_json(plain: Mapping[str, Any]) -> Spectrum:
         {"31": 31, "63": 63}[bits]: tuple(_decoded(coded, kind) for coded, kind in zip(arrays, types, strict=True))
         for bits, arrays in plain["buckets"].items()
     }
-    return Spectrum.of_wide(few, buckets, zeros=plain["zeros"])
+    return Spectrum.of_wide(few, buckets, zeros=_count(plain["zeros"]))
 
 
 def _coded(array: np.ndarray[Any, Any]) -> str:
@@ -277,5 +294,9 @@ def _coded(array: np.ndarray[Any, Any]) -> str:
 
 
 def _decoded(text: str, kind: str) -> np.ndarray[Any, Any]:
-    array = np.frombuffer(zlib.decompress(base64.b64decode(text)), kind)
+    most = _MOST * np.dtype(kind).itemsize
+    content = zlib.decompressobj().decompress(base64.b64decode(text), most + 1)
+    if len(content) > most:
+        raise ValueError(f"an array of a spectrum has at most {_MOST:,} numbers")
+    array = np.frombuffer(content, kind)
     return array.astype(array.dtype.newbyteorder("="))

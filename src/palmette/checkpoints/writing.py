@@ -33,7 +33,6 @@ def output_file(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
     check_output(source, out, folder=folder)
     with _explained(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        placed = False
         try:
             with replaced(out) as partial:
                 masks = masks_file(partial)
@@ -44,15 +43,16 @@ def output_file(source: Path, out: Path, *, folder: bool) -> Iterator[Path]:
                         out.rmdir()
                 else:
                     yield partial
-                    if placed := not out.exists() and masks.exists():
-                        masks.replace(masks_file(out))  # masks alone do no harm if the process is killed here
+                    # Masks alone, or weights alone, do no harm if the process is killed here.
+                    if not masks.exists():
+                        masks_file(out).unlink(missing_ok=True)
+                    elif not out.exists():
+                        masks.replace(masks_file(out))
             # Over an existing file, weights first: they name their masks, so that those of the last file are
             # noticed if the process is killed here.
             sync(out.parent)
             if masks.exists():
                 masks.replace(masks_file(out))
-            elif not (folder or placed):
-                masks_file(out).unlink(missing_ok=True)  # masks of a previous file
             sync(out.parent)
         except BaseException:
             shutil.rmtree(partial, ignore_errors=True)

@@ -125,7 +125,7 @@ def load(path: str | Path, model: nn.Module | None = None) -> dict[str, Tensor] 
             state = _unpacked_all(table, file.get_tensor)
     except PackedDamaged:
         raise
-    except (SafetensorError, _Damaged, MemoryError) as error:
+    except (SafetensorError, _Damaged, MemoryError, UnicodeError) as error:
         raise PackedDamaged(
             f"{str(path)!r} is damaged or not a safetensors file: {reason_of(error)}; copy it again "
             "from its source, or read a file of torch.save with torch.load"
@@ -142,7 +142,8 @@ class _Damaged(ValueError):
 
 
 def _check_size(table: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    entries = [entry for entry in table.values() if entry["code"] != "same"]
+    # A tensor with two names counts twice, as `palmette unpack` writes it.
+    entries = [table[entry.get("as", name)] for name, entry in table.items()]
     size = sum(math.prod(entry["shape"]) * _DTYPES[entry["dtype"]].itemsize for entry in entries)
     if size > max(_ROOM, _SHARE * (there := path.stat().st_size)):
         raise PackedDamaged(
@@ -168,8 +169,9 @@ def _check_model(
     except ValueError as error:
         raise _Damaged(str(error)) from error
     mine = {n: v.shape for n, v in own.items()}
+    fitting = shapes_to_fit(model, shapes, sizes)
     if any(head.shape != mine.get(name) for name, head in heads.items()):
-        mine |= shapes_to_fit(model, shapes, sizes)
+        mine |= fitting
     check_match(heads, mine, f"the weights in {str(path)!r}")
     return sizes
 

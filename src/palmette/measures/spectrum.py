@@ -19,7 +19,7 @@ from torch import Tensor
 
 EXACT = 1 << 18  # wide entries that are stored exactly: sorting them takes 10 ms
 NARROW = (torch.bfloat16, torch.float16)
-_BUCKET_BITS = 20
+BUCKET_BITS = 20
 _BLOCK = 1 << 20
 _INTEGERS: dict[int, np.dtype[Any]] = {31: np.dtype(np.int32), 63: np.dtype(np.int64)}
 _REALS: dict[int, np.dtype[Any]] = {31: np.dtype(np.float32), 63: np.dtype(np.float64)}
@@ -163,7 +163,7 @@ class Spectrum:
             return float(values[at]), float(values[at]), below
         bits = max(self._buckets)
         bucket, below = bucket_of(rank, self._in_buckets(bits))
-        shift = bits - _BUCKET_BITS
+        shift = bits - BUCKET_BITS
         edges = np.array([bucket << shift, ((bucket + 1) << shift) - 1], _INTEGERS[bits])
         low, high = edges.view(_REALS[bits])
         return float(low), float(high), below
@@ -214,7 +214,7 @@ class Spectrum:
 
     def _buckets_of(self, bits: int) -> tuple[_Array, _Array]:
         if bits not in self._buckets:
-            self._buckets[bits] = np.zeros(1 << _BUCKET_BITS, np.int64), np.zeros(1 << _BUCKET_BITS)
+            self._buckets[bits] = np.zeros(1 << BUCKET_BITS, np.int64), np.zeros(1 << BUCKET_BITS)
         return self._buckets[bits]
 
     def _fold(self) -> None:
@@ -235,7 +235,7 @@ class Spectrum:
         bits = 8 * values.itemsize - 1
         counts, above = self._buckets_of(bits)
         keys = values.view(_INTEGERS[bits]) & np.iinfo(_INTEGERS[bits]).max
-        shift = bits - _BUCKET_BITS
+        shift = bits - BUCKET_BITS
         where = keys >> shift
         # Few buckets are in use: counting only within their range is several times faster.
         first = int(where.min())
@@ -250,7 +250,7 @@ class Spectrum:
     def _means(self, bits: int) -> Points:
         counts, above = self._buckets[bits]
         used = np.flatnonzero(counts)
-        shift = bits - _BUCKET_BITS
+        shift = bits - BUCKET_BITS
         lowest = (used << shift).astype(_INTEGERS[bits])
         base = lowest.view(_REALS[bits]).astype(np.float64)
         # Within a bucket, floats are evenly spaced.

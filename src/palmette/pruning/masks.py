@@ -205,20 +205,18 @@ class Masks(Mapping[str, Tensor]):
             raise FileNotFoundError(f"no mask file at {str(path)!r}")
         try:
             metadata = check_masks_file(Path(path))
+            kind = metadata.get("format", "")
+            with safe_open(path, "pt") as file:
+                ours = kind in (MASKS_FORMAT, SEALED_FORMAT)  # otherwise it may be a large model
+                bits = {name: file.get_tensor(name) for name in file.keys() if ours}  # noqa: SIM118
+            state = {"format": MASKS_FORMAT if ours else kind, "shapes": shapes_in(metadata), "bits": bits}
         except MaskMismatch as error:
             raise MaskMismatch(f"{str(path)!r} {error}") from error
         except SafetensorError as error:
             raise MaskMismatch(f"{str(path)!r} is not a complete mask file: {error}") from error
         try:
-            kind = metadata.get("format", "")
-            with safe_open(path, "pt") as file:
-                ours = kind in (MASKS_FORMAT, SEALED_FORMAT)  # otherwise it may be a large model
-                bits = {name: file.get_tensor(name) for name in file.keys() if ours}  # noqa: SIM118
-            shapes = json.loads(metadata.get("shapes", "{}"))
-            masks = Masks.from_state_dict(
-                {"format": MASKS_FORMAT if ours else kind, "shapes": shapes, "bits": bits}
-            )
-        except (SafetensorError, ValueError, RecursionError) as error:
+            masks = Masks.from_state_dict(state)
+        except MaskMismatch as error:
             raise MaskMismatch(f"{str(path)!r} is not a complete mask file: {error}") from error
         if like is not None:
             check_match(masks, {n: w.shape for n, w in like.items()}, f"the masks in {str(path)!r}")
@@ -230,6 +228,17 @@ def seal_of(shapes: str, bits: Iterable[Any]) -> hashlib._Hash:
     found = hashlib.sha256(shapes.encode())
     for part in bits:
         found.update(part)
+    return found
+
+
+def shapes_in(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """Shapes in the metadata of a file of masks, by name; not yet checked."""
+    try:
+        found = json.loads(metadata.get("shapes", "{}"))
+    except (ValueError, RecursionError) as error:
+        raise MaskMismatch("is not a complete mask file: its shapes are not JSON") from error
+    if not isinstance(found, dict):
+        raise MaskMismatch("is not a complete mask file: its shapes are not by name")
     return found
 
 
@@ -249,7 +258,7 @@ def check_masks_file(path: Path) -> dict[str, str]:
         with path.open("rb") as opened:
             opened.seek(8 + int.from_bytes(opened.read(8), "little"))
             found = hashlib.file_digest(opened, lambda: seal_of(metadata.get("shapes", ""), ()))
-        if found.hexdigest() != sealed or json.loads(metadata["shapes"]).keys() != names:
+        if found.hexdigest() != sealed or shapes_in(metadata).keys() != names:
             raise MaskMismatch("is damaged: its content does not fit its seal")
     weights = path.with_name(path.name.removesuffix(".masks.safetensors") + ".safetensors")
     if kind in (MASKS_FORMAT, SEALED_FORMAT) and weights != path and weights.is_file():

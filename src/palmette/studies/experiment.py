@@ -175,8 +175,12 @@ class OwnExperiment(RunSpec):
 
     def to_toml(self) -> str:
         """All settings, one per line, and their checksum, which the id does not contain."""
-        text = super().to_toml()
-        return f"{text}{SEALED}{hashlib.sha256(text.encode()).hexdigest()[:16]}\n"
+        return with_checksum(super().to_toml())
+
+
+def with_checksum(settings: str) -> str:
+    """Settings with their checksum below."""
+    return f"{settings}{SEALED}{hashlib.sha256(settings.encode()).hexdigest()[:16]}\n"
 
 
 def read_spec(file: str | Path) -> Experiment | OwnExperiment:

@@ -12,7 +12,7 @@ from typing import Any
 
 from palmette.errors import RunDamaged
 from palmette.files import replaced
-from palmette.studies.experiment import Experiment
+from palmette.studies.experiment import SEALED, Experiment, with_checksum
 from palmette.studies.folder import RunDir
 from palmette.studies.record import AnyExperiment, experiment_of, records_of
 from palmette.studies.search import attempts_of, bracket
@@ -50,6 +50,17 @@ def extends(there: AnyExperiment, asked: AnyExperiment, rundir: RunDir) -> bool:
     return more and goes_on(records_of(rundir), asked.rounds) and bool(rundir.checkpoint_numbers())
 
 
+def longer(rundir: RunDir, spec: AnyExperiment) -> str:
+    """Settings of a run in the words of its folder, with which other files are sealed, but for `spec.rounds`."""
+    text = rundir.experiment.read_text(encoding="utf-8") if rundir.experiment.exists() else ""
+    text, found = re.subn(r"(?m)^rounds = .*$", f"rounds = {spec.rounds}", text)
+    if not found:  # a new folder, or one of version 1, which has no seals
+        return spec.to_toml()
+    text = re.sub(r"\A#.*", f"# {spec.id}", text)
+    above, sealed, _ = text.rpartition(SEALED)
+    return with_checksum(above) if sealed else text
+
+
 def start_from_shorter(planned: Iterable[Experiment], out: Path, *, say: Callable[[str], None]) -> None:
     """Copy finished runs that only have fewer rounds to the folders of `planned` runs without one."""
     missing = {replace(e, rounds=0): e for e in planned if not RunDir(e.folder_in(out)).records_file.exists()}
@@ -83,6 +94,6 @@ def _copy(source: RunDir, target: RunDir, spec: Experiment) -> None:
         records = source.records()
         unfinished = [*records[:-1], {**records[-1], "stopped": None}]
         target.write_bytes(target.records_file.name, source.sealed_records(unfinished))
-        target.write_text(target.experiment.name, spec.to_toml())
+        target.write_text(target.experiment.name, longer(source, spec))
         for timing in source.timings():
             target.append_timing(timing)

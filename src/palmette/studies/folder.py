@@ -10,14 +10,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from palmette.errors import MaskMismatch, NotWritten, RunDamaged, reason_of
 from palmette.files import explained, make_folder, replaced, sync
 from palmette.measures.parameters import as_number
 from palmette.studies.disk.archives import called, unpacked
 from palmette.studies.disk.locking import FolderLock
-from palmette.studies.disk.sealing import SealedLines, plain_line, read_state, sealed_state
+from palmette.studies.disk.sealing import SealedLines, plain_line, read_state, seal_of_masks, sealed_state
 
 if TYPE_CHECKING:
     from palmette.pruning.masks import Masks
@@ -48,7 +48,7 @@ class RunDir:
         self.tensorboard = self.path / "tensorboard"  # optional; written from the records
         self.sealed = True  # whether damage of the records would be noticed; not in folders of earlier versions
         self._say = say
-        self._records = SealedLines(self.records_file, self._settings_of_results, say)
+        self._records = SealedLines(self.records_file, self._settings, say)
         self._timings = SealedLines(self.timings_file, self._settings, say)
         self._finished = SealedLines(self.finished, self._settings, say)
 
@@ -192,15 +192,20 @@ class RunDir:
                 return [t for t in known if 0 <= as_number(t.get("seconds")) < 1e12]
         return []
 
-    def mask_damage(self, records: Iterable[Mapping[str, Any]], *, only_heads: bool = True) -> str | None:
-        """Damage of the mask files of these records; None if they are sound, or were left out of a copy.
+    def mask_damage(
+        self, records: Sequence[Mapping[str, Any]], *, only_heads: bool = True, needed: bool = False
+    ) -> str | None:
+        """Damage of the mask files of these records; None if they are sound.
 
-        With `only_heads`, a flipped bit of a mask is not noticed.
+        With `only_heads`, a flipped bit of a mask is not noticed. A copy of a finished run may lack all of them,
+        unless they are `needed`.
         """
-        for record in [r for r in records if "masks" in r] if self.mask(0).parent.is_dir() else ():
+        ended = bool(records) and records[-1].get("stopped") is not None
+        left_out = ended and not needed and not self.mask(0).parent.is_dir()
+        for record in () if left_out else [r for r in records if "masks" in r]:
             file = self.mask(record["round"])
             try:
-                if _masks_seal(file, only_head=only_heads) != record["masks"]:
+                if seal_of_masks(file, only_head=only_heads) != record["masks"]:
                     return f"{str(file)!r} has the masks of another round or run"
             except FileNotFoundError:
                 return f"{str(file)!r} is missing"
@@ -212,13 +217,12 @@ class RunDir:
         """Masks of a round; raise `RunDamaged` if they are not those of its record."""
         from palmette.pruning.masks import Masks
 
-        self.check_masks(self.records(resuming=True)[round : round + 1])
+        self.check_masks(self.records(resuming=True)[round : round + 1], needed=True)
         return Masks.load(self.mask(round))
 
-    def check_masks(self, records: Sequence[Mapping[str, Any]], *, bits: bool = False) -> None:
-        """Raise `RunDamaged` for `mask_damage`; bits are checked if asked, or unless the run is finished."""
-        finished = bool(records) and records[-1].get("stopped") is not None
-        if why := self.mask_damage(records, only_heads=finished and not bits):
+    def check_masks(self, records: Sequence[Mapping[str, Any]], *, needed: bool) -> None:
+        """Raise `RunDamaged` for `mask_damage`; where masks are `needed`, their bits are checked too."""
+        if why := self.mask_damage(records, only_heads=not needed, needed=needed):
             raise RunDamaged(f"{why}; restore it from a copy, or remove {str(self.path)!r} to start the run again")
 
     def write_sealed(self, target: Path, state: Any) -> None:
@@ -306,10 +310,6 @@ class RunDir:
         text = self.experiment.read_bytes() if self.experiment.is_file() else b""
         return re.sub(rb"(?m)^(#|rounds = ).*\n", b"", text)
 
-    def _settings_of_results(self) -> bytes:
-        """Settings without the token of a run of `prune_and_retrain`: equal runs have equal records."""
-        return re.sub(rb"(?m)^run = .*\n", b"", self._settings())
-
     def _writing(self, target: Path, size: int) -> AbstractContextManager[None]:
         return explained(target, size, self.path, "run folder")
 
@@ -317,8 +317,8 @@ class RunDir:
 def find_runs(*folders: str | Path) -> list[RunDir]:
     """Run folders in `folders`, at any depth, sorted by name, each once; a folder may be a run itself.
 
-    A folder with records but without experiment.toml is a damaged run. Runs in files named ``runs.tar.xz``, or in
-    a given ``.tar.xz``, are unpacked to a folder that is removed when Python exits.
+    A folder with records but without experiment.toml is a damaged run, and so is a damaged archive. Runs in files
+    named ``runs.tar.xz``, or in a given ``.tar.xz``, are unpacked to a folder that is removed when Python exits.
     """
     found: dict[Path, RunDir] = {}
     for folder in map(Path, folders):
@@ -330,7 +330,10 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
             what = f"{str(folder)!r} is a file" if folder.exists() else f"no folder at {str(folder)!r}"
             raise FileNotFoundError(f"{what}; give a folder of runs, or an archive of runs (.tar.xz)")
         for archive in [file.resolve() for file in files if file.suffix == ".xz"]:
-            files += called(unpacked(archive, archive.stat().st_mtime_ns), *_OF_RUNS)
+            try:
+                files += called(unpacked(archive), *_OF_RUNS)
+            except RunDamaged:
+                found[archive] = RunDir(archive)  # `experiment_of` says why; other runs are read
         for run in [RunDir(file.parent) for file in files if file.name in _OF_RUNS]:
             # Not a run: an experiment.toml without lock and records, records without timings, and a version 1 run
             # of `prune_and_retrain` with a custom budget, which had only settings.json.
@@ -338,13 +341,3 @@ def find_runs(*folders: str | Path) -> list[RunDir]:
             if known and (run.lock_file.exists() or run.records_file.exists()):
                 found[run.path.resolve()] = run
     return list(found.values())
-
-
-def _masks_seal(file: Path, *, only_head: bool) -> str | None:
-    """Seal of a file of masks; without `only_head`, checked against its bits, which takes torch."""
-    if only_head:
-        with safe_open(file, "np") as opened:
-            return (opened.metadata() or {}).get("sha256")
-    from palmette.pruning.masks import check_masks_file
-
-    return check_masks_file(file).get("sha256")

@@ -11,10 +11,11 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from palmette.errors import RunDamaged, extra
+from palmette.errors import RunDamaged, extra, reason_of
 from palmette.pruning.stopping import RoundSummary, StopRule
+from palmette.studies.disk.archives import unpacked
 from palmette.studies.disk.shape import check_line
-from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec
+from palmette.studies.experiment import SEALED, Experiment, OwnExperiment, read_spec, with_checksum
 from palmette.studies.folder import RunDir, find_runs
 
 if TYPE_CHECKING:
@@ -244,7 +245,9 @@ def rows_of(
 
 def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExperiment:
     """Settings of the run in a folder; raise if they are damaged or differ from `asked`."""
-    if not rundir.experiment.exists():
+    if rundir.path.is_file():
+        unpacked(rundir.path)  # raises: `find_runs` could not unpack it
+    if not rundir.experiment.is_file():
         raise RunDamaged(
             f"the run folder {str(rundir.path)!r} has records, but no experiment.toml with "
             "its settings; run its command again to restore the file"
@@ -252,10 +255,9 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
     try:
         there = read_spec(rundir.experiment)
         text = rundir.experiment.read_bytes().decode("utf-8-sig")
-    except OSError:
-        raise
     except Exception as error:  # settings that nobody checked can break anything
-        raise RunDamaged(f"the run folder {str(rundir.path)!r} has no readable settings: {error}") from error
+        why = reason_of(error)
+        raise RunDamaged(f"the run folder {str(rundir.path)!r} has no readable settings: {why}") from error
     if (named := _id_unless_whole(text, there)) is not None:
         raise RunDamaged(
             f"{str(rundir.experiment)!r} was changed: it was written for the run {named}, and has settings of "
@@ -273,8 +275,8 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
 
 def _id_unless_whole(text: str, experiment: AnyExperiment) -> str | None:
     """Id in the first line of experiment.toml if it or the checksum belongs to other settings, else None."""
-    head, (above, sealed, seal) = text.partition("\n")[0], text.rpartition(SEALED)
-    whole = not sealed or seal.rstrip("\n") == hashlib.sha256(above.encode()).hexdigest()[:16]
+    head, (above, sealed, _) = text.partition("\n")[0], text.rpartition(SEALED)
+    whole = not sealed or text == with_checksum(above)
     if (found := re.fullmatch(r"# (\S+-([0-9a-f]{8}))", head)) and isinstance(experiment, OwnExperiment):
         whole &= not experiment.run or found[2] == experiment.run
     elif found:

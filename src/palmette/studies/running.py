@@ -16,7 +16,7 @@ from palmette.errors import RunBusy, RunDamaged
 from palmette.studies.disk.locking import allow_open_files
 from palmette.studies.engine import SECONDS_BETWEEN_SAVES, RoundEngine
 from palmette.studies.experiment import Experiment
-from palmette.studies.extending import extends, goes_on, networks_to_keep
+from palmette.studies.extending import extends, goes_on, longer, networks_to_keep
 from palmette.studies.folder import RunDir
 from palmette.studies.observer import Observer, Outcomes
 from palmette.studies.record import experiment_of, records_of
@@ -159,13 +159,14 @@ def _taken(experiment: Experiment, rundir: RunDir, locks: ExitStack, end: Callab
         if rundir.experiment.exists() and not extends(experiment_of(rundir), experiment, rundir):
             experiment_of(rundir, experiment)
         else:
-            rundir.write_text(rundir.experiment.name, experiment.to_toml())
+            rundir.write_text(rundir.experiment.name, longer(rundir, experiment))
         records = records_of(rundir, resuming=True)
-        rundir.check_masks(records)
+        more = goes_on(records, experiment.rounds)
+        rundir.check_masks(records, needed=more)
     except (RunBusy, RunDamaged) as error:
         end(experiment, rundir, error)
         return None
-    if not goes_on(records, experiment.rounds):
+    if not more:
         rundir.finish(networks_to_keep(experiment, records))
         end(experiment, rundir, records[-1]["stopped"])
         return None

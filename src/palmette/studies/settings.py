@@ -49,9 +49,11 @@ def toml_at(text_or_path: str | Path) -> tuple[str, dict[str, Any]]:
             text = Path(text_or_path).read_text(encoding="utf-8-sig")  # some editors write a BOM
         if len(text) > _LONGEST:
             raise ValueError(f"settings take at most {_LONGEST:,} letters of TOML, got {len(text):,}")
-        return place, tomllib.loads(text)
+        given = tomllib.loads(text)
+        repr(given)  # as errors show values: dotted keys nest without recursion
+        return place, given
     except RecursionError as error:
-        raise ValueError(f"{place}its lists are nested too deep") from error
+        raise ValueError(f"{place}its values are nested too deep") from error
     except ValueError as error:  # not TOML, or not UTF-8
         raise placed(place, error) from error
 

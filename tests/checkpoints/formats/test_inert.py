@@ -35,6 +35,21 @@ def test_programs_cost_no_more_than_their_bytes():
         "key": b"}K\x00" + b"\x85" + b"q\x01h\x01\x86" * 64 + b"Ns.",  # a key of 2^64 parts, to be hashed
     }
     assert [type(read(program)) for program in bombs.values()] == [type(None), Call, dict]
+    keys = {
+        "long": b"(" + b"K\x01" * 9 + b"tq\x000}h\x00Ns.",  # tuples are hashed anew each time
+        "number": b"}\x8a\x09" + b"\x7f" * 9 + b"Ns.",
+    }
+    assert [read(program) for program in keys.values()] == [{}, {}]
+    text = b"X\x90\x01\x00\x00" + b"a" * 400 + b"q\x00"
+    pairs = b"](" + b"K\x01K\x02\x86" * 99 + b"e"
+    for program in (
+        b"c_codecs\nencode\nq\x010" + text + b"0(" + b"h\x01h\x00\x85R" * 9 + b"l.",  # 3,600 letters of 400
+        b"ccollections\nOrderedDict\nq\x010" + pairs + b"q\x000(" + b"h\x01h\x00\x85R" * 99 + b"l.",
+    ):
+        with pytest.raises(ValueError, match="copies the same values again"):
+            read(program)
+    with pytest.raises(ValueError, match="without a name"):
+        read(b"X\xe8\x03\x00\x00" + b"a" * 1000 + b"X\x01\x00\x00\x00a\x93.")
     with pytest.raises(ValueError, match="but only 4 remain"):
         read(b"B\xff\xff\xff\x7fabc.")
     assert len(read(b"]" * 20_000 + b"a" * 19_999 + b".")) == 1  # no recursion

@@ -1,5 +1,8 @@
 """PyTorch's own files."""
 
+import re
+from zipfile import ZipFile
+
 import pytest
 import torch
 from checkpoint_files import NESTINGS, assert_holds, net
@@ -73,6 +76,35 @@ def test_tensors_of_more_values_than_the_file_are_left_out(tmp_path):
     wide = torch.ones(1, 1).expand(10**6, 10**6)
     torch.save({"wide.weight": wide, "fc.weight": torch.ones(2, 2)}, tmp_path / "a.pt")
     assert [w.name for w in open_checkpoint(tmp_path / "a.pt").weights] == ["fc.weight"]
+
+
+def test_what_a_pickle_names_many_times_is_looked_at_briefly(tmp_path):
+    """A key of 2^64 parts, a parameter of a parameter 99 times, and a tensor with 999 sizes of 2^62."""
+    torch.save({"0.weight": torch.ones(2, 3)}, tmp_path / "a.pt")
+    with ZipFile(tmp_path / "a.pt") as archive:
+        whole = {name: archive.read(name) for name in archive.namelist()}
+    name, program = next((name, data) for name, data in whole.items() if name.endswith("data.pkl"))
+    key = re.search(rb"X\x01\0\0\x000q.", program)[0]
+    nested, wide = (
+        b"ctorch._utils\n_rebuild_parameter\nq\xf00N" + b"q\xf10h\xf0h\xf1\x85R" * 99,
+        b"\x8a\x08" + b"\x3f" * 8,
+    )
+    other = b"X\x01\0\0\0v%ss."
+    others = {
+        "key": program.replace(key, b"K\x00" + b"q\xf0h\xf0\x86" * 64),
+        "nested": program[:-1] + other % nested,
+        "wide": program[:-1] + other % (b"ctorch._utils\n_rebuild_sparse_tensor\n((" + wide * 999 + b"ttR"),
+    }
+    for case, other in others.items():
+        with ZipFile(tmp_path / f"{case}.pt", "w") as archive:
+            for member, data in (whole | {name: other}).items():
+                archive.writestr(member, data)
+    with pytest.raises(NotReadable, match="damaged"):
+        open_checkpoint(tmp_path / "key.pt")
+    for case in ("nested", "wide"):
+        found = open_checkpoint(tmp_path / f"{case}.pt")
+        assert [w.name for w in found.weights] == ["0.weight"]
+        assert [t.shape for t in found.left_out] == [()]
 
 
 def test_views_of_the_same_bytes_are_bounded(tmp_path):

@@ -144,6 +144,17 @@ def test_a_file_of_a_larger_or_another_model_changes_nothing(tmp_path):
         assert {n: t.shape for n, t in model.state_dict().items()} == {n: t.shape for n, t in before.items()}
 
 
+@pytest.mark.parametrize("sizes", ['{"": {"forward": 3}}', '{"": {"weight": 3}}', '{"a.b": {"out_features": 3}}'])
+def test_only_sizes_are_set_on_a_model(tmp_path, sizes):
+    path, model = tmp_path / "a.safetensors", nn.Linear(4, 2)
+    pm.save(path, model)
+    about = metadata(path) | {"sizes": sizes, "sizes_crc32": str(zlib.crc32(sizes.encode()))}
+    save_file(load_file(path), path, about)
+    with pytest.raises(MaskMismatch, match="the sizes in this file are of another model"):
+        pm.load(path, model)
+    assert model(torch.ones(4)).shape == (2,)
+
+
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [

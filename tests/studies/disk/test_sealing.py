@@ -226,6 +226,30 @@ def test_files_of_another_run_are_noticed(finished, tmp_path):
     assert _read(run)["seconds"] is None
 
 
+def test_records_of_a_run_with_the_same_settings_are_noticed(interrupted, tmp_path):
+    """Two runs of `prune_and_retrain` may differ in their data alone."""
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "other", stop_at=3)
+    for name in ("experiment.toml", "records.jsonl"):
+        run = RunDir(shutil.copytree(interrupted, tmp_path / name))
+        shutil.copy(tmp_path / "other" / name, run.path)
+        for read in (lambda run=run: pm.read_runs(run.path), lambda run=run: search(run.path)):
+            with pytest.raises(
+                RunDamaged, match=r"line 1 of .*records\.jsonl' is damaged: .* belongs to another run"
+            ):
+                read()
+
+
+def test_settings_that_cannot_be_read_leave_other_runs_readable(finished, tmp_path):
+    runs = Path(shutil.copytree(finished, tmp_path / "runs"))
+    file = runs / TICKET.id / "experiment.toml"
+    for spoil in (lambda: file.write_text("seed." + "a." * 7000 + "b = 1"), lambda: (file.unlink(), file.mkdir())):
+        spoil()
+        done = CliRunner().invoke(main, ["show", str(runs)])
+        assert done.exit_code == 0, done.exception
+        assert "1 damaged, 1 finished" in done.stdout
+
+
 def test_lost_lines_of_an_interrupted_run_are_named_and_mended_by_its_state(interrupted, found, tmp_path):
     run = copy_of(interrupted, tmp_path)
     lines = run.records_file.read_bytes().splitlines(keepends=True)
@@ -355,10 +379,17 @@ def test_masks_that_are_damaged_before_their_record_is_written_are_noticed(inter
     assert len(run.records(resuming=True)) == len(lines)
 
 
-def test_a_copy_without_masks_is_read(finished, tmp_path):
+def test_a_copy_of_a_finished_run_may_lack_its_masks(finished, interrupted, tmp_path):
     run = copy_of(finished / TICKET.id, tmp_path)
     shutil.rmtree(run.mask(0).parent)
     assert _read(run, bits=True)["state"] == "finished"
+    pm.run(TICKET, run.path)  # finds it finished
+    longer = pm.Experiment(method="lottery-ticket", model="linear", epochs=2, rounds=3)
+    interrupted = copy_of(interrupted, tmp_path / "interrupted")
+    shutil.rmtree(interrupted.mask(0).parent)
+    for resume in (lambda: pm.run(longer, run.path), lambda: search(interrupted.path), lambda: run.load_masks(0)):
+        with pytest.raises(RunDamaged, match=r"round-00\.safetensors' is missing"):
+            resume()
 
 
 class Ends(Observer):

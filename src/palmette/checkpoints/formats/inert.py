@@ -39,6 +39,8 @@ _MARK = object()
 _DICTS = ("collections.OrderedDict", "builtins.dict")
 _OTHER = ("PERSID", "INST", "EXT1", "EXT2", "EXT4")  # instructions with text or a number that is no value
 _PLAIN = str | bytes | int | float | None
+_LONGEST_KEY = 8  # parts
+_LONGEST_NAME = 1000  # letters
 
 
 def read_inert(file: Any, why_not: Callable[[str], str], persistent: Callable[[Any], Any] = Persistent) -> Any:
@@ -51,10 +53,12 @@ def read_inert(file: Any, why_not: Callable[[str], str], persistent: Callable[[A
     """
     machine = _Machine(why_not, persistent)
     try:
-        for op, arg, _ in pickletools.genops(file):
+        for op, arg, place in pickletools.genops(file):
             if op.name == "STOP":
                 return machine.pop()
             machine.step(op.name, arg)
+            if machine.copied > (place or 0):
+                raise ValueError("it copies the same values again and again")
     except (IndexError, KeyError) as error:
         raise ValueError("it reads a value that it never stored") from error
     raise ValueError("it has no end")
@@ -65,6 +69,7 @@ class _Machine:
         self.why_not, self.persistent = why_not, persistent
         self.stack: list[Any] = []
         self.memo: dict[int, Any] = {}
+        self.copied = 0  # letters and pairs
 
     def step(self, op: str, arg: Any) -> None:
         """One instruction."""
@@ -106,7 +111,7 @@ class _Machine:
                 stack.append(self.named(module, name))
             case "REDUCE" | "NEWOBJ":
                 args, what = self.pop(), self.pop()
-                stack.append(_called(what, args))
+                stack.append(self.called(what, args))
             case "BUILD":
                 state = self.pop()
                 if isinstance(stack[-1], Call):
@@ -147,33 +152,41 @@ class _Machine:
 
     def named(self, module: Any, name: Any) -> Name:
         """The name of a function or class."""
-        if not (isinstance(module, str) and isinstance(name, str)):
+        if not (isinstance(module, str) and isinstance(name, str) and len(module) + len(name) < _LONGEST_NAME):
             raise ValueError("it asks for something without a name")
         text = f"{'builtins' if module == '__builtin__' else module}.{name}"  # as Python 2 calls it
         if why := self.why_not(text):
             raise ValueError(why)
         return Name(text)
 
-
-def _called(what: Any, args: Any) -> Any:
-    if not (isinstance(what, Name) and isinstance(args, tuple)):
-        raise ValueError("it calls something that is not a function")
-    if what.text == "_codecs.encode":  # how Python 3 writes bytes in an old protocol
-        if not (isinstance(args[0], str) and args[1:] in (("latin1",), (b"latin1",), ())):
-            raise ValueError("only text can be encoded, as latin1")
-        return args[0].encode("latin1")
-    if what.text not in _DICTS:
-        return Call(what.text, args)
-    pairs = args[0] if args and isinstance(args[0], list) else []
-    found: dict[Any, Any] = {}
-    for pair in pairs:
-        _filled(found, list(pair) if isinstance(pair, list | tuple) and len(pair) == 2 else [])
-    return found
+    def called(self, what: Any, args: Any) -> Any:
+        """Result of a call: a dict, bytes, or a note of it."""
+        if not (isinstance(what, Name) and isinstance(args, tuple)):
+            raise ValueError("it calls something that is not a function")
+        if what.text == "_codecs.encode":  # how Python 3 writes bytes in an old protocol
+            if not (isinstance(args[0], str) and (len(args) == 1 or args[1] in ("latin1", b"latin1"))):
+                raise ValueError("only text can be encoded, as latin1")
+            self.copied += len(args[0])
+            return args[0].encode("latin1")
+        if what.text not in _DICTS:
+            return Call(what.text, args)
+        pairs = args[0] if args and isinstance(args[0], list) else []
+        self.copied += len(pairs)
+        found: dict[Any, Any] = {}
+        for pair in pairs:
+            _filled(found, list(pair) if isinstance(pair, list | tuple) and len(pair) == 2 else [])
+        return found
 
 
 def _filled(into: dict[Any, Any], items: list[Any]) -> dict[Any, Any]:
-    """Add keys and values to a dict; other keys than plain values and tuples of them lead to no weight."""
+    """Add keys and values to a dict; other keys than plain values and short tuples of them lead to no weight."""
     for key, value in zip(items[::2], items[1::2], strict=True):
-        if all(isinstance(k, _PLAIN) for k in (key if isinstance(key, tuple) else (key,))):
+        parts = key if isinstance(key, tuple) else (key,)
+        if len(parts) <= _LONGEST_KEY and all(map(_is_plain, parts)):
             into[key] = value
     return into
+
+
+def _is_plain(key: Any) -> bool:
+    # Python hashes a longer number anew each time, and many of them alike.
+    return isinstance(key, _PLAIN) and not (isinstance(key, int) and key.bit_length() > 63)

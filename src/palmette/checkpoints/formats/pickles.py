@@ -54,6 +54,7 @@ _PARAMETER = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_paramete
 _REBUILT = ("torch._utils._rebuild_tensor", "torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor_v3")
 _MAGIC = 0x1950A86A20F9469CFC6C  # of files before torch 1.6
 _DEEPEST = 64
+_NESTED = 8  # parts of a tensor that is only named
 _DAMAGED = "it is damaged or truncated"
 _Places = Mapping[Any, tuple[int, int]]
 """First byte and number of bytes of the values of each storage, by key."""
@@ -151,13 +152,15 @@ def _legacy(data: mmap.mmap) -> tuple[Any, _Places]:
     widths: dict[Any, int] = {}
 
     def note(id: Any) -> Persistent:
-        _, kind, key, *_ = id
-        widths[key] = _dtype_of(kind).itemsize
+        dtype, key, _ = _storage(id)
+        widths[key] = dtype.itemsize
         return Persistent(id)
 
     found, keys = read_inert(data, _why_not, note), read_inert(data, _why_not)
     places, at = {}, data.tell()
     for key in keys:
+        if not isinstance(key, str | bytes):
+            raise ValueError(_DAMAGED)
         size = int.from_bytes(data[at : at + 8], "little") * widths[key]
         places[key] = at + 8, size
         at += 8 + size
@@ -187,10 +190,27 @@ def _dtype_of(kind: Any) -> torch.dtype:
     return _STORAGES[name]
 
 
+def _storage(id: Any) -> tuple[torch.dtype, str | bytes, Any]:
+    """Kind of a storage, its key, and the offset of a view, which files before torch 1.6 have."""
+    if not (isinstance(id, tuple) and len(id) > 4 and isinstance(key := id[2], str | bytes)):
+        raise ValueError(_DAMAGED)
+    return _dtype_of(id[1]), key, 0 if id[5:] in ((), (None,)) else id[5][1]
+
+
+def _is_size(value: Any, most: int = 64) -> bool:
+    return (
+        isinstance(value, tuple) and len(value) <= most and all(type(n) is int and 0 <= n < 1 << 63 for n in value)
+    )
+
+
 def _tensor(value: Any, places: _Places) -> _Stored | None:
-    """Tensor that a pickle describes; None for anything else."""
-    while isinstance(value, Call) and value.name in _PARAMETER and value.args:
-        value = value.args[0]
+    """Tensor that a pickle describes; None for anything else.
+
+    The work does not depend on what the pickle says, which may name one value many times.
+    """
+    for _ in range(_NESTED):
+        if isinstance(value, Call) and value.name in _PARAMETER and value.args:
+            value = value.args[0]
     if not isinstance(value, Call):
         return None
     name, args = value.name, value.args
@@ -199,30 +219,26 @@ def _tensor(value: Any, places: _Places) -> _Stored | None:
     if not name.startswith("torch._utils._rebuild_"):
         return None
     if name not in _REBUILT or (len(args) > 6 and isinstance(args[-1], dict) and args[-1]):
-        parts = [part for arg in args for part in (arg, *(arg if isinstance(arg, tuple) else ()))]
+        few = args[:_NESTED]
+        parts = [part for arg in few for part in (arg, *(arg[:_NESTED] if isinstance(arg, tuple) else ()))]
         parts = [part.args[0] if isinstance(part, Call) and part.name == "torch.Size" else part for part in parts]
-        shapes = [part for part in parts if isinstance(part, tuple) and all(type(n) is int for n in part)]
+        shapes = [part for part in parts if _is_size(part, _NESTED)]
         return _Stored(
             max(shapes, key=len, default=()), "is quantized, sparse, turned or without values", torch.bool
         )
     storage, offset, shape, stride = args[:4]
-    if not (
-        isinstance(storage, Persistent)
-        and isinstance(shape, tuple)
-        and isinstance(stride, tuple)
-        and len(shape) == len(stride) <= 64
-        and all(type(n) is int and 0 <= n < 1 << 63 for n in (offset, *shape, *stride))
-    ):
+    if not isinstance(storage, Persistent):
         raise ValueError(_DAMAGED)
-    _, kind, key, _, _, *view = storage.id
-    dtype = _dtype_of(kind)
+    dtype, key, first = _storage(storage.id)
+    if not (all(map(_is_size, ((offset, first), shape, stride))) and len(shape) == len(stride)):
+        raise ValueError(_DAMAGED)
     if name.endswith("_v3") and isinstance(args[6], Name):
         named = getattr(torch, args[6].text.removeprefix("torch."), None)
         if not isinstance(named, torch.dtype):
             raise ValueError(_DAMAGED)
         dtype = named
     start, room = places[key]
-    offset = offset + (view[0][1] if view and view[0] is not None else 0)
+    offset += first
     found = _Stored(shape, "", dtype, start + offset * dtype.itemsize, stride)
     entries = math.prod(shape)
     if entries and (offset + found.extent) * dtype.itemsize > room:

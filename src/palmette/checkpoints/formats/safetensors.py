@@ -23,7 +23,7 @@ from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import Bytes, from_disk, part_from, part_of
 from palmette.compression.packing import load
 from palmette.errors import MaskMismatch
-from palmette.pruning.masks import MASKS_FORMAT, SEALED_FORMAT, WEIGHTS_SEAL, check_masks_file
+from palmette.pruning.masks import MASKS_FORMAT, SEALED_FORMAT, WEIGHTS_SEAL, check_masks_file, shapes_in
 from palmette.pruning.sources.stored import StoredWeight, in_memory, unreadable
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -68,7 +68,7 @@ def with_config(file: Path, tensors: Sequence[StoredWeight], aliases: Mapping[st
         return Contents(tensors, aliases, unwritten=["lm_head.weight"])
     try:
         settings = json.loads(config.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError("config.json next to it is damaged") from error
     settings = settings.get("text_config", settings) if isinstance(settings, dict) else {}
     tied = isinstance(settings, dict) and settings.get("tie_word_embeddings")
@@ -156,6 +156,7 @@ def _kept(masks: Path, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Ca
     """Readers of the masks, by name of tensor."""
     try:
         metadata = check_masks_file(masks)
+        expected = shapes_in(metadata)
     except SafetensorError as error:
         raise ValueError(f"{masks.name} next to it is damaged") from error
     except MaskMismatch as error:
@@ -163,10 +164,9 @@ def _kept(masks: Path, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Ca
     if metadata.get("format") not in (MASKS_FORMAT, SEALED_FORMAT):
         return {}
     header, start = header_of(masks)
-    expected = json.loads(metadata.get("shapes", "{}"))
     found = {}
     for name in sorted(header.keys() & shapes.keys()):
-        if tuple(expected.get(name, ())) != shapes[name]:
+        if expected.get(name) != list(shapes[name]):
             raise ValueError(f"{masks.name} next to it belongs to another model: {name!r} differs")
         found[name] = partial(_bits, masks, start + header[name]["data_offsets"][0], shapes[name])
     return found

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import safe_open
+
 from palmette.errors import RunDamaged
 from palmette.files import explained, sync
 
@@ -191,3 +193,13 @@ def _sealed(content: memoryview, origin: bytes) -> bytes:
     digest = hashlib.sha256(content)
     digest.update(origin)
     return b"\nsealed %s\n" % digest.hexdigest().encode()
+
+
+def seal_of_masks(file: Path, *, only_head: bool) -> str | None:
+    """Seal of a file of masks; without `only_head`, checked against its bits, which takes torch."""
+    if only_head:
+        with safe_open(file, "np") as opened:
+            return (opened.metadata() or {}).get("sha256")
+    from palmette.pruning.masks import check_masks_file
+
+    return check_masks_file(file).get("sha256")

@@ -14,7 +14,7 @@ from torch import Tensor
 from palmette.errors import MaskMismatch, RunDamaged
 from palmette.pruning.masks import Masks, check_match
 from palmette.studies.experiment import OwnExperiment
-from palmette.studies.extending import goes_on
+from palmette.studies.extending import goes_on, longer
 from palmette.studies.folder import RunDir
 from palmette.studies.record import Record, experiment_of, records_of
 from palmette.studies.trainers.function_trainer import FunctionRun
@@ -26,8 +26,10 @@ def resumed(run: FunctionRun, rundir: RunDir, say: Callable[[str], None]) -> boo
     run.spec = replace(run.spec, initial=digest(run.model.state_dict()))
     _claim(rundir, run, say)
     rundir.failure.unlink(missing_ok=True)
-    rundir.check_masks(records := records_of(rundir, resuming=True))
-    if not goes_on(records, run.spec.rounds):
+    records = records_of(rundir, resuming=True)
+    more = goes_on(records, run.spec.rounds)
+    rundir.check_masks(records, needed=more)
+    if not more:
         mend_good(rundir)
         good = read_good(rundir)
         _check_fits(run, rundir, good["state_dict"], good["pruner"])
@@ -78,7 +80,7 @@ def _claim(rundir: RunDir, run: FunctionRun, say: Callable[[str], None]) -> None
         if ends or rundir.checkpoint_numbers():
             run.spec = replace(run.spec, run=there.run, initial=there.initial)
             if not ends:
-                rundir.write_text(rundir.experiment.name, run.spec.to_toml())
+                rundir.write_text(rundir.experiment.name, longer(rundir, run.spec))
             return
     if differ or (elsewhere and not records and there.trained):
         if not records:  # nothing is lost: a call with a wrong setting can be corrected

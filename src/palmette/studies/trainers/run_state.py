@@ -319,7 +319,7 @@ class RunState:
         self.record = None if last is None else Record.from_json(last)
         more = self.stopped is not None and goes_on([last], self.spec.rounds)
         if last is not None and not more and len(records) >= last["round"]:
-            self.rundir.check_masks([last], bits=True)  # written before; the record speaks of them
+            self.rundir.check_masks([last], needed=True)  # written before; the record speaks of them
             self.rundir.append_record(last)
             records = records_of(self.rundir)
         if len(records) < self.round:

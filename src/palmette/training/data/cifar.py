@@ -122,7 +122,7 @@ def _python(path: Path, count: int, release: _Release) -> tuple[Tensor, Tensor]:
         raise ValueError(f"'data' in {str(path)!r} must be uint8 ({count}, {_PIXELS}), got {got}")
     if not (isinstance(labels, list) and labels and all(type(label) is int for label in labels)):
         raise ValueError(f"{release.label_key!r} in {str(path)!r} must be a list of whole numbers")
-    return _checked(torch.from_numpy(pixels), torch.tensor(labels), path, release)
+    return _checked(torch.tensor(pixels), torch.tensor(labels), path, release)
 
 
 def _checked(pixels: Tensor, labels: Tensor, path: Path, release: _Release) -> tuple[Tensor, Tensor]:

@@ -47,7 +47,8 @@ def _value(found: Any) -> Any:
     code = kind.args[0] if isinstance(kind, Call) and kind.name == "numpy.dtype" and kind.args else None
     text = code.decode("latin-1") if isinstance(code, bytes) else code
     if not (isinstance(text, str) and text[:1] in tuple("biuf") and text[1:] in tuple("1248")):
-        raise ValueError(f"an array in it has the type {text!r}, only numbers are allowed")
+        what = text if isinstance(text, str) else type(text).__name__
+        raise ValueError(f"an array in it has the type {what!r}, only numbers are allowed")
     swapped = isinstance(kind.state, tuple) and kind.state[1:2] in ((">",), (b">",))
     array = np.frombuffer(content, np.dtype(text).newbyteorder(">" if swapped else "<"))
-    return array.reshape(shape, order="F" if by_columns else "C").astype(text)
+    return array.reshape(shape, order="F" if by_columns else "C")  # not a copy: a pickle may name it many times
