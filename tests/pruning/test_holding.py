@@ -84,6 +84,7 @@ def test_pruned_weights_are_zero_after_every_step_of_every_optimizer(optimizer):
             assert not bool(parameter.grad[parameter == 0].any())
 
 
+@pytest.mark.filterwarnings("ignore:no weight is left")
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
 def test_masks_hold_in_every_scope(scope):
     model = network()
@@ -363,6 +364,31 @@ def test_an_optimizer_that_accelerate_has_wrapped_is_held():
     pruner.step()
     train(model, pruner, optimizer, steps=2)
     assert len(optimizer.optimizer._optimizer_step_post_hooks) == 1
+
+
+class Wrapper(optim.Optimizer):
+    """Steps other optimizers; its own hooks are never called, since it does not initialise its base class."""
+
+    def __init__(self, *inner):
+        self.inner = inner
+        self.param_groups = [group for optimizer in inner for group in optimizer.param_groups]
+
+    def step(self):
+        for optimizer in self.inner:
+            optimizer.step()
+
+
+def test_optimizers_in_a_wrapper_are_held():
+    model = network()
+    optimizer = Wrapper(
+        optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9), optim.Adam(model[2].parameters(), lr=0.1)
+    )
+    train(model, halved(model), optimizer, steps=2)
+    pruner = halved(model, hold=optimizer)
+    pruner.step()
+    train(model, pruner, optimizer, steps=2)
+    with pytest.raises(TypeError, match=r"this Wrapper tells nobody of its steps: .* hold the optimizers that it"):
+        pruner.hold(Wrapper())
 
 
 def test_holding_twice_is_holding_once():

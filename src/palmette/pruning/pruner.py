@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from palmette.errors import NotHeld, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
 from palmette.pruning.channels.groups import ChannelGroups, check_inputs
-from palmette.pruning.choosing.coverage import coverage, surprises
+from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.choosing.torch_prune import from_torch_prune
 from palmette.pruning.choosing.values import check_changeable
@@ -205,6 +205,10 @@ class Pruner:
             warnings.warn(said, stacklevel=2)
         if isinstance(self.saliency, DenseMagnitude):
             self.saliency.keep(self._weights)
+        if empty := [n for n, kept in masks.counts.items() if kept == 0 < self._masks.counts[n]]:
+            warnings.warn(
+                f"no weight is left in {shown(empty)}: nothing passes; exclude it, or cut less", stacklevel=2
+            )
         self._set(masks)
         self.decisions.append(decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
@@ -271,7 +275,7 @@ class Pruner:
 
     def _set(self, masks: Masks) -> None:
         if any(map(is_sharded, masks.values())):
-            _ = masks.kept  # a collective: count now, so that a single process can read it later
+            _ = masks.counts  # a collective: count now, so that a single process can read it later
         self._holder.set_masks_(masks.of_parameters(self._weights)[1])
         self._masks = masks
 
@@ -287,12 +291,19 @@ class Pruner:
     def _check_still_there(self) -> None:
         there = parameters_by_name(self.model)
         for name, weight in self._weights.items():
-            if there.get(name) is not weight.tensor:
-                what = "was replaced by another parameter" if name in there else "is no longer part of the model"
-                raise ParameterGone(
-                    f"the pruned parameter {name!r} {what}; make a new Pruner for the current model "
-                    "(and load this one's state_dict() if the masks still fit)"
-                )
+            shape = self._masks[name].shape
+            if name not in there:
+                what = "is no longer part of the model"
+            elif there[name] is not weight.tensor:
+                what = "was replaced by another parameter"
+            elif weight.shape != shape:
+                what = f"has the shape {tuple(weight.shape)} now, not {tuple(shape)}"
+            else:
+                continue
+            raise ParameterGone(
+                f"the pruned parameter {name!r} {what}; make a new Pruner for the current model "
+                "(and load this one's state_dict() if the masks still fit)"
+            )
 
     # A copy holds the masks of its own model, and no optimizer. Weights are looked up lazily: a model that has its
     # Pruner as an attribute is incomplete while it is being copied.
