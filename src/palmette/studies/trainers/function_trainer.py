@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from palmette.errors import NotFinite, ParameterGone
 from palmette.measures.parameters import as_number, is_number
 from palmette.pruning.tolerance import Estimate
-from palmette.pruning.weights import evaluating, tensors_of, uncompiled
+from palmette.pruning.weights import evaluating, parameters_by_name, tensors_of, uncompiled
 from palmette.studies.engine import Scores
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.record import value_of
@@ -123,7 +123,7 @@ class FunctionTrainer:
             module.training = training
 
     def _call(self) -> None:
-        run, before = self.run, self._sums()
+        run, before, known = self.run, self._sums(), parameters_by_name(self.model)
         self.set_modes()
         self.model.zero_grad()  # gradients of a network that was left behind
         tunes = run.rewind.kind == "fine-tune"
@@ -133,14 +133,7 @@ class FunctionTrainer:
             raise ValueError(
                 f"train must train the given model in place, and not return another ({type(returned).__name__})"
             )
-        try:
-            after = self._sums()
-        except ParameterGone as error:
-            what = str(error).partition(";")[0]
-            raise ParameterGone(
-                f"{what}, by train. It must change the values of the model's parameters, not replace "
-                "them: add or replace layers before prune_and_retrain is called"
-            ) from None
+        after = self._sums_after(known)
         if before == after and run.round == self.trained:  # later rounds may have nothing left to learn
             raise ValueError(
                 "train left every weight unchanged. It must train the given model in place: does it train a copy, "
@@ -157,6 +150,19 @@ class FunctionTrainer:
                 stacklevel=2,
             )
         self._note_score(returned)
+
+    def _sums_after(self, known: Container[str]) -> list[float]:
+        """Sums after a training; raise if the model has lost or replaced a pruned parameter, or has a new one."""
+        try:
+            if new := [name for name in parameters_by_name(self.model) if name not in known]:
+                raise ParameterGone(f"the parameter {new[0]!r} was added")
+            return self._sums()
+        except ParameterGone as error:
+            what = str(error).partition(";")[0]
+            raise ParameterGone(
+                f"{what}, by train. It must change the values of the model's parameters, not replace "
+                "them: add or replace layers before prune_and_retrain is called"
+            ) from None
 
     def _note_score(self, returned: object) -> None:
         """Record a number that `train` returns as the score on the training data."""
