@@ -187,7 +187,9 @@ class Pruner:
         self._holder.hold(optimizer)
 
     def step(self, score: float | Tensor | None = None, *, budget: Budget | None = None) -> Decision:
-        """Measure, cut, and hold the new masks. An error leaves weights and masks as they were.
+        """Measure, cut, and hold the new masks. A warning names layers without a weight left.
+
+        An error leaves weights and masks as they were.
 
         Args:
             score: score of the model before this cut, such as its accuracy on held-out data; the default `stop`
@@ -203,24 +205,29 @@ class Pruner:
         masks, decision = self.plan(budget)
         if said := self._what_came_back():  # the cut ignores them and sets them to zero again
             warnings.warn(said, stacklevel=2)
-        if isinstance(self.saliency, DenseMagnitude):
-            self.saliency.keep(self._weights)
         if empty := [n for n, kept in masks.counts.items() if kept == 0 < self._masks.counts[n]]:
             warnings.warn(
                 f"no weight is left in {shown(empty)}: nothing passes; exclude it, or cut less", stacklevel=2
             )
-        self._set(masks)
-        self.decisions.append(decision if value is None else replace(decision, score=value))
+        self.apply(masks, decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
 
     def plan(self, budget: Budget | None = None) -> tuple[Masks, Decision]:
-        """What `step` would cut; changes nothing."""
+        """What `step` would cut; changes nothing, and `apply` makes the cut."""
         self._check_still_there()
         budget = self.budget if budget is None else budget
         if self.channels is not None:
             gains = parameters_by_name(self.model)
             return self.channels.cut(self._weights, self._masks, gains, budget=budget, saliency=self.saliency)
         return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=self.saliency)
+
+    def apply(self, masks: Masks, decision: Decision) -> None:
+        """Make a cut that `plan` gave, without the warnings of `step`."""
+        self._check_still_there()
+        if isinstance(self.saliency, DenseMagnitude):
+            self.saliency.keep(self._weights)
+        self._set(masks)
+        self.decisions.append(decision)
 
     def check(self) -> None:
         """Raise `NotHeld` unless every pruned weight is zero; to call before saving."""
