@@ -460,6 +460,20 @@ def test_a_weight_that_is_thawed_later_is_held_from_its_first_gradient():
     train(model, pruner, optimizer, steps=2)
 
 
+def test_a_frozen_base_is_pruned_while_adapters_train():
+    model = nn.ModuleDict({"base": nn.Linear(6, 3), "adapter": nn.Linear(6, 3)})
+    model["base"].requires_grad_(False)
+    optimizer = optim.AdamW(model["adapter"].parameters(), lr=0.1)
+    pruner = halved(model, include=["base.weight"], hold=optimizer)
+    pruner.step()
+    nn.functional.cross_entropy(model["base"](X) + model["adapter"](X), Y).backward()
+    optimizer.step()
+    pruner.check()
+    model["base"].requires_grad_(True)
+    with pytest.raises(ParameterGone, match="this AdamW updates none of the pruned parameters"):
+        pruner.hold(optimizer)
+
+
 def test_a_model_that_is_not_trained_can_be_pruned():
     model = network().requires_grad_(False)
     pruner = halved(model)

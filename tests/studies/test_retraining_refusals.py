@@ -75,7 +75,7 @@ def returns_another(model):
 
 NO_SCORE = {"evaluate": None, "tolerance": None}
 WRONG = {
-    "copy": (trains_a_copy, {}, ValueError, "left every weight unchanged.*train a copy.*trained=True"),
+    "copy": (trains_a_copy, {}, ValueError, "left every parameter unchanged.*train a copy.*trained=True"),
     "replaced": (replaces_a_layer, {}, ParameterGone, "'0.weight' was replaced .* by train.*before"),
     "added": (adds_a_layer, {}, ParameterGone, r"'5\.weight' was added, by train.*before"),
     "another": (returns_another, {}, ValueError, "train the given model in place"),

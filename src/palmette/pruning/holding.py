@@ -102,7 +102,9 @@ class Holder:
                 f"this {type(optimizer).__name__} tells nobody of its steps: its __init__ did not call that of "
                 "torch.optim.Optimizer; hold the optimizers that it steps"
             )
-        if not (names := set().union(*map(self._updated_by, steppers))):
+        names = set[str]().union(*map(self._updated_by, steppers))
+        # Frozen ones stay zero under an optimizer of other parameters, such as adapters that heal a pruned base.
+        if not names and any(parameter.requires_grad for parameter in self._parameters.values()):
             raise ParameterGone(
                 f"this {type(optimizer).__name__} updates none of the pruned parameters "
                 f"({shown(list(self._parameters), 4)}); was it made from another model, or before "

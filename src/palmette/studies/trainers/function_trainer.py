@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from palmette.errors import NotFinite, ParameterGone
 from palmette.measures.parameters import as_number, is_number
 from palmette.pruning.tolerance import Estimate
-from palmette.pruning.weights import evaluating, parameters_by_name, tensors_of, uncompiled
+from palmette.pruning.weights import evaluating, parameters_by_name, uncompiled
 from palmette.studies.engine import Scores
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.record import value_of
@@ -136,9 +136,9 @@ class FunctionTrainer:
         after = self._sums_after(known)
         if before == after and run.round == self.trained:  # later rounds may have nothing left to learn
             raise ValueError(
-                "train left every weight unchanged. It must train the given model in place: does it train a copy, "
-                "was its optimizer made for another model, or is the learning rate 0? If the model is already "
-                "trained, pass trained=True"
+                "train left every parameter unchanged. It must train the given model in place: does it train a "
+                "copy, was its optimizer made for another model, or is the learning rate 0? If the model is "
+                "already trained, pass trained=True"
             )
         if run.round == 0:
             run.rates = self.met.rates
@@ -179,8 +179,10 @@ class FunctionTrainer:
             self._check_scale(Estimate(score))
 
     def _sums(self) -> list[float]:
-        """Sums of the weights and their squares, to detect training."""
-        values = [weight.detach().double() for weight in tensors_of(self.run.weights).values()]
+        """Sums of the parameters and their squares, to detect training, which may leave frozen weights alone."""
+        _ = self.run.weights  # raises if one is gone
+        every = parameters_by_name(self.model).values()
+        values = [p.detach().double() for p in every if p.is_floating_point()]
         return [float(sums) for v in values for sums in (v.sum(), v.square().sum())]
 
     def _check_scale(self, score: Estimate | None) -> None:

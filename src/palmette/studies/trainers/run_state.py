@@ -196,12 +196,13 @@ class RunState:
         if step is not None and step.repeats is not None:
             self.put_back(self.snapshots.network(step.start), self.snapshots.masks(step.repeats))
             return
-        if step is not None and step.density is not None and self.pruner.channels is not None:
-            budget = self.pruner.channels.share_to(step.density, self.pruner.plan)
-        elif step is not None and step.density is not None:
-            masks, usual = self.pruner.masks, self.pruner.budget
-            after = 0 if target_of(usual) else self.pruner.plan()[0].kept
-            budget = budget_to(step.density, masks.kept, masks.total, usual, after)
+        if step is not None and step.density is not None:
+            masks, usual, channels = self.pruner.masks, self.pruner.budget, self.pruner.channels
+            if channels is None:
+                after = 0 if target_of(usual) else self.pruner.plan()[0].kept
+                budget = budget_to(step.density, masks.kept, masks.total, usual, after)
+            else:
+                budget = channels.share_to(step.density, self.pruner.plan)
         if step is None or step.stop is None:
             self.pruner.apply(*self.pruner.plan(budget))
 
