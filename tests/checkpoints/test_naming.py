@@ -131,3 +131,10 @@ def test_indices_and_causal_masks_of_a_file_are_no_parameters(tmp_path):
     torch.save(model.state_dict(), tmp_path / "model.pt")
     for given in (model, tmp_path / "model.pt"):
         assert pm.how_compressible(given).coverage == "Covers 16 of 16 parameters (100.0%)."
+
+
+def test_a_layer_norm_over_several_dimensions_is_none_in_a_file_either(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.LayerNorm([8, 4, 4]))
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    for given in (model, tmp_path / "model.pt"):
+        assert [layer.name for layer in pm.how_compressible(given).layers] == ["0.weight"]
