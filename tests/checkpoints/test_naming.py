@@ -120,3 +120,21 @@ def test_buffers_are_no_parameters(tmp_path):
     assert told == pm.how_compressible(model).coverage
     assert told.startswith(f"Covers 504 of {parameters} parameters")
     assert told.endswith(f"Left out: {parameters - 504} (a vector: bias, norm or statistics).")
+
+
+def test_indices_and_causal_masks_of_a_file_are_no_parameters(tmp_path):
+    model = nn.Module()
+    model.attn = nn.Sequential(nn.Linear(4, 4, bias=False))
+    model.attn.register_buffer("bias", torch.ones(1, 1, 8, 8).tril())
+    model.attn.register_buffer("relative_position_index", torch.arange(9).reshape(3, 3))
+    model.attn.register_buffer("seen", torch.zeros(3, dtype=torch.bool))
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    for given in (model, tmp_path / "model.pt"):
+        assert pm.how_compressible(given).coverage == "Covers 16 of 16 parameters (100.0%)."
+
+
+def test_a_layer_norm_over_several_dimensions_is_none_in_a_file_either(tmp_path):
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.LayerNorm([8, 4, 4]))
+    torch.save(model.state_dict(), tmp_path / "model.pt")
+    for given in (model, tmp_path / "model.pt"):
+        assert [layer.name for layer in pm.how_compressible(given).layers] == ["0.weight"]

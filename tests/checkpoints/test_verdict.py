@@ -59,7 +59,7 @@ def test_sparse_and_dead_weights_are_named():
     w = torch.randn(40, 40)
     w[:10] = 0
     assert warned(w=w) == (
-        "25% of the weights are zero already. They count as weights here and go first, so that a cut takes less "
+        "400 of 1,600 weights are zero already. They count as weights here and go first, so that a cut takes less "
         "than it says.",
         "10 of 40 neurons have only zero weights.",
     )

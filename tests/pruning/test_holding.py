@@ -84,6 +84,7 @@ def test_pruned_weights_are_zero_after_every_step_of_every_optimizer(optimizer):
             assert not bool(parameter.grad[parameter == 0].any())
 
 
+@pytest.mark.filterwarnings("ignore:no weight is left")
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
 def test_masks_hold_in_every_scope(scope):
     model = network()
@@ -365,6 +366,31 @@ def test_an_optimizer_that_accelerate_has_wrapped_is_held():
     assert len(optimizer.optimizer._optimizer_step_post_hooks) == 1
 
 
+class Wrapper(optim.Optimizer):
+    """Steps other optimizers; its own hooks are never called, since it does not initialise its base class."""
+
+    def __init__(self, *inner):
+        self.inner = inner
+        self.param_groups = [group for optimizer in inner for group in optimizer.param_groups]
+
+    def step(self):
+        for optimizer in self.inner:
+            optimizer.step()
+
+
+def test_optimizers_in_a_wrapper_are_held():
+    model = network()
+    optimizer = Wrapper(
+        optim.SGD(model[0].parameters(), lr=0.1, momentum=0.9), optim.Adam(model[2].parameters(), lr=0.1)
+    )
+    train(model, halved(model), optimizer, steps=2)
+    pruner = halved(model, hold=optimizer)
+    pruner.step()
+    train(model, pruner, optimizer, steps=2)
+    with pytest.raises(TypeError, match=r"this Wrapper tells nobody of its steps: .* hold the optimizers that it"):
+        pruner.hold(Wrapper())
+
+
 def test_holding_twice_is_holding_once():
     model = network()
     pruner, optimizer = halved(model), OPTIMIZERS["SGD"](model)
@@ -432,6 +458,20 @@ def test_a_weight_that_is_thawed_later_is_held_from_its_first_gradient():
     train(model, pruner, optimizer, steps=3)
     model[0].weight.requires_grad_(False)
     train(model, pruner, optimizer, steps=2)
+
+
+def test_a_frozen_base_is_pruned_while_adapters_train():
+    model = nn.ModuleDict({"base": nn.Linear(6, 3), "adapter": nn.Linear(6, 3)})
+    model["base"].requires_grad_(False)
+    optimizer = optim.AdamW(model["adapter"].parameters(), lr=0.1)
+    pruner = halved(model, include=["base.weight"], hold=optimizer)
+    pruner.step()
+    nn.functional.cross_entropy(model["base"](X) + model["adapter"](X), Y).backward()
+    optimizer.step()
+    pruner.check()
+    model["base"].requires_grad_(True)
+    with pytest.raises(ParameterGone, match="this AdamW updates none of the pruned parameters"):
+        pruner.hold(optimizer)
 
 
 def test_a_model_that_is_not_trained_can_be_pruned():

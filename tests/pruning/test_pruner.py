@@ -366,10 +366,18 @@ def remove_layer(model):
     model[3] = nn.Identity()
 
 
+def widen_layer(model):
+    model[3].weight.data = torch.zeros(5, 8)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
-    [(replace_layer, "was replaced by another parameter"), (remove_layer, "is no longer part of the model")],
-    ids=["replaced", "removed"],
+    [
+        (replace_layer, "was replaced by another parameter"),
+        (remove_layer, "is no longer part of the model"),
+        (widen_layer, r"has the shape \(5, 8\) now, not \(3, 8\)"),
+    ],
+    ids=["replaced", "removed", "of another shape"],
 )
 @pytest.mark.parametrize("call", ["step", "hold", "rewind", "load_state_dict"])
 def test_a_held_parameter_that_disappears_is_named(change, says, call):
@@ -574,6 +582,19 @@ def test_a_language_model_with_tied_embeddings_is_pruned_and_trained():
 
 
 # What a decision says.
+
+
+def test_a_cut_that_takes_the_last_weight_of_a_layer_says_so_once():
+    model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 1, bias=False))
+    model[0].weight.data.copy_(torch.tensor([[4.0, 3.0], [2.0, 5.0]]))
+    model[1].weight.data.copy_(torch.tensor([[0.1, 0.2]]))
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
+    with pytest.warns(
+        UserWarning, match=r"^no weight is left in 1\.weight: nothing passes; exclude it, or cut less"
+    ):
+        pruner.step()
+    assert pruner.step().cut == 1  # no second warning
+    assert dict(pruner.masks.counts) == {"0.weight": 2, "1.weight": 0}
 
 
 def test_a_decision_prints_as_a_table():

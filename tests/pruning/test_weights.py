@@ -301,3 +301,10 @@ def test_a_weight_that_is_not_finite_is_named(bad, dtype):
 def test_a_weight_that_cannot_be_ranked_is_named(values):
     with pytest.raises(TypeError, match=r"every weight must be .* for 'layer.weight'"):
         check_values("layer.weight", values)
+
+
+def test_a_weight_shared_by_layers_of_two_layouts_has_that_of_its_name():
+    coder = nn.ModuleDict({"into": nn.Conv2d(3, 8, 3), "back": nn.ConvTranspose2d(8, 3, 3)})
+    coder["back"].weight = coder["into"].weight
+    (weight,) = pm.prunable(coder).values()
+    assert weight.rows(weight.tensor).shape == (8, 27)

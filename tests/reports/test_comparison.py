@@ -283,7 +283,7 @@ def test_a_run_inside_the_folder_of_another_is_separate(tmp_path):
 
 def test_runs_without_a_test_accuracy_are_refused(tmp_path):
     own_run(tmp_path)
-    with pytest.raises(FileNotFoundError, match="no test accuracy; prune_and_retrain takes a function `test`"):
+    with pytest.raises(FileNotFoundError, match="no test score; prune_and_retrain takes a function `test`"):
         comparison.read([tmp_path])
 
 

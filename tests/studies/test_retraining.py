@@ -252,6 +252,15 @@ def test_later_round_may_leave_weights_unchanged():
     assert len(calls) == 3
 
 
+def test_a_frozen_layer_is_pruned_while_others_are_trained():
+    model = network()
+    model[0].requires_grad_(False)
+    frozen = model[0].weight.detach().clone()
+    found = pm.prune_and_retrain(model, quick, include=["0.weight"], **UNSCORED).model[0].weight
+    assert int(found.count_nonzero()) == frozen.numel() // 8
+    assert torch.equal(found, torch.where(found != 0, frozen, 0))
+
+
 def test_given_masks_are_held_in_every_round():
     model = network()
     masks, _ = pm.prune(pm.prunable(model), scope="global", budget=pm.FixedRatio(0.5))

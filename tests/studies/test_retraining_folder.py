@@ -429,8 +429,7 @@ def test_other_commands_say_what_a_run_lacks(tmp_path):
     refused = CliRunner().invoke(main, ["report", str(tmp_path / "done"), "-o", str(tmp_path / "page.html")])
     assert refused.exit_code != 0
     assert (
-        "has no test accuracy; prune_and_retrain takes a function `test`"
-        in str(refused.exception) + refused.output
+        "has no test score; prune_and_retrain takes a function `test`" in str(refused.exception) + refused.output
     )
 
 

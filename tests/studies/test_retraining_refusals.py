@@ -63,6 +63,11 @@ def replaces_a_layer(model):
     model[0] = nn.Linear(64, 32)
 
 
+def adds_a_layer(model):
+    quick(model)
+    model.append(nn.Linear(10, 10))
+
+
 def returns_another(model):
     quick(model)
     return network()
@@ -70,8 +75,9 @@ def returns_another(model):
 
 NO_SCORE = {"evaluate": None, "tolerance": None}
 WRONG = {
-    "copy": (trains_a_copy, {}, ValueError, "left every weight unchanged.*train a copy.*trained=True"),
+    "copy": (trains_a_copy, {}, ValueError, "left every parameter unchanged.*train a copy.*trained=True"),
     "replaced": (replaces_a_layer, {}, ParameterGone, "'0.weight' was replaced .* by train.*before"),
+    "added": (adds_a_layer, {}, ParameterGone, r"'5\.weight' was added, by train.*before"),
     "another": (returns_another, {}, ValueError, "train the given model in place"),
     "no train": (None, {}, TypeError, "train must be a function that takes the model, got None"),
     "evaluate": (train, {"evaluate": 0.9}, TypeError, "evaluate must be a function"),

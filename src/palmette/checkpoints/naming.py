@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import torch
+
 from palmette.checkpoints.formats.contents import Contents
 from palmette.errors import NothingToPrune
 from palmette.pruning.choosing.coverage import BUFFER, GAIN, NO_FLOATS, UNKNOWN, VECTOR, LeftOut
@@ -90,7 +92,7 @@ def sort_out(
 
 def _cannot(tensor: StoredWeight, vectors: bool) -> str:
     """Reason why a tensor cannot be pruned (plain numbers: measured), whatever its name; else empty."""
-    if not vectors and _BUFFER.search(tensor.name):
+    if not vectors and _is_buffer(tensor):
         return BUFFER
     if not (vectors or tensor.dtype.is_floating_point):
         return NO_FLOATS
@@ -99,13 +101,21 @@ def _cannot(tensor: StoredWeight, vectors: bool) -> str:
     return "" if vectors or len(tensor.shape) > 1 else VECTOR
 
 
+def _is_buffer(tensor: StoredWeight) -> bool:
+    """Whether a tensor is no parameter of a model, although a file has it beside them."""
+    if _BUFFER.search(tensor.name) or tensor.dtype in (torch.int64, torch.bool):
+        return True
+    ones, sides = tensor.shape[:-2], tensor.shape[-2:]  # GPT-2's causal mask is called bias
+    return ones == (1, 1) and sides[0] == sides[1] and tensor.name.endswith(".bias")
+
+
 def _nothing(what: str, left_out: Sequence[LeftOut], include: list[str] | None, exclude: list[str]) -> str:
     if include is not None or exclude:
         shown = ", ".join(t.name for t in left_out[:8]) + (", …" if len(left_out) > 8 else "")
         return f"nothing is left of {what} with include={include}, exclude={exclude}; the names are {shown}"
     able = [t for t in left_out if t.why in ("embedding", "norm", "a bias", UNKNOWN)]
     if not able:
-        others = [t.name for t in left_out if len(t.shape) > 1 and t.why == NO_FLOATS]
+        others = [t.name for t in left_out if len(t.shape) > 1 and t.why in (NO_FLOATS, BUFFER)]
         shown = (
             f"; {others[0]} is quantized, sparse, expanded or integer: use the model from before that step"
             if others

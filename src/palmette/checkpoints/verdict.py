@@ -127,12 +127,12 @@ def warnings(report: Compressibility) -> tuple[str, ...]:
     if whole.zeros > _SPARSE * whole.d:
         what = "numbers" if numbers else "weights"
         said.append(
-            f"{whole.zeros / whole.d:.0%} of the {what} are zero already. They count as {what} here and go "
+            f"{whole.zeros:,} of {whole.d:,} {what} are zero already. They count as {what} here and go "
             "first, so that a cut takes less than it says."
         )
     if whole.d < whole.entries:
-        share = f"{1 - whole.d / whole.entries:.0%}"
-        said.append(f"{share} were pruned before, according to a mask or their zeros, and do not count.")
+        gone = f"{whole.entries - whole.d:,} of {whole.entries:,} weights"
+        said.append(f"{gone} were pruned before, according to a mask or their zeros, and do not count.")
     if whole.dead_neurons and whole.zeros < whole.d and not numbers:
         said.append(f"{whole.dead_neurons:,} of {whole.neurons:,} neurons have only zero weights.")
     if not (numbers or headroom or whole.pq_index is None or is_calibrated(budget)):

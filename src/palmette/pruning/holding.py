@@ -12,6 +12,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TypeGuard
 
 import torch
@@ -95,12 +96,18 @@ class Holder:
         """
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
-        while not hasattr(optimizer, "_optimizer_step_post_hooks"):  # Accelerate wraps the optimizer that has them
-            optimizer = optimizer.optimizer  # type: ignore[attr-defined]
-        if not (names := self._updated_by(optimizer)):
+        steppers = list(_steppers(optimizer))
+        if not steppers:
+            raise TypeError(
+                f"this {type(optimizer).__name__} tells nobody of its steps: its __init__ did not call that of "
+                "torch.optim.Optimizer; hold the optimizers that it steps"
+            )
+        names = set[str]().union(*map(self._updated_by, steppers))
+        # Frozen ones stay zero under an optimizer of other parameters, such as adapters that heal a pruned base.
+        if not names and any(parameter.requires_grad for parameter in self._parameters.values()):
             raise ParameterGone(
                 f"this {type(optimizer).__name__} updates none of the pruned parameters "
-                f"({', '.join(list(self._parameters)[:4])}, …); was it made from another model, or before "
+                f"({shown(list(self._parameters), 4)}); was it made from another model, or before "
                 "the model's parameters were replaced?"
             )
         ours = {id(parameter) for parameter in self._parameters.values()}
@@ -108,14 +115,15 @@ class Holder:
             if other is not self:
                 other._kept = {n: m for n, m in other._kept.items() if id(other._parameters[n]) not in ours}
         self._zero_weights(names)
-        if optimizer not in self._optimizers:
-            self._optimizers.add(optimizer)
-            # The hook keeps this object alive, so masks hold after the Pruner is gone. The optimizer may get more
-            # parameters later, or copies of higher precision.
-            optimizer.register_step_post_hook(lambda o, *_: self._zero_weights(names | self._updated_by(o)))
-            for inner in list(vars(optimizer).values()):  # such as the base optimizer of SAM
-                if isinstance(inner, torch.optim.Optimizer) and self._updated_by(inner):
-                    self.hold(inner)
+        for one in steppers:
+            if one not in self._optimizers:
+                self._optimizers.add(one)
+                one.register_step_post_hook(partial(self._after_step, self._updated_by(one)))
+
+    def _after_step(self, names: set[str], optimizer: torch.optim.Optimizer, *_: object) -> None:
+        # The hook keeps this object alive, so masks hold after the Pruner is gone. The optimizer may have more
+        # parameters now, or copies of higher precision.
+        self._zero_weights(names | self._updated_by(optimizer))
 
     def _updated_by(self, optimizer: torch.optim.Optimizer) -> set[str]:
         updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
@@ -159,6 +167,16 @@ class Holder:
         if self._kept[name].device != values.device:  # the model has moved
             self._kept[name] = self._kept[name].to(values.device)
         return self._kept[name]
+
+
+def _steppers(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
+    """Optimizers that call hooks in a step of `optimizer`: it, and those in it, as in SAM and in wrappers."""
+    if hasattr(optimizer, "_optimizer_step_post_hooks"):
+        yield optimizer
+    for value in vars(optimizer).values():
+        for inner in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(inner, torch.optim.Optimizer):
+                yield from _steppers(inner)
 
 
 def _integers(values: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ class Masks(Mapping[str, Tensor]):
         """Masks that keep every weight."""
         tensors = tensors_of(weights)
         masks = Masks({n: torch.ones_like(w.detach(), dtype=torch.bool) for n, w in tensors.items()})
-        masks.kept = masks.total  # no collective needed
+        masks.counts = {n: m.numel() for n, m in masks.items()}  # no collective needed
         return masks
 
     def __getitem__(self, name: str) -> Tensor:
@@ -82,7 +82,7 @@ class Masks(Mapping[str, Tensor]):
             return NotImplemented
         if self.keys() != other.keys() or any(m.shape != other[n].shape for n, m in self.items()):
             return False
-        return not _total({n: m ^ placed_like(other[n], m, n) for n, m in self.items()})
+        return not any(_counts({n: m ^ placed_like(other[n], m, n) for n, m in self.items()}).values())
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -90,9 +90,14 @@ class Masks(Mapping[str, Tensor]):
         return f"Masks({len(self)} weights, {self.kept:,} of {self.total:,} kept, density {self.density:.4f})"
 
     @functools.cached_property
+    def counts(self) -> dict[str, int]:
+        """Number of kept entries of each weight, on all processes together."""
+        return _counts(self._masks)
+
+    @property
     def kept(self) -> int:
         """Number of kept weights."""
-        return _total(self._masks)
+        return sum(self.counts.values())
 
     @property
     def total(self) -> int:
@@ -287,9 +292,9 @@ def check_match(masks: Mapping[str, Tensor], shapes: Mapping[str, torch.Size], w
         raise MaskMismatch(f"{what} belong to another model; {'; '.join(faults)}")
 
 
-def _total(marked: Mapping[str, Tensor]) -> int:
-    """Number of marked entries on all processes together."""
-    return sum(added({n: local(m).sum() for n, m in marked.items()}, marked).values())
+def _counts(marked: Mapping[str, Tensor]) -> dict[str, int]:
+    """Number of marked entries by name, on all processes together."""
+    return added({n: local(m).sum() for n, m in marked.items()}, marked)
 
 
 def _packed(mask: Tensor) -> Tensor:

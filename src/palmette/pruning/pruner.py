@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from palmette.errors import NotHeld, ParameterGone
 from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
 from palmette.pruning.channels.groups import ChannelGroups, check_inputs
-from palmette.pruning.choosing.coverage import coverage, surprises
+from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.choosing.torch_prune import from_torch_prune
 from palmette.pruning.choosing.values import check_changeable
@@ -187,7 +187,9 @@ class Pruner:
         self._holder.hold(optimizer)
 
     def step(self, score: float | Tensor | None = None, *, budget: Budget | None = None) -> Decision:
-        """Measure, cut, and hold the new masks. An error leaves weights and masks as they were.
+        """Measure, cut, and hold the new masks. A warning names layers without a weight left.
+
+        An error leaves weights and masks as they were.
 
         Args:
             score: score of the model before this cut, such as its accuracy on held-out data; the default `stop`
@@ -203,20 +205,29 @@ class Pruner:
         masks, decision = self.plan(budget)
         if said := self._what_came_back():  # the cut ignores them and sets them to zero again
             warnings.warn(said, stacklevel=2)
-        if isinstance(self.saliency, DenseMagnitude):
-            self.saliency.keep(self._weights)
-        self._set(masks)
-        self.decisions.append(decision if value is None else replace(decision, score=value))
+        if empty := [n for n, kept in masks.counts.items() if kept == 0 < self._masks.counts[n]]:
+            warnings.warn(
+                f"no weight is left in {shown(empty)}: nothing passes; exclude it, or cut less", stacklevel=2
+            )
+        self.apply(masks, decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
 
     def plan(self, budget: Budget | None = None) -> tuple[Masks, Decision]:
-        """Return what `step` would cut, without cutting."""
+        """Return what `step` would cut, without cutting; `apply` makes the cut."""
         self._check_still_there()
         budget = self.budget if budget is None else budget
         if self.channels is not None:
             gains = parameters_by_name(self.model)
             return self.channels.cut(self._weights, self._masks, gains, budget=budget, saliency=self.saliency)
         return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=self.saliency)
+
+    def apply(self, masks: Masks, decision: Decision) -> None:
+        """Make a cut that `plan` gave, without the warnings of `step`."""
+        self._check_still_there()
+        if isinstance(self.saliency, DenseMagnitude):
+            self.saliency.keep(self._weights)
+        self._set(masks)
+        self.decisions.append(decision)
 
     def check(self) -> None:
         """Raise `NotHeld` unless every pruned weight is zero; call it before saving."""
@@ -271,7 +282,7 @@ class Pruner:
 
     def _set(self, masks: Masks) -> None:
         if any(map(is_sharded, masks.values())):
-            _ = masks.kept  # a collective: count now, so that a single process can read it later
+            _ = masks.counts  # a collective: count now, so that a single process can read it later
         self._holder.set_masks_(masks.of_parameters(self._weights)[1])
         self._masks = masks
 
@@ -287,12 +298,19 @@ class Pruner:
     def _check_still_there(self) -> None:
         there = parameters_by_name(self.model)
         for name, weight in self._weights.items():
-            if there.get(name) is not weight.tensor:
-                what = "was replaced by another parameter" if name in there else "is no longer part of the model"
-                raise ParameterGone(
-                    f"the pruned parameter {name!r} {what}; make a new Pruner for the current model "
-                    "(and load this one's state_dict() if the masks still fit)"
-                )
+            shape = self._masks[name].shape
+            if name not in there:
+                what = "is no longer part of the model"
+            elif there[name] is not weight.tensor:
+                what = "was replaced by another parameter"
+            elif weight.shape != shape:
+                what = f"has the shape {tuple(weight.shape)} now, not {tuple(shape)}"
+            else:
+                continue
+            raise ParameterGone(
+                f"the pruned parameter {name!r} {what}; make a new Pruner for the current model "
+                "(and load this one's state_dict() if the masks still fit)"
+            )
 
     # A copy holds the masks of its own model, and no optimizer. Weights are looked up lazily: a model that has its
     # Pruner as an attribute is incomplete while it is being copied.

@@ -247,7 +247,7 @@ def _layouts(
         kinds = " ".join(kind.__name__ for kind in type(module).__mro__)
         for attribute in _attributes_of_weights(module):
             if (weight := _own(module, attribute)) is not None:
-                found[weight.tensor] = weight
+                found.setdefault(weight.tensor, weight)  # its name is that of its first module
         for parameter in module.parameters(recurse=False):
             if "Norm" in kinds or "Embedding" in kinds:
                 why[parameter] = "embedding" if "Embedding" in kinds else "norm"

@@ -40,7 +40,7 @@ def whole_runs(folders: Iterable[str | Path]) -> tuple[dict[Path, Run], list[str
             why = (standing(rundir, experiment).failure or "").removeprefix(experiment.id).lstrip()
             empty.setdefault(why, []).append(rundir.path.name)
         elif any(value_of(record["test"]) is None for record in records):
-            lacking = "has no test accuracy; prune_and_retrain takes a function `test`"
+            lacking = "has no test score; prune_and_retrain takes a function `test`"
             left_out.append(f"left out: {str(rundir.path)!r} {lacking}")
         else:
             runs[rundir.path] = (experiment, records)

@@ -106,7 +106,9 @@ def _matrices(file):
 def test_measure_says_what_was_pruned_before(tmp_path):
     torch.save(pruned(0.75).state_dict(), file := tmp_path / "a.pt")
     run = CliRunner().invoke(main, ["measure", str(file)], env={"COLUMNS": "200"})
-    assert "25% were pruned before, according to a mask or their zeros, and do not count." in run.output
+    assert (
+        "65 of 260 weights were pruned before, according to a mask or their zeros, and do not count." in run.output
+    )
     assert "They count as weights" in CliRunner().invoke(main, ["measure", str(file), "--zeros", "count"]).output
 
 

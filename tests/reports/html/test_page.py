@@ -26,7 +26,7 @@ from palmette.reports.html.summary import judged_on, outcome, sentence, verdict
 from palmette.reports.html.theme import LOOKS
 from palmette.reports.phases import phases, phases_of_mean, turns
 from palmette.reports.tables import last_kept
-from palmette.studies.experiment import Experiment
+from palmette.studies.experiment import Experiment, OwnExperiment
 from palmette.studies.folder import find_runs
 
 DENSE, CUT, GONE = 0.9, 0.895, 0.2
@@ -498,3 +498,12 @@ def test_a_parameter_that_the_label_shows_is_not_repeated():
     runs = [run_of(Experiment(method=method), [0.9, 0.8]) for method in ("sap", "tail-mass")]
     (study,) = studies(runs)
     assert [series.name for series in study.series] == ["SAP (p=0.5, q=1)", "Tail Mass (p=0.5, eta=0.1)"]
+
+
+def test_searches_of_different_tolerance_are_not_averaged():
+    runs = [(OwnExperiment(model="own:Net", run=text, tolerance=text), [{}]) for text in ("5%", "50%")]
+    (study,) = studies(runs)
+    assert [(s.name, len(s.runs)) for s in study.series] == [
+        ("SAP (p=0.5, q=1), tolerance=5%", 1),
+        ("SAP (p=0.5, q=1), tolerance=50%", 1),
+    ]

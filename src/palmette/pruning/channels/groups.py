@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -61,9 +61,9 @@ class ChannelGroups:
     """
 
     count: int
-    members: Mapping[str, Mapping[int, Tensor]]
-    layers: tuple[Tensor, ...]
-    gains: Mapping[str, Tensor]
+    members: Mapping[str, Mapping[int, Tensor]] = field(repr=False)
+    layers: tuple[Tensor, ...] = field(repr=False)
+    gains: Mapping[str, Tensor] = field(repr=False)
     notes: tuple[str, ...]
 
     @staticmethod

@@ -56,6 +56,8 @@ def why_not(name: str, shape: Sequence[int], bias: Sequence[int] = (), *, attrib
         return "embedding" if _EMBEDDING.search(owner) else UNKNOWN
     if len(shape) > 3 and all(size == 1 for size in shape[:-1]):  # a scale in the shape of an image
         return VECTOR
+    if tuple(bias) == tuple(shape):  # a gain for each entry, as in a LayerNorm over several dimensions
+        return "norm"
     if len(shape) == 2 and tuple(bias) == (shape[0],):
         return ""
     if len(shape) == 2 and _EMBEDDING.search(owner):
@@ -98,7 +100,8 @@ def bias_of(name: str, shapes: Mapping[str, Sequence[int]]) -> Sequence[int]:
     >>> bias_of("up.weight", {"up.weight": (8, 6, 3), "up.bias": (6,)})
     (6,)
     """
-    return shapes.get(re.sub("weight$", "bias", _DIRECTION.sub(r"\1", name)), ())
+    layer, weight, rest = _DIRECTION.sub(r"\1", name).rpartition("weight")
+    return shapes.get(f"{layer}bias", ()) if weight and not rest else ()
 
 
 def transposed_groups(shape: Sequence[int], bias: Sequence[int]) -> int:

@@ -41,7 +41,7 @@ NUMBERS = {
 IN_LABEL = ("method", "p", "q")
 """Settings that are part of a method's name."""
 # Of an `OwnExperiment`.
-_OF_FUNCTIONS = ("run", "trained", "evaluate", "test", "tolerance", "own_rules", "initial")
+_OF_FUNCTIONS = ("run", "trained", "evaluate", "test", "own_rules", "initial")
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from palmette.errors import NotFinite, ParameterGone
 from palmette.measures.parameters import as_number, is_number
 from palmette.pruning.tolerance import Estimate
-from palmette.pruning.weights import evaluating, tensors_of, uncompiled
+from palmette.pruning.weights import evaluating, parameters_by_name, uncompiled
 from palmette.studies.engine import Scores
 from palmette.studies.experiment import OwnExperiment
 from palmette.studies.record import value_of
@@ -123,7 +123,7 @@ class FunctionTrainer:
             module.training = training
 
     def _call(self) -> None:
-        run, before = self.run, self._sums()
+        run, before, known = self.run, self._sums(), parameters_by_name(self.model)
         self.set_modes()
         self.model.zero_grad()  # gradients of a network that was left behind
         tunes = run.rewind.kind == "fine-tune"
@@ -133,19 +133,12 @@ class FunctionTrainer:
             raise ValueError(
                 f"train must train the given model in place, and not return another ({type(returned).__name__})"
             )
-        try:
-            after = self._sums()
-        except ParameterGone as error:
-            what = str(error).partition(";")[0]
-            raise ParameterGone(
-                f"{what}, by train. It must change the values of the model's parameters, not replace "
-                "them: add or replace layers before prune_and_retrain is called"
-            ) from None
+        after = self._sums_after(known)
         if before == after and run.round == self.trained:  # later rounds may have nothing left to learn
             raise ValueError(
-                "train left every weight unchanged. It must train the given model in place: does it train a copy, "
-                "was its optimizer made for another model, or is the learning rate 0? If the model is already "
-                "trained, pass trained=True"
+                "train left every parameter unchanged. It must train the given model in place: does it train a "
+                "copy, was its optimizer made for another model, or is the learning rate 0? If the model is "
+                "already trained, pass trained=True"
             )
         if run.round == 0:
             run.rates = self.met.rates
@@ -157,6 +150,19 @@ class FunctionTrainer:
                 stacklevel=2,
             )
         self._note_score(returned)
+
+    def _sums_after(self, known: Container[str]) -> list[float]:
+        """Sums after a training; raise if the model has lost or replaced a pruned parameter, or has a new one."""
+        try:
+            if new := [name for name in parameters_by_name(self.model) if name not in known]:
+                raise ParameterGone(f"the parameter {new[0]!r} was added")
+            return self._sums()
+        except ParameterGone as error:
+            what = str(error).partition(";")[0]
+            raise ParameterGone(
+                f"{what}, by train. It must change the values of the model's parameters, not replace "
+                "them: add or replace layers before prune_and_retrain is called"
+            ) from None
 
     def _note_score(self, returned: object) -> None:
         """Record a number that `train` returns as the score on the training data."""
@@ -173,8 +179,10 @@ class FunctionTrainer:
             self._check_scale(Estimate(score))
 
     def _sums(self) -> list[float]:
-        """Sums of the weights and their squares, to detect training."""
-        values = [weight.detach().double() for weight in tensors_of(self.run.weights).values()]
+        """Sums of the parameters and their squares, to detect training, which may leave frozen weights alone."""
+        _ = self.run.weights  # raises if one is gone
+        every = parameters_by_name(self.model).values()
+        values = [p.detach().double() for p in every if p.is_floating_point()]
         return [float(sums) for v in values for sums in (v.sum(), v.square().sum())]
 
     def _check_scale(self, score: Estimate | None) -> None:

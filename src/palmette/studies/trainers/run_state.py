@@ -192,17 +192,19 @@ class RunState:
 
     def _cut(self) -> None:
         """Cut as the budget says or, in a search, as its step says."""
-        step = self.step
-        if step is None or (step.stop is None and step.repeats is None and step.density is None):
-            self.pruner.step()
-        elif step.repeats is not None:
+        step, budget = self.step, None
+        if step is not None and step.repeats is not None:
             self.put_back(self.snapshots.network(step.start), self.snapshots.masks(step.repeats))
-        elif step.density is not None and self.pruner.channels is not None:
-            self.pruner.step(budget=self.pruner.channels.share_to(step.density, self.pruner.plan))
-        elif step.density is not None:
-            masks, usual = self.pruner.masks, self.pruner.budget
-            after = 0 if target_of(usual) else self.pruner.plan()[0].kept
-            self.pruner.step(budget=budget_to(step.density, masks.kept, masks.total, usual, after))
+            return
+        if step is not None and step.density is not None:
+            masks, usual, channels = self.pruner.masks, self.pruner.budget, self.pruner.channels
+            if channels is None:
+                after = 0 if target_of(usual) else self.pruner.plan()[0].kept
+                budget = budget_to(step.density, masks.kept, masks.total, usual, after)
+            else:
+                budget = channels.share_to(step.density, self.pruner.plan)
+        if step is None or step.stop is None:
+            self.pruner.apply(*self.pruner.plan(budget))
 
     def saliency(self) -> Saliency:
         """Saliency for the next cut."""
@@ -275,10 +277,8 @@ class RunState:
         try:
             self.model.load_state_dict({name: values[name] for name in self.model.state_dict()})
         except (KeyError, RuntimeError) as error:
-            raise RunDamaged(
-                f"the saved state of {self.spec.id} does not fit the model; has the model changed? Give "
-                f"another folder ({first_line(error)})"
-            ) from error
+            why = f"does not fit the model; has the model changed? Give another folder ({first_line(error)})"
+            raise RunDamaged(f"the saved state of {self.spec.id} {why}") from error
         for name, buffer in self.model.named_buffers():
             if name in values and values[name].shape == buffer.shape:  # else a cache of the forward pass
                 buffer.copy_(values[name])
