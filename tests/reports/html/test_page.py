@@ -231,8 +231,8 @@ def test_verdict_names_the_best_method_with_its_deviation():
     lead, first, second = verdict(study)
     assert lead == "In hindsight, 75% of the weights can go within one point of accuracy."
     assert first == (
-        "Lottery Ticket goes furthest within 0.01 of dense (in hindsight): a density of 25.0 % (25.0 to 25.0); "
-        "next is One Shot at 50.0 % (50.0 to 50.0), beyond the noise of 2 seeds."
+        "Lottery Ticket goes furthest within 0.01 of dense (in hindsight): a density of 25.0% (25.0 to 25.0); "
+        "next is One Shot at 50.0% (50.0 to 50.0), beyond the noise of 2 seeds."
     )
     assert second == "The PQ Index turned up in 0 of 4 runs; 4 collapsed."
     row = outcome(study.series[0])
@@ -242,8 +242,8 @@ def test_verdict_names_the_best_method_with_its_deviation():
 def test_equal_series_are_named_together():
     runs = [run_of(Experiment(gamma=gamma), [0.9, 0.9, 0.3]) for gamma in (5, 7)]
     assert verdict(studies(runs)[0])[1] == (
-        "SAP (p=0.5, q=1), gamma=5 goes furthest within 0.01 of dense (in hindsight): a density of 50.0 %, a tie "
-        "with SAP (p=0.5, q=1), gamma=7 at 50.0 %."
+        "SAP (p=0.5, q=1), gamma=5 goes furthest within 0.01 of dense (in hindsight): a density of 50.0%, a tie "
+        "with SAP (p=0.5, q=1), gamma=7 at 50.0%."
     )
 
 
@@ -258,18 +258,20 @@ def several(densities, **settings):
 def test_series_that_differ_within_noise_are_tied():
     sap, ticket = several([0.0186, 0.0188]), several([0.017, 0.021], method="lottery-ticket")
     assert verdict(studies(sap + ticket)[0])[1] == (
-        "SAP (p=0.5, q=1) goes furthest within 0.01 of dense (in hindsight): a density of 1.9 % (1.9 to 1.9), a "
-        "tie with Lottery Ticket at 1.9 % (1.7 to 2.1)."
+        "SAP (p=0.5, q=1) goes furthest within 0.01 of dense (in hindsight): a density of 1.9% (1.9 to 1.9), a "
+        "tie with Lottery Ticket at 1.9% (1.7 to 2.1)."
     )
     sap = several([0.2, 0.3])
     assert verdict(studies(sap + several([0.3, 0.31], method="one-shot"))[0])[1] == (
-        "SAP (p=0.5, q=1) goes furthest within 0.01 of dense (in hindsight): a density of 25.0 % (20.0 to 30.0), "
-        "a tie with One Shot at 30.5 % (30.0 to 31.0)."
+        "SAP (p=0.5, q=1) goes furthest within 0.01 of dense (in hindsight): a density of 25.0% (20.0 to 30.0), "
+        "a tie with One Shot at 30.5% (30.0 to 31.0)."
     )
     many = [run for gamma in range(2, 8) for run in several([0.2, 0.2 + gamma / 100], gamma=gamma)]
     text = verdict(studies(many)[0])[1]
-    assert re.search(r", gamma=2 goes furthest .*: a density of 21.0 % \(20.0 to 22.0\), a tie with ", text)
-    assert re.search(r", gamma=3 at 21.5 .*, .*, gamma=4 at 22.0 .*, .*, gamma=5 at 22.5 .* and 2 others\.$", text)
+    assert re.search(r", gamma=2 goes furthest .*: a density of 21.0% \(20.0 to 22.0\), a tie with ", text)
+    assert re.search(
+        r", gamma=3 at 21.5% .*, .*, gamma=4 at 22.0% .*, .*, gamma=5 at 22.5% .* and 2 others\.$", text
+    )
 
 
 def test_single_run_does_not_lead_where_others_have_several():
@@ -277,8 +279,8 @@ def test_single_run_does_not_lead_where_others_have_several():
     single = several([0.1], method="one-shot") + several([0.4], gamma=3)
     assert verdict(studies(runs + single)[0])[1] == (
         "SAP (p=0.5, q=1) goes furthest of the methods with several runs within 0.01 of dense (in hindsight): a "
-        "density of 20.0 % (20.0 to 20.0); next is Lottery Ticket at 30.0 % (30.0 to 30.0), beyond the noise of 2 "
-        "seeds; the best single run is of One Shot: 10.0 %."
+        "density of 20.0% (20.0 to 20.0); next is Lottery Ticket at 30.0% (30.0 to 30.0), beyond the noise of 2 "
+        "seeds; the best single run is of One Shot: 10.0%."
     )
     assert "SAP (p=0.5, q=1) goes furthest" in verdict(studies(runs[:2] + single)[0])[1]
 
@@ -288,7 +290,7 @@ def test_verdict_says_that_no_cut_stays_within_one_point():
     (study,) = studies(runs)
     assert verdict(study)[0] == "No cut stays within 0.01 of dense (in hindsight)."
     assert sentence(outcome(study.series[0])) == (
-        "In hindsight no cut stays within 0.01 of dense. Accuracy 90.0 %, dense 90.0 % (round 0, n = 1)."
+        "In hindsight no cut stays within 0.01 of dense. Accuracy 90.0%, dense 90.0% (round 0, n = 1)."
     )
     one_further = studies([*runs, run_of(Experiment(method="one-shot"), [0.9, 0.9, 0.4])])[0]
     assert verdict(one_further)[1].startswith("One Shot goes furthest")

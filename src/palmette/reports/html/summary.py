@@ -79,11 +79,11 @@ def percent(values: Sequence[float]) -> str:
     """Mean and deviation in percent, with one digit or as many as small values need.
 
     >>> percent([0.25, 0.26]), percent([0.0012]), percent([0.000012])
-    ('25.5 ± 0.7 %', '0.12 %', '0.0012 %')
+    ('25.5 ± 0.7%', '0.12%', '0.0012%')
     """
     spread = MeanSd.of(values)
     deviation = f" ± {in_percent(spread.sd, spread.mean)}" if spread.n > 1 else ""
-    return f"{in_percent(spread.mean, spread.mean)}{deviation} %"
+    return f"{in_percent(spread.mean, spread.mean)}{deviation}%"
 
 
 def quality(row: Mapping[str, Any], name: str) -> str:
