@@ -144,7 +144,7 @@ def as_file(figure: Figure, kind: Literal["png", "svg", "pdf"]) -> bytes:
 
 
 def points(panel: Panel, many: Sequence[Sequence[Record]]) -> list[tuple[float, float, float]]:
-    """x, mean and standard deviation, round by round, over the runs that reached the round."""
+    """x, mean and standard deviation, round by round, to the end of the shortest run."""
     found = []
     for at in by_round(many):
         x, y = MeanSd.of(map(panel.x, at)).mean, MeanSd.of(map(panel.y, at))

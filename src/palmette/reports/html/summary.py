@@ -45,6 +45,7 @@ def verdict(study: Study) -> list[str]:
     names = [series.name for series in study.series for _ in series.runs]
     searched = [reach for reach in reaches if reach.limits]
     best = ranked(searched or reaches)[0]
+    least = "at least " if best.ended else ""
     share = f"{1 - best.density:.0%} of the weights can go within"
     if searched:
         many = counted(round(MeanSd.of([limit.retrainings for limit in best.limits]).mean), "retraining")
@@ -56,7 +57,7 @@ def verdict(study: Study) -> list[str]:
     turned, collapsed = (sum(len(row[name]) for row in rows) for name in ("turned_up", "collapsed"))
     within = f" ({in_time} while accuracy was within one point of dense)" if turned else ""
     return [
-        *([f"In hindsight, {share} one point of accuracy."] if best.cut else []),
+        *([f"In hindsight, {least}{share} one point of accuracy."] if best.cut else []),
         answer(study.runs, names),
         f"The PQ Index turned up in {turned} of {counted(n, 'run')}{within}; {collapsed} collapsed.",
     ]
