@@ -131,6 +131,9 @@ def _curves(column: str, last: int, *, log: bool, least: float | None = None) ->
         defined, low = f"isValid(datum.{column})", f"datum.{column} - datum.{column}_sd"
     if least is not None:
         defined, low = f"{defined} && datum.{column} >= {least}", f"max({low}, {least})"
+    high = f"datum.{column} + datum.{column}_sd"
+    if column in ("accuracy", "density", "pq_index", "gini_index"):
+        low, high = f"max({low}, 0)", f"min({high}, 1)"
     specs = {}
     for kind in X_AXES:
         drawn = defined if kind == "round" else f"{defined} && datum.{kind} > 0"
@@ -138,7 +141,7 @@ def _curves(column: str, last: int, *, log: bool, least: float | None = None) ->
             vega.base("curves")
             .transform_calculate(look="indexof(shown, datum.series)")
             .transform_filter(f"datum.look >= 0 && {drawn}")
-            .transform_calculate(low=low, high=f"datum.{column} + datum.{column}_sd")
+            .transform_calculate(low=low, high=high)
             .encode(x=_x(kind, last), color=by_look(alt.Color, "colour"))
         )
         line = curve.mark_line(strokeWidth=2.2, clip=False).encode(
