@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 
@@ -14,6 +15,17 @@ def counted(count: int, one: str) -> str:
     ('1 run', '0 runs', '1,200 layers')
     """
     return f"{count:,} {one}{'' if count == 1 else 's'}"
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """Question at the end of an error about an unknown name; empty where no known name is near.
+
+    >>> did_you_mean("sapp", ["sap", "one-shot"]), did_you_mean("x", ["sap"])
+    ("; did you mean 'sap'?", '')
+    """
+    names = {name.lower().replace("-", "_"): name for name in known}
+    near = difflib.get_close_matches(given.lower().replace("-", "_"), names, n=1)
+    return f"; did you mean {names[near[0]]!r}?" if near else ""
 
 
 def in_percent(fraction: float, reference: float) -> str:

@@ -138,6 +138,7 @@ def test_what_the_hub_does_not_have_is_named(hub, tmp_path):
     )
     assert said_of("hf://org/net@v9") == "'org/net' has no revision 'v9'"
     assert said_of("hf://org/net/b.safetensors") == "'org/net' has no file 'b.safetensors'"
+    assert said_of("hf://") == "an address on the Hub is hf://org/model[/file][@revision], got 'hf://'"
     assert said_of("hf://org") == "an address on the Hub is hf://org/model[/file][@revision], got 'hf://org'"
     assert "'-org/net' cannot be the name of a model" in said_of("hf://-org/net")
     assert hub.sent == {}

@@ -64,6 +64,7 @@ def test_bench_finds_a_model_in_the_current_folder(tmp_path, monkeypatch):
         (["nope"], "there is no model 'nope'"),
         (["mlp", "--shape", "3x2"], "--shape must be channels,height,width"),
         (["mlp", "--density", "0"], "--density must be a fraction above 0"),
+        (["mlp", "--density", "2"], "--density must be a fraction above 0"),
         (["mlp", "--batch", "0"], "--batch must be at least 1"),
         (["mlp", "--weights", "nothing.pt"], "nothing.pt"),
     ],

@@ -218,6 +218,14 @@ def test_figure_with_logarithmic_axes_has_another_name():
     assert Path("runs/fig1-linear-e1-t1-n2.svg").read_bytes() == plain
 
 
+def test_figure_is_drawn_for_a_column_of_text():
+    run("fig1", *TINY, *LINEAR, "--width", "5.5", "--bare")
+    text = Path("runs/fig1-linear-e1-t1-n2.svg").read_text()
+    assert f'width="{5.5 * 72:g}pt"' in text
+    result = paper("fig1", "--width", "100", code=2)
+    assert "--width must be 3 to 40 inches, got 100" in result.stderr
+
+
 def test_tables_are_printed_and_written():
     result = paper("table1", "table3")
     assert "Table 1. Layers of the MLP" in result.stdout

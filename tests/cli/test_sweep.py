@@ -183,7 +183,7 @@ def test_ctrl_c_ends_cleanly_and_the_named_command_resumes(tmp_path, kind):
 def test_terminal_lists_failures_by_reason():
     Path("failing.toml").write_text(f"{FAILING}seed = [0, 1]\n")
     screen = on_terminal("sweep", "failing.toml", "--device", "cpu", code=1)
-    assert screen[-3].startswith("No limit was reached: all 2 runs ended within 0.01 of dense (in hindsight)")
+    assert screen[-3].startswith("No limit was reached: both runs ended within 0.01 of dense (in hindsight)")
     text = " ".join(" ".join(screen).split())
     failed = "SAP (p=0.5, q=1), learning_rate=1e+30, seeds 0, 1: diverged: its training loss is "
     for words in (

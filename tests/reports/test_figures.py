@@ -21,10 +21,10 @@ def records(accuracies, index=0.1):
     ]
 
 
-def test_a_line_is_the_mean_of_the_runs_that_reached_the_round():
+def test_a_line_is_the_mean_to_the_end_of_the_shortest_run():
     runs = [(Experiment(seed=0), records([0.9, 0.5])), (Experiment(seed=1), records([0.7]))]
     axis = draw(runs).axes[0]
-    assert axis.get_lines()[0].get_xydata().tolist() == [[0.0, pytest.approx(80.0)], [1.0, pytest.approx(50.0)]]
+    assert axis.get_lines()[0].get_xydata().tolist() == [[0.0, pytest.approx(80.0)]]
     assert len(axis.get_lines()) == 1
 
 

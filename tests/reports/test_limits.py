@@ -21,7 +21,7 @@ DENSITIES = {0: 1000, 1: 250, 2: 60, 3: 120, 4: 110, 5: 120, 6: 110}
 def searched(
     seed=0, *, scores=(0.95, 0.95, 0.90, 0.945, 0.93, 0.946, 0.931), rounds=6, stopped="the bracket is closed"
 ):
-    """Run of a search that ends with 12 % of 1,000 weights good and 11 % bad."""
+    """Run of a search that ends with 12% of 1,000 weights good and 11% bad."""
     records = []
     for t, score in enumerate(scores[: rounds + 1]):
         kept = DENSITIES[t]
@@ -57,7 +57,7 @@ def test_one_run_says_how_far_and_how_sure():
 def test_several_seeds_share_a_sentence_with_their_range():
     (line,) = how_far([searched(0), searched(1)])
     assert line == (
-        "Interpolate: within 0.01 of dense down to 12.0 % (12.0 to 12.0) of the weights; 11.0 % (11.0 to 11.0) "
+        "Interpolate: within 0.01 of dense down to 12.0% (12.0 to 12.0) of the weights; 11.0% (11.0 to 11.0) "
         "is too few; 6.0 retrainings; both ends trained twice in 2 of 2 runs"
     )
 
@@ -113,23 +113,28 @@ def ran(method, accuracies, seed=0):
         ([ran("one-shot", [0.9, 0.8])], "No cut stays within 0.01 of dense (in hindsight)."),
         (
             [ran("one-shot", [0.9, 0.9]), ran("lottery-ticket", [0.9, 0.9, 0.9])],
-            "No limit was reached: all 2 runs ended within 0.01 of dense (in hindsight), Lottery Ticket at a "
-            "density of 25.0 %.",
+            "No limit was reached: both runs ended within 0.01 of dense (in hindsight), Lottery Ticket at a "
+            "density of 25.0%.",
         ),
         (
             [ran("one-shot", [0.9, 0.9, 0.7]), ran("lottery-ticket", [0.9, 0.9, 0.9, 0.7])],
-            "Lottery Ticket goes furthest within 0.01 of dense (in hindsight): a density of 25.0 %; next is One "
-            "Shot at 50.0 %.",
+            "Lottery Ticket goes furthest within 0.01 of dense (in hindsight): a density of 25.0%; next is One "
+            "Shot at 50.0%.",
         ),
         (
             [ran("one-shot", [0.9, 0.9, 0.7]), ran("lottery-ticket", [0.9, 0.9, 0.7])],
-            "One Shot goes furthest within 0.01 of dense (in hindsight): a density of 50.0 %, a tie with Lottery "
-            "Ticket at 50.0 %.",
+            "One Shot goes furthest within 0.01 of dense (in hindsight): a density of 50.0%, a tie with Lottery "
+            "Ticket at 50.0%.",
         ),
         (
             [ran("one-shot", [0.9, 0.9, 0.7]), ran("one-shot", [0.9, 0.9], seed=1)],
-            "One Shot: in hindsight within 0.01 of dense down to 50.0 % (50.0 to 50.0) of the weights; 1 of 2 "
+            "One Shot: in hindsight within 0.01 of dense down to 50.0% (50.0 to 50.0) of the weights; 1 of 2 "
             "runs ended there",
+        ),
+        (
+            [ran("one-shot", [0.9, 0.9, 0.7]), ran("lottery-ticket", [0.9, 0.9, 0.9])],
+            "Lottery Ticket goes furthest within 0.01 of dense (in hindsight): a density of 25.0%; next is One "
+            "Shot at 50.0%; the run ended there, so it may go further.",
         ),
     ],
 )
@@ -164,7 +169,7 @@ def folder(tmp_path_factory):
 def test_run_ends_with_how_far(folder):
     _, last = folder
     (line,) = last["how_far"]
-    line = line.removesuffix("; too few held-out data for such losses")
+    line = line.removesuffix("; too few held-out data to measure such a loss")
     assert re.fullmatch(
         r"Interpolate: within 0\.05 of dense down to .* of the weights; .*retrainings? \(.*\)", line
     )

@@ -388,9 +388,9 @@ def test_flags_say_what_differs():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("epoch = 5", "there is no setting 'epoch', the nearest is 'epochs'"),
-        ("learning-rate = 0.1", "there is no setting 'learning-rate', the nearest is 'learning_rate'"),
-        ("[sap]\np = 1", "there is no setting 'sap'"),
+        ("epoch = 5", "there is no setting 'epoch'; did you mean 'epochs'?"),
+        ("learning-rate = 0.1", "there is no setting 'learning-rate'; did you mean 'learning_rate'?"),
+        ("[sap]\np = 1", "there is no setting 'sap'; a file with tables is a grid, for `palmette sweep`"),
         ("epochs = 5.0", "epochs must be a whole number, got epochs=5.0"),
         ("epochs = true", "epochs must be a whole number, got epochs=True"),
         ('p = "0.5"', "p must be a number, got p='0.5'"),

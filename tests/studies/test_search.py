@@ -216,7 +216,7 @@ def test_precision_asks_for_more_data_if_the_noise_hides_the_loss():
     found = Limit.of(attempts(*rows), TOLERANCE, stopped="")
     assert found.precision == "score 0.8500, dense 0.9000; standard error of the difference at most 0.0500"
     noisy = Limit.of(attempts(*rows), Tolerance(0.05), stopped="")
-    assert noisy.precision.endswith("0.0500; too few held-out data for such losses")
+    assert noisy.precision.endswith("0.0500; too few held-out data to measure such a loss")
     plain = Limit.of(attempts((100, 0.9)), TOLERANCE, stopped="")
     assert plain.precision == "score 0.9000, dense 0.9000"
 

@@ -112,7 +112,7 @@ def test_settings_that_all_share_make_a_grid_of_one():
         ({"axes": {"epochs": []}}, r"epochs in \[axes\] must be a list"),
         ({"axes": {"epochs": [[1]]}}, r"epochs in \[axes\] must be a list"),
         ({"axes": {"seed": "3..1"}}, "rising ranges"),
-        ({"axes": {"learning-rte": [0.1]}}, "nearest is 'learning_rate'"),
+        ({"axes": {"learning-rte": [0.1]}}, "did you mean 'learning_rate'"),
         ({"axes": {"lr": [0.1]}}, "'lr', which is not a setting; there are data, model, .*, learning_rate, "),
         ({"axes": {"seed": "0..100000"}}, "rising ranges of up to 100,000, .* got '0..100000'"),
         ({"epochs": 3}, r"got epochs = 3; settings that all share belong below \[base\]"),

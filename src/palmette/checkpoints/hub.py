@@ -41,12 +41,12 @@ def is_address(path: str | Path) -> bool:
     >>> is_address("hf://org/model"), is_address(Path("hf://org/model")), is_address("hf/model.safetensors")
     (True, True, False)
     """
-    return str(path).startswith(SCHEME.removesuffix("/"))
+    return f"{path}/".startswith(SCHEME.removesuffix("/"))
 
 
 def address(path: str | Path) -> str:
     """The address with both slashes."""
-    return SCHEME + str(path).removeprefix(SCHEME.removesuffix("/")).lstrip("/")
+    return SCHEME + str(path).removeprefix("hf:").lstrip("/")
 
 
 def on_disk(path: str | Path, what: str) -> Path:

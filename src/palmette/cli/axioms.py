@@ -10,6 +10,7 @@ import click
 
 from palmette.cli.display.printing import JSON, console_of_stdout, print_text
 from palmette.measures.hurley_rickard import published
+from palmette.words import did_you_mean
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,7 +45,8 @@ def axioms(measure: str | None, as_json: bool) -> None:
     from palmette.measures.classic import MEASURES
 
     if measure is not None and measure not in MEASURES:
-        raise click.UsageError(f"no measure is called {measure!r}; there are {', '.join(MEASURES)}")
+        hint = did_you_mean(measure, MEASURES)
+        raise click.UsageError(f"no measure is called {measure!r}; there are {', '.join(MEASURES)}{hint}")
     chosen = [m for name, m in MEASURES.items() if measure in (None, name)]
     verdicts = {m.name: check(m) for m in chosen}
     if as_json:

@@ -106,5 +106,5 @@ def _fill(network: nn.Module, path: Path) -> None:
 def _prune(network: nn.Module, density: float, scope: str) -> None:
     from palmette.pruning.pruner import Pruner
 
-    if density < 1:
+    if density != 1:
         Pruner(network, budget=down_to(density), scope=scope).step()  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ class _Sets(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         found = super().get_command(ctx, cmd_name)
-        if found is None and not ctx.resilient_parsing:  # as in shell completion
+        if found is None and canonical(cmd_name) and not ctx.resilient_parsing:  # as in shell completion
             ctx.fail(f"no command {cmd_name!r}; `palmette data get {cmd_name}` downloads a data set")
         return found
 
@@ -141,5 +141,8 @@ def _show(rows: list[dict[str, Any]]) -> None:
     ok = "ok: images and labels equal the official release."
     print_text(console, f"\n{ok} `palmette data --json` prints whole digests.")
     for row in rows:
-        if "problem" in row:
+        if row["found"] == "unreadable":
             print_text(console, f"\n{row['problem']}")
+    if missing := [row["name"] for row in rows if row["found"] is None]:
+        ways = "`palmette data get NAME` downloads one, `palmette data --json` tells where each was looked for."
+        print_text(console, f"\nNot found: {', '.join(missing)}. {ways}")

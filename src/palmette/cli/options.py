@@ -37,6 +37,7 @@ _DEFAULTS = {
     "p": "0.5 and 1",
     "q": "1 and 2",
     "epochs": f"200; {DIGITS_EPOCHS} for the bundled small digits",
+    "allocate": "not shared",
     "saliency": "the method's",
     "stop": "after --rounds, or when nothing is left to cut",
     "tolerance": "no search",
@@ -207,6 +208,11 @@ def checked(planned: Sequence[Experiment], out: Path, data_dir: str | None, *, t
     from palmette.training.loop import check_last_batch
     from palmette.training.models import build
 
+    for loss in (e.allowed_loss for e in planned):
+        if loss and loss.by >= 1:
+            raise ValueError(
+                f"--tolerance must be below 1: accuracy is a fraction, 0.05 is five points; got {loss}"
+            )
     first, there = planned[0], next(path for path in (out, *out.parents) if path.exists())
     if not there.is_dir():
         raise ValueError(f"--out must be a folder, or the name of a new one; {str(there)!r} is a file")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
@@ -17,7 +17,8 @@ from palmette.cli.paper_list import list_as_json, list_figures, print_list
 from palmette.cli.sweep import Sweep
 from palmette.files import write_whole
 from palmette.reports.figures import as_file, check_matplotlib
-from palmette.reports.paper.drawing import draw
+from palmette.reports.paper.drawing import draw, is_logarithmic
+from palmette.reports.paper.layout import Sheet
 from palmette.reports.paper.published import published
 from palmette.reports.paper.runs import FigureRuns, MixedRuns, RunCollection, in_folder
 from palmette.reports.tables import Run
@@ -44,7 +45,13 @@ Suffix = Literal["png", "svg", "pdf"]
 @click.option("--models", metavar="NAME,…", help="Models instead of the paper's; one figure for each.")
 @click.option("--data", metavar="NAME", help="Data set instead of the paper's, such as digits.")
 @click.option("--from", "sources", multiple=True, metavar="FOLDER", help="Draw existing runs; train nothing.")
-@click.option("--log", is_flag=True, help="Remaining weights on logarithmic axes; the paper's are linear.")
+@click.option(
+    "--log/--linear",
+    default=None,
+    help="Axes of remaining weights. [default: logarithmic for scopes, else linear, as in the paper]",
+)
+@click.option("--width", type=float, metavar="INCHES", help="Width of figures, such as 5.5. [default: 12.8]")
+@click.option("--bare", is_flag=True, help="Leave out title and caption, for a document with its own.")
 @place_options
 @click.option("--precision", metavar="TEXT", help="float32, tf32 or bfloat16. [default: float32]")
 @click.option("--compile", is_flag=True, help="Use torch.compile; pays off after minutes of training.")
@@ -54,7 +61,9 @@ def paper(
     /,
     names: tuple[str, ...],
     sources: tuple[str, ...],
-    log: bool,
+    log: bool | None,
+    width: float | None,
+    bare: bool,
     place: dict[str, Any],
     **scaled: Any,
 ) -> None:
@@ -69,6 +78,7 @@ def paper(
       palmette paper fig2 fig11 --epochs 10 --rounds 12 --seeds 0
       palmette paper fig3 --models mlp --data digits --epochs 15
       palmette paper all --from runs --epochs 10 --out pictures
+      palmette paper fig2 --from runs --width 5.5 --bare
       palmette paper table3
 
     Missing runs are trained, unfinished ones are resumed, and a run that fails does not stop the others; figures
@@ -78,6 +88,7 @@ def paper(
     figures = chosen(names) if names else list(FIGURES.values())
     if all(figure.kind == "table" for figure in figures):
         _refuse_for_tables(ctx)
+    style = _Style(log, Sheet(**({} if width is None else {"width": width}), bare=bare))
     settings, models, data = _scaling(**scaled)
     figures = [one for figure in figures for one in figure.scaled(data, models)]
     if sources:
@@ -85,7 +96,7 @@ def paper(
             raise ValueError("--from needs the names of figures to draw, such as fig2 fig3, or all")
         if place["dry_run"]:
             raise ValueError("--from trains nothing, so --dry-run has nothing to show: leave one of them out")
-        _draw_existing(sources, figures, settings, log, place["out"], everything="all" in names)
+        _draw_existing(sources, figures, settings, style, place["out"], everything="all" in names)
         return
     if place["dry_run"] or not names:
         clock = _clock(place) if place["dry_run"] else None
@@ -99,7 +110,7 @@ def paper(
     experiments = list(dict.fromkeys(e for _, many in planned for e in many))
     tables = [figure.name for figure in figures if figure.kind == "table"]
     place["device"] = device_named(place["device"])
-    command = PaperSweep(experiments, **place, stem="paper", figures=planned, log=log, tables=tables)
+    command = PaperSweep(experiments, **place, stem="paper", figures=planned, style=style, tables=tables)
     if experiments:
         check_matplotlib()
         command.start()
@@ -140,13 +151,21 @@ def _scaling(**given: Any) -> tuple[dict[str, Any], list[str], str]:
     return settings, named, "" if data is None else first.data
 
 
+@dataclass(frozen=True)
+class _Style:
+    """How figures are drawn: logarithmic axes (None: as usual for the figure), and the sheet."""
+
+    log: bool | None = None
+    sheet: Sheet = field(default_factory=Sheet)
+
+
 @dataclass
 class PaperSweep(Sweep):
     """One call of `palmette paper`: a sweep, and the figures and tables made from it."""
 
     word: ClassVar = "paper"
     figures: Sequence[tuple[PaperFigure, Sequence[Experiment]]] = ()
-    log: bool = False
+    style: _Style = field(default_factory=_Style)
     tables: Sequence[str] = ()
 
     def files(
@@ -157,7 +176,7 @@ class PaperSweep(Sweep):
         for figure, planned in self.figures:
             source = in_folder(figure, planned, self.out)
             key = figure.name if figure.model == source.paper.model else f"{figure.name}-{figure.model}"
-            found[key] = _write_figure(source, self.log, self.out) if source.runs else None
+            found[key] = _write_figure(source, self.style, self.out) if source.runs else None
         return found | {name: _write_table(name, self.out) for name in self.tables}
 
     def print_tables(self) -> None:
@@ -186,7 +205,7 @@ def _draw_existing(
     sources: Sequence[str],
     figures: Sequence[PaperFigure],
     settings: Mapping[str, Any],
-    log: bool,
+    style: _Style,
     out: Path,
     *,
     everything: bool,
@@ -217,7 +236,7 @@ def _draw_existing(
         low, high = found.seeds[0], found.seeds[-1]
         runs = f"{counted(len(found.runs), 'run')}, {low if low == high else f'{low} to {high}'} of each line"
         not_run = f"; not run: {counted(len(found.missing), 'line')}" if found.missing else ""
-        click.echo(f"{_write_figure(found, log, out)}, .svg, .pdf: {runs}{not_run}")
+        click.echo(f"{_write_figure(found, style, out)}, .svg, .pdf: {runs}{not_run}")
     for figure in figures:
         if figure.kind == "table":
             click.echo(f"{_write_table(figure.name, out)}, .csv, .tex")
@@ -241,10 +260,11 @@ def _write_table(name: str, out: Path) -> Path:
     return out / f"{name}.md"
 
 
-def _write_figure(source: FigureRuns, log: bool, out: Path) -> Path:
+def _write_figure(source: FigureRuns, style: _Style, out: Path) -> Path:
     """Write a figure; returns the PNG file."""
-    figure = draw(source, published=published(source.figure), log=log)
-    stem = f"{source.name}-log" if log else source.name
+    figure = draw(source, published=published(source.figure), log=style.log, sheet=style.sheet)
+    other = style.log is not None and style.log != is_logarithmic(source.figure)
+    stem = source.name + (("-log" if style.log else "-linear") if other else "")
     for suffix in get_args(Suffix):
         write_whole(out / f"{stem}.{suffix}", as_file(figure, suffix))
     return out / f"{stem}.png"

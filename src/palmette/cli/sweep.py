@@ -26,7 +26,12 @@ if TYPE_CHECKING:
 @click.command(cls=RememberingCommand)
 @click.argument("file", type=PATH, metavar="GRID.toml|FOLDER")
 @place_options
-@click.option("--engine", type=click.Choice(["here", "ray"]), default="here", help="Where. [default: here]")
+@click.option(
+    "--engine",
+    type=click.Choice(["here", "ray"]),
+    default="here",
+    help="Train here, or on a Ray cluster. [default: here]",
+)
 @click.option("--address", metavar="auto|HOST:PORT", help="The Ray cluster. [default: one is started here]")
 @click.option("--status", is_flag=True, help="Show the progress of the runs of GRID.toml, or of all in a FOLDER.")
 def sweep(file: Path, engine: str, address: str | None, status: bool, place: dict[str, Any]) -> None:

@@ -76,7 +76,9 @@ def densities(text: str) -> list[float]:
         except ValueError:
             found.append(float("nan"))
         if not 0 < found[-1] <= 1:
-            raise ValueError(f"--at must be densities above 0 and at most 1, as 0.5,0.1, got {part!r} in {text!r}")
+            raise ValueError(
+                f"--at must be densities above 0 and at most 1, such as 0.5,0.1, got {part!r} in {text!r}"
+            )
     return found
 
 

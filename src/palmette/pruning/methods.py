@@ -26,6 +26,7 @@ from palmette.pruning.budgets import (
     check_budget,
 )
 from palmette.pruning.targets import Bisect, Interpolate
+from palmette.words import did_you_mean
 
 if TYPE_CHECKING:
     from palmette.pruning.saliency import Saliency, Subject
@@ -43,7 +44,9 @@ def check_scope(scope: str, *, also: Collection[str] = ()) -> None:
             "scope 'channel' needs the graph of a model: use pm.Pruner(model, scope=\"channel\", inputs=example)"
         )
     if scope not in (*SCOPES, *also):
-        raise ValueError(f"scope must be one of {', '.join(map(repr, (*SCOPES, *also)))}, got {scope!r}")
+        known = (*SCOPES, *also)
+        hint = did_you_mean(str(scope), known)
+        raise ValueError(f"scope must be one of {', '.join(map(repr, known))}, got {scope!r}{hint}")
 
 
 def check_shared(budget: Budget, scope: str) -> None:
@@ -93,6 +96,7 @@ def check_saliency(name: str) -> None:
     if not isinstance(name, str) or not (name in SALIENCIES or ":" in name.strip(":")):
         raise ValueError(
             f"saliency must be one of {', '.join(SALIENCIES)}, or your own as module:function, got {name!r}"
+            f"{did_you_mean(str(name), SALIENCIES)}"
         )
 
 
@@ -194,7 +198,8 @@ def rank_of(name: str) -> int:
 def check_method(name: str) -> None:
     """Raise unless `name` is a key of `METHODS` or has the form ``module:name``."""
     if name not in METHODS and not re.fullmatch("[^:]+:[^:]+", name):
-        raise ValueError(f"method must be one of {', '.join(METHODS)}, or your own as module:name, got {name!r}")
+        known, hint = ", ".join(METHODS), did_you_mean(name, METHODS)
+        raise ValueError(f"method must be one of {known}, or your own as module:name, got {name!r}{hint}")
 
 
 def method_named(name: str) -> Method:

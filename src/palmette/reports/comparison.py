@@ -16,7 +16,7 @@ from palmette.studies.experiment import Experiment, OwnExperiment
 from palmette.studies.folder import RunDir
 from palmette.studies.record import AnyExperiment, framed, rows_of
 from palmette.studies.spec import OF_METHOD
-from palmette.words import mean_and_sd, setting, signed
+from palmette.words import did_you_mean, mean_and_sd, setting, signed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,8 +127,10 @@ def resolve_baseline(baseline: str, names: Iterable[str], methods: Iterable[str]
     fits = [name for name in pairs if name.lower() == wanted]
     fits = fits or [name for name, method in pairs.items() if method == wanted]
     if len(fits) != 1:
-        known, count = ", ".join(map(repr, pairs)), len(fits) or "none"
-        raise ValueError(f"the baseline must be one of {known}, got {baseline!r}, which is {count} of them")
+        known = ", ".join(map(repr, pairs))
+        hint = "" if fits else did_you_mean(baseline, [*pairs, *pairs.values()])
+        count = len(fits) or "none"
+        raise ValueError(f"the baseline must be one of {known}, got {baseline!r}, which is {count} of them{hint}")
     return fits[0]
 
 

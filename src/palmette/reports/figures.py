@@ -52,7 +52,8 @@ STYLE: dict[Any, Any] = {
 class Panel:
     """One panel: what of a record is plotted on x and y, its title and its scales.
 
-    `falling` inverts the x axis, so that pruning always proceeds to the right.
+    `falling` inverts the x axis, so that pruning always proceeds to the right. `bounds` are the least and the
+    largest possible y.
     """
 
     title: str
@@ -62,6 +63,13 @@ class Panel:
     log_x: bool = False
     log_y: bool = False
     falling: bool = False
+    bounds: tuple[float, float] = (-math.inf, math.inf)
+
+    def spread(self, mean: float, deviation: float) -> tuple[float, float]:
+        """Mean ± deviation, within the possible values; a logarithmic axis cannot show a spread that reaches 0."""
+        least, most = self.bounds
+        low = max(mean - deviation, mean / 10 if self.log_y else -math.inf)
+        return max(low, min(least, mean)), min(mean + deviation, max(most, mean))
 
 
 def reader(*path: str, scale: float = 1) -> Callable[[Record], float | None]:
@@ -80,11 +88,21 @@ def reader(*path: str, scale: float = 1) -> Callable[[Record], float | None]:
 round_of, accuracy_of = reader("round"), reader("test", "accuracy", scale=100)
 density_of, index_of = reader("retrained", "density", scale=100), reader("retrained", "pq_index")
 
+PERCENT, SHARE = (0.0, 100.0), (0.0, 1.0)
+"""Bounds of panels."""
 PANELS = (
-    Panel("Test accuracy by round, %", round_of, accuracy_of, "round of pruning"),
-    Panel("PQ Index of the weights that remain", round_of, index_of, "round of pruning", log_y=True),
-    Panel("Density: weights that remain, %", round_of, density_of, "round of pruning", log_y=True),
-    Panel("Test accuracy by density, %", density_of, accuracy_of, "density, %", log_x=True, falling=True),
+    Panel("Test accuracy by round, %", round_of, accuracy_of, "round of pruning", bounds=PERCENT),
+    Panel("PQ Index of the weights that remain", round_of, index_of, "round of pruning", log_y=True, bounds=SHARE),
+    Panel("Density: weights that remain, %", round_of, density_of, "round of pruning", log_y=True, bounds=PERCENT),
+    Panel(
+        "Test accuracy by density, %",
+        density_of,
+        accuracy_of,
+        "density, %",
+        log_x=True,
+        falling=True,
+        bounds=PERCENT,
+    ),
 )
 
 
@@ -107,7 +125,10 @@ def draw(runs: Iterable[Run], *, panels: Sequence[Panel] = PANELS, caption: str 
     groups = by_method(runs)
     if any(is_scored(records) for _, records in runs):
         named = {panel: panel.title.replace("accuracy", "score").removesuffix(", %") for panel in panels}
-        panels = [replace(p, title=named[p], y=score_of) if p.y is accuracy_of else p for p in panels]
+        panels = [
+            replace(p, title=named[p], y=score_of, bounds=Panel.bounds) if p.y is accuracy_of else p
+            for p in panels
+        ]
     with matplotlib.rc_context(STYLE):
         rows = math.ceil(len(panels) / 2)
         figure = Figure(figsize=(10, 3.75 * rows), layout="constrained")
@@ -146,7 +167,7 @@ def as_file(figure: Figure, kind: Literal["png", "svg", "pdf"]) -> bytes:
 
 
 def points(panel: Panel, many: Sequence[Sequence[Record]]) -> list[tuple[float, float, float]]:
-    """x, mean and standard deviation, round by round, over the runs that reached the round."""
+    """x, mean and standard deviation, round by round, to the end of the shortest run."""
     found = []
     for at in by_round(many):
         x, y = MeanSd.of(map(panel.x, at)).mean, MeanSd.of(map(panel.y, at))
@@ -164,9 +185,7 @@ def _curve(axis: Axes, panel: Panel, many: Sequence[Sequence[Record]], line: dic
     x, mean = [x for x, _, _ in found], [m for _, m, _ in found]
     every = max(1, len(x) // 8)
     axis.plot(x, mean, markevery=every, markeredgecolor="white", markeredgewidth=0.8, **line)
-    # A logarithmic axis cannot show a band that reaches 0.
-    low = [max(m - d, m / 10) if panel.log_y else m - d for _, m, d in found]
-    high = [m + d for _, m, d in found]
+    low, high = zip(*(panel.spread(m, d) for _, m, d in found), strict=True)
     axis.fill_between(x, low, high, color=line["color"], alpha=0.18, linewidth=0)
 
 

@@ -42,8 +42,8 @@ def answer(runs: Sequence[Run], names: Iterable[str] | None = None) -> str:
     best, *others = ranked(found)
     single = sorted((r for r in found if len(r.runs) == 1 < len(best.runs)), key=lambda reach: reach.density)
     if all(reach.ended == len(reach.runs) for reach in found):
-        some = "the run ended" if len(runs) == 1 else f"all {counted(len(runs), 'run')} ended"
-        return f"No limit was reached: {some} {within}, {best.name} at a density of {best.percent}."
+        every = _all_runs(len(runs))
+        return f"No limit was reached: {every} ended {within}, {best.name} at a density of {best.percent}."
     if len(found) == 1:
         return f"{best.name}: {best}"
     among = " of the methods with several runs" if single else ""
@@ -127,7 +127,10 @@ class Reach:
     @property
     def ended_there(self) -> str:
         """A clause with the number of runs that ended while they were good."""
-        return f"; {self.ended} of {counted(len(self.runs), 'run')} ended there" if self.ended else ""
+        if not self.ended:
+            return ""
+        runs = len(self.runs)
+        return f"; {_all_runs(runs) if self.ended == runs else f'{self.ended} of {runs} runs'} ended there"
 
     @property
     def loss(self) -> str:
@@ -169,10 +172,14 @@ def _reaches(runs: Sequence[Run], names: Iterable[str] | None) -> list[Reach]:
     return [Reach(name, many) for name, many in groups.items()]
 
 
+def _all_runs(count: int) -> str:
+    return {1: "the run", 2: "both runs"}.get(count, f"all {count:,} runs")
+
+
 def _percent(values: Sequence[float]) -> str:
     """Mean in percent, with the range of several values."""
     mean = fmean(values)
     if len(values) == 1:
-        return f"{in_percent(mean, mean)} %"
+        return f"{in_percent(mean, mean)}%"
     low, high = (in_percent(value, mean) for value in (min(values), max(values)))
-    return f"{in_percent(mean, mean)} % ({low} to {high})"
+    return f"{in_percent(mean, mean)}% ({low} to {high})"

@@ -59,9 +59,9 @@ def phases_of(records: Sequence[Record]) -> list[Phase]:
 
 
 def phases_of_mean(many: Sequence[Sequence[Record]]) -> list[Phase]:
-    """Phases of the mean curve of several runs, over the runs that reached each round."""
+    """Phases of the mean curve of several runs, to the end of the shortest."""
     if any(records[-1].get("search") or is_scored(records) for records in many):
-        return ["falling"] * max(map(len, many))
+        return ["falling"] * min(map(len, many))
     accuracy = [MeanSd.of(at).mean for at in by_round(list(map(judged, many)))]
     return phases(accuracy, [mean([record["retrained"]["pq_index"] for record in at]) for at in by_round(many)])
 
@@ -79,9 +79,8 @@ def turns(found: Sequence[Phase]) -> dict[str, int | None]:
 
 
 def by_round(many: Sequence[Sequence[Each]]) -> list[list[Each]]:
-    """Items of each round, such as records, from the runs that reached it."""
-    last = max(map(len, many), default=0)
-    return [[records[t] for records in many if len(records) > t] for t in range(last)]
+    """Items of each round that all runs reached, such as records: a mean over fewer runs would jump."""
+    return [[records[t] for records in many] for t in range(min(map(len, many), default=0))]
 
 
 def is_scored(records: Sequence[Record]) -> bool:

@@ -21,6 +21,7 @@ from palmette.studies.spec import TRAINED, RunSpec
 from palmette.training.data import canonical
 from palmette.training.models import MODELS
 from palmette.training.recipe import Recipe
+from palmette.words import did_you_mean
 
 SEALED = "# sealed "
 """Beginning of the last line of the settings of an `OwnExperiment`, before their checksum."""
@@ -86,7 +87,8 @@ class Experiment(Recipe, RunSpec):
         RunSpec.__post_init__(self)
         Recipe.__post_init__(self)
         if self.model not in MODELS and not re.fullmatch("[^:]+:[^:]+", self.model):
-            raise ValueError(f"model must be one of {', '.join(MODELS)}, or module:function, got {self.model!r}")
+            known, hint = ", ".join(MODELS), did_you_mean(self.model, MODELS)
+            raise ValueError(f"model must be one of {known}, or module:function, got {self.model!r}{hint}")
         if not self.data.strip():
             raise ValueError(f"data must be the name of a data set or a path, got {self.data!r}")
         if not 0 <= self.label_noise <= 1:

@@ -286,7 +286,7 @@ class Limit:
         if self.error is None or self.tolerance.kind == "not-worse":  # which allows for noise
             return ""
         allowed = self.tolerance.allowed(self.dense_score, self.score)
-        return "" if self.error <= allowed / 2 else "; too few held-out data for such losses"
+        return "" if self.error <= allowed / 2 else "; too few held-out data to measure such a loss"
 
     @property
     def precision(self) -> str:

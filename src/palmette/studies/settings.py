@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import tomllib
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import Field
 from pathlib import Path
 from typing import Any, cast
@@ -69,16 +67,6 @@ def placed(place: str, error: Exception) -> Exception:
     return (TypeError if isinstance(error, TypeError) else ValueError)(f"{place}{error}")
 
 
-def nearest(name: str, known: Sequence[str]) -> str:
-    """Hint for an unknown name: the nearest known one, or all if none is near.
-
-    >>> nearest("epoch", ["epochs", "p"]), nearest("lr", ["epochs", "p"])
-    ("the nearest is 'epochs'", 'there are epochs, p')
-    """
-    near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
-    return f"the nearest is {near[0]!r}" if near else f"there are {', '.join(known)}"
-
-
 def seeds(text: str) -> list[int]:
     """Parse seeds from the command line.
 
@@ -90,7 +78,7 @@ def seeds(text: str) -> list[int]:
         match = re.fullmatch(r"\s*([0-9]{1,99})\s*(?:\.\.\s*([0-9]{1,99})\s*)?", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (0, -1)
         if not 0 <= last - first < 100_000:
-            rule = "seeds must be numbers or rising ranges of up to 100,000, as 0..3,7"
+            rule = "seeds must be numbers or rising ranges of up to 100,000, such as 0..3,7"
             raise ValueError(f"{rule}, got {part!r} in {text!r}")
         found += range(first, last + 1)
     return list(dict.fromkeys(found))

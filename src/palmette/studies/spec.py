@@ -36,8 +36,9 @@ from palmette.pruning.stopping import StopRule, read_rules
 from palmette.pruning.targets import target_of
 from palmette.pruning.tolerance import Tolerance
 from palmette.studies import version1
-from palmette.studies.settings import nearest, placed, slug, toml_at, typed
+from palmette.studies.settings import placed, slug, toml_at, typed
 from palmette.training.rewinding import Rewind
+from palmette.words import did_you_mean
 
 ADDED: dict[int, dict[str, Any]] = {
     3: {"tolerance": "", "maximize": True, "label_noise": 0.0},
@@ -89,8 +90,8 @@ class RunSpec:
     )
     allocate: str = setting(
         "",
-        f"Share each cut between layers: {', '.join(ALLOCATIONS)}, with a spread other than 0.15 after a colon, "
-        "such as index:0.1. For scope layer or neuron.",
+        f"Share each cut between layers by {', '.join(ALLOCATIONS[:-1])} or {ALLOCATIONS[-1]}, for scope layer or "
+        "neuron; index:0.1 sets the spread, 0.15 otherwise.",
         PRUNED,
     )
     rounds: int = setting(30, "Number of cuts; round 0 trains the dense network.", PRUNED)
@@ -326,7 +327,9 @@ class RunSpec:
         """Settings of a file, completed with the defaults of its version."""
         version, known = given.pop("version", None), [f.name for f in fields(cls)]
         for name in [name for name in given if name not in known]:
-            raise ValueError(f"there is no setting {name!r}, {nearest(name, known)}")
+            grid = "; a file with tables is a grid, for `palmette sweep`" if isinstance(given[name], dict) else ""
+            hint = grid or did_you_mean(name, known) or f"; there are {', '.join(known)}"
+            raise ValueError(f"there is no setting {name!r}{hint}")
         if version is None:
             return given
         if type(version) is not int or not 1 <= version <= VERSION:

@@ -17,10 +17,11 @@ from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
 from palmette.studies.observer import Observer, Outcomes
 from palmette.studies.running import fleets, run_together
-from palmette.studies.settings import nearest, placed, seeds
+from palmette.studies.settings import placed, seeds
 from palmette.studies.spec import BELONGS_TO
 from palmette.training.data.images import Images
 from palmette.training.data_parallel import WorkerGroup
+from palmette.words import did_you_mean
 
 Engine: TypeAlias = Callable[..., Outcomes]
 """Trains fleets: `here`, in this process, or `palmette.integrations.ray.driver.OnRay`, on a cluster."""
@@ -217,7 +218,8 @@ def _settings(table: Any, place: str) -> dict[str, Any]:
 
 def _check_name(name: str, place: str) -> None:
     if name not in _DEFAULTS:
-        raise ValueError(f"{place} has {name!r}, which is not a setting; {nearest(name, list(_DEFAULTS))}")
+        hint = did_you_mean(name, _DEFAULTS) or f"; there are {', '.join(_DEFAULTS)}"
+        raise ValueError(f"{place} has {name!r}, which is not a setting{hint}")
 
 
 def _own(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from palmette.measures.parameters import setting
+from palmette.words import did_you_mean
 
 if TYPE_CHECKING:
     import torch
@@ -70,7 +71,9 @@ class Recipe:
         words = {"optimizer": OptimizerName, "schedule": Schedule, "clip_over": ClipOver, "precision": Precision}
         for name, kind in words.items():
             if (value := getattr(self, name)) not in get_args(kind):
-                raise ValueError(f"{name} must be one of {', '.join(get_args(kind))}, got {value!r}")
+                known = get_args(kind)
+                hint = did_you_mean(str(value), known)
+                raise ValueError(f"{name} must be one of {', '.join(known)}, got {value!r}{hint}")
         rules = (
             ("epochs", self.epochs >= 0, "at least 0"),
             ("batch", self.batch >= 1, "at least 1"),

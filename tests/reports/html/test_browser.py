@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import json
 import time
 
@@ -250,6 +251,42 @@ def test_downloaded_maps_have_one_row_per_p_and_q(opened, made, tmp_path):
     assert of["pq_index"].tolist() == row["pq_index"][44:55]
 
 
+def test_headings_skip_no_level(opened):
+    levels = opened.js("[...document.querySelectorAll('h1,h2,h3,h4,h5,h6')].map(h => Number(h.tagName[1]))")
+    assert levels[0] == 1
+    assert all(later <= earlier + 1 for earlier, later in itertools.pairwise(levels))
+    assert set(levels) == {1, 2, 3, 4}
+
+
+def test_buttons_and_charts_have_names_of_their_own(opened):
+    names = opened.js("[...document.querySelectorAll('button')].map(b => b.ariaLabel ?? b.textContent)")
+    assert len(names) > 10
+    assert len(set(names)) == len(names)
+    charts = opened.js("[...document.querySelectorAll('.chart')].map(c => c.ariaLabel)")
+    assert len(set(charts)) == 10
+    assert any("Lottery Ticket from " in chart and " in round 3" in chart for chart in charts)
+
+
+def test_a_click_on_a_heading_sorts_a_table(opened):
+    heads = "[...document.querySelectorAll('[data-table] th')]"
+    opened.click(f"{heads}.find(h => h.textContent === 'density kept').firstChild")
+    cells = "[...document.querySelectorAll('[data-table] tbody')][0].rows"
+    shares = f"[...{cells}].map(row => parseFloat(row.cells[3].textContent))"
+    found = opened.js(shares)
+    assert found == sorted(found, reverse=True)
+    opened.click(f"{heads}.find(h => h.textContent === 'density kept').firstChild")
+    assert opened.js(shares) == found[::-1]
+    assert opened.js(f"{heads}.find(h => h.textContent === 'density kept').ariaSort") == "ascending"
+
+
+def test_the_trade_off_shows_the_difference_from_dense_and_the_tolerance(browser, tmp_path):
+    (tmp_path / "near.html").write_text(page([run_of(Experiment(), [0.9, 0.895, 0.86, 0.1])]))
+    browser.open(tmp_path / "near.html")
+    assert browser.js(f"{FIGURE.format('trade_off')}.querySelectorAll('.mark-rule.role-mark line').length") == 1
+    low, high = browser.js(f"palmette.views.get({FIGURE.format('trade_off')}).view.scale('y').domain()")
+    assert -0.05 <= low <= -0.04 < 0 <= high
+
+
 @pytest.mark.parametrize("width", [400, 900, 1600])
 def test_nothing_is_wider_than_the_window(browser, made, width):
     browser.open(made, width=width)
@@ -354,7 +391,7 @@ def test_layer_legend_fits_a_narrow_panel(browser, tmp_path):
 
 
 def test_network_without_weights_is_not_drawn(browser, tmp_path):
-    experiment, records = run_of(Experiment(), [0.9, 0.8, 0.1])
+    experiment, records = run_of(Experiment(), [0.9, 0.89, 0.1])
     records[2]["retrained"] |= {"kept": 0, "density": 0.0}
     records[2]["cut"] = {"weights": 0, "layers": {"a.weight": 0}}
     found = axes_of(browser, tmp_path / "nothing.html", [(experiment, records)])

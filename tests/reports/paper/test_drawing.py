@@ -17,6 +17,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from palmette.reports.figures import LINES, as_file
 from palmette.reports.paper.drawing import PRUNED, RETRAINED, SCOPES, draw
+from palmette.reports.paper.layout import Sheet
 from palmette.reports.paper.published import FIGURE_3, as_drawn, published, single_rounds
 from palmette.reports.paper.runs import FigureRuns, RunCollection, in_folder, variant
 from palmette.studies import sweep
@@ -156,9 +157,10 @@ def test_two_layers_are_first_and_last(collection):
     assert list(lines_of(draw(replace(picture, runs=tuple(runs))).axes[3])) == ["first (1)", "last (3)"]
 
 
-def test_remaining_weights_can_be_on_logarithmic_axes(collection):
+def test_remaining_weights_of_scopes_are_on_logarithmic_axes_unless_asked_otherwise(collection):
     picture = runs_of(collection, "scopes")
-    plain, log = draw(picture).axes, draw(picture, log=True).axes
+    plain, log = draw(picture, log=False).axes, draw(picture).axes
+    assert {axis.get_yscale() for axis in draw(runs_of(collection, "rounds")).axes} == {"linear"}
     assert {(axis.get_xscale(), axis.get_yscale()) for axis in plain} == {("linear", "linear")}
     scales = [(axis.get_xscale(), axis.get_yscale(), axis.xaxis_inverted()) for axis in log]
     wanted = [("log", "linear", True), ("linear", "log", False), ("linear", "linear", False)]
@@ -286,7 +288,7 @@ def test_hypothesis_figure_claims_no_phase_that_was_not_measured(collection, acc
     figure = draw(with_curve(runs_of(collection, "hypothesis"), accuracies, indices))
     assert [text.get_text() for text in figure.axes[0].texts] == words
     assert said_below(figure).endswith(f"Found: {verdict}.")
-    assert " ".join(figure.get_suptitle().split()).endswith("the hypothesis, measured")
+    assert " ".join(figure.get_suptitle().split()).endswith("the hypothesis, measured, scaled down")
 
 
 def test_single_round_has_no_phase(collection):
@@ -334,6 +336,36 @@ def test_title_of_a_narrow_figure_stays_within_it(collection, kind):
     figure = draw(runs_of(collection, kind, rounds=0))
     (title,) = [text for text in figure.texts if text.get_text().startswith("Figure")]
     assert title.get_window_extent(FigureCanvasAgg(figure).get_renderer()).x1 < figure.bbox.width
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_narrow_bare_figure_is_as_wide_as_asked_and_has_no_title_or_caption(collection, kind):
+    figure = draw(runs_of(collection, kind), sheet=Sheet(width=5.5, bare=True))
+    assert figure.get_figwidth() <= 5.5
+    assert figure.get_suptitle() == figure.get_supxlabel() == ""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    for axis in figure.axes:
+        for text in (axis.title, axis._left_title):
+            box = text.get_window_extent(canvas.get_renderer())
+            assert box.x0 >= 0
+            assert box.x1 <= figure.bbox.width + 1
+
+
+def test_title_says_that_a_figure_is_scaled_down(collection):
+    picture = runs_of(collection, "rounds")
+    assert draw(picture).get_suptitle().replace("\n", " ").endswith(", scaled down")
+    whole = [
+        (replace(e, epochs=200, seed=seed), [records[0]] * 31)
+        for e, records in picture.only(seed=0).runs
+        for seed in range(4)
+    ]
+    assert "scaled" not in draw(replace(picture, runs=tuple(whole))).get_suptitle()
+
+
+@pytest.mark.parametrize(("mean", "deviation", "ends"), [(98, 5, (93, 100)), (1, 3, (0, 4)), (50, 1, (49, 51))])
+def test_bars_do_not_leave_the_possible_values(mean, deviation, ends):
+    assert RETRAINED["retrained/accuracy"].spread(mean, deviation) == ends
 
 
 def test_missing_lines_are_named_and_others_keep_their_looks(collection):

@@ -310,4 +310,7 @@ def test_command_errors_are_one_sentence(mirror, tmp_path, monkeypatch):
     bare = CliRunner().invoke(main, ["data", "mnist"])
     assert bare.exit_code == 2
     assert "`palmette data get mnist` downloads a data set" in bare.output
+    typo = CliRunner().invoke(main, ["data", "gte"])
+    assert "Did you mean" in typo.output
+    assert "'get'" in typo.output
     assert "nothing to download" in CliRunner().invoke(main, ["data", "get", "digits"]).output

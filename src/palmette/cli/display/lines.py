@@ -13,7 +13,7 @@ from palmette.cli.display.pace import Pace, units
 from palmette.cli.display.printing import say
 from palmette.studies.observer import Progress
 from palmette.studies.status import Standing
-from palmette.words import duration, measured
+from palmette.words import duration, in_percent, measured
 
 
 class Lines:
@@ -40,9 +40,10 @@ class Lines:
     def show(self, run: int, record: Mapping[str, Any], left: float | None) -> None:
         """Print a round, and the seconds left of the command."""
         experiment, retrained = self.standings[run].experiment, record["retrained"]
+        density = in_percent(retrained["density"], retrained["density"])
         text = (
             f"{self.name(run)}: round {record['round']}/{experiment.rounds}, "
-            f"density {retrained['density']:.1%}, test {record['test']['accuracy']:.1%}, "
+            f"density {density}%, test {record['test']['accuracy']:.1%}, "
             f"PQ Index {measured(retrained['pq_index'])}"
         )
         click.echo(f"{text}; {record['stopped']}" if record["stopped"] else f"{text}; {duration(left or 0)} left")

@@ -13,7 +13,7 @@ from palmette.cli.display.printing import fitted, width_of
 from palmette.studies.experiment import Experiment
 from palmette.studies.observer import Progress
 from palmette.studies.status import Standing
-from palmette.words import counted, duration, measured
+from palmette.words import counted, duration, in_percent, measured
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -142,10 +142,11 @@ def _end_of(name: str, longest: int) -> str:
 
 def _numbers(record: Mapping[str, Any], experiment: Experiment) -> dict[str, str]:
     """Cells of a row after a round."""
+    density = record["retrained"]["density"]
     return {
         "round": f"{record['round']}/{experiment.rounds}",
         "test": f"{record['test']['accuracy']:.1%}",
-        "density": f"{record['retrained']['density']:.1%}",
+        "density": f"{in_percent(density, density)}%",
         "index": measured(record["retrained"]["pq_index"]),
     }
 

@@ -10,8 +10,9 @@ from typing import Any
 from palmette.reports.html import vega
 from palmette.reports.html.method_charts import cut_chart, layers_chart, map_chart
 from palmette.reports.html.series import NUMBERS, Study
-from palmette.reports.html.theme import LOOKS, PHASE_COLOURS, log_axis
+from palmette.reports.html.theme import ARROW, LOOKS, PHASE_COLOURS, STAR, log_axis
 from palmette.reports.phases import FOLLOWING, PHASES
+from palmette.reports.statistics import WITHIN
 
 FEW_ROUNDS, EVERY = 12, 5
 """Lines of more rounds have a marker at every fifth, offset per line so that overlapping ones stay visible."""
@@ -43,8 +44,9 @@ def charts(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Char
     names = [series.name for series in study.series]
     last = max(len(records) for _, records in study.runs) - 1
     n = max(len(series.runs) for series in study.series)
-    over = f"Mean of up to {n} seeds with a band of one standard deviation. " if n > 1 else ""
-    marks = f"▲ lowest index before a collapse, if at least {FOLLOWING} rounds follow; ✚ collapse (mean curve)."
+    over = f"Mean of up to {n} seeds, to the end of the shortest run, with a band of one standard deviation. "
+    over = over if n > 1 else ""
+    marks = f"↑ lowest index before a collapse, if at least {FOLLOWING} rounds follow; ★ collapse (mean curve)."
 
     def curve(column: str, title: str, caption: str, *, log: bool = False) -> Chart:
         return Chart(title, caption, "curves", _curves(column, last, log=log))
@@ -52,7 +54,6 @@ def charts(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Char
     def of_method(title: str, caption: str, table: str, spec: dict[str, Any]) -> Chart:
         return Chart(title, caption, table, {"": spec}, one_method=True)
 
-    better = ", better ones at the top" if study.scored == "accuracy" else ""
     pq = "at p = 0.5, q = 1"
     found = {
         study.scored: curve(study.scored, f"Test {study.scored}", over + marks),
@@ -66,12 +67,7 @@ def charts(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Char
         "gini_index": curve("gini_index", "Gini Index", "Gini Index of the remaining weights."),
     }
     return found | {
-        "trade_off": Chart(
-            "Compression trade-off",
-            f"{study.scored.capitalize()} by density: smaller networks to the right{better}.",
-            "curves",
-            {"": found[study.scored].specs["density"]},
-        ),
+        "trade_off": _trade_off(study, last),
         "phases": Chart("Phases by run", "One stripe per seed.", "rounds", {"": _phases(study, names, last)}),
         "layer_density": of_method(
             "Density by layer",
@@ -100,8 +96,24 @@ def charts(study: Study, *, layers: Sequence[str], top: float) -> dict[str, Char
     }
 
 
-def _curves(column: str, last: int, *, log: bool) -> dict[str, dict[str, Any]]:
-    """Mean, band and marks of one column, for each choice of x axis."""
+def _trade_off(study: Study, last: int) -> Chart:
+    """Scores by density; of accuracies the difference from dense, as far as it is near the tolerance."""
+    caption, column, least = "Score by density: smaller networks to the right.", "score", None
+    if study.scored == "accuracy":
+        column, least = "change", -5 * WITHIN
+        caption = (
+            "Accuracy minus that of the dense network, by density: smaller networks to the right. The dashed line "
+            f"is a loss of {100 * WITHIN:g} point, and losses of more than {-100 * least:g} are left out."
+        )
+    spec = _curves(column, last, log=False, least=least)["density"]
+    return Chart("Compression trade-off", caption, "curves", {"": spec})
+
+
+def _curves(column: str, last: int, *, log: bool, least: float | None = None) -> dict[str, dict[str, Any]]:
+    """Mean, band and marks of one column, for each choice of x axis.
+
+    With `least`, smaller values are left out, and a line shows the tolerance.
+    """
     alt = vega.load_altair()
     every = EVERY if last >= FEW_ROUNDS else 1
 
@@ -114,9 +126,14 @@ def _curves(column: str, last: int, *, log: bool) -> dict[str, dict[str, Any]]:
     defined = f"isValid(datum.{column}) && datum.{column} > 0"
     low = f"max(datum.{column} - datum.{column}_sd, datum.{column} / 10)"  # a log axis has no 0
     if not log:
-        axis = alt.Axis(format="%" if percent else ".3~g", tickCount=6)
+        axis = alt.Axis(format=("%" if least is None else "+~%") if percent else ".3~g", tickCount=6)
         y = alt.Y(f"{column}:Q", title=None, scale=alt.Scale(zero=False), axis=axis)
         defined, low = f"isValid(datum.{column})", f"datum.{column} - datum.{column}_sd"
+    if least is not None:
+        defined, low = f"{defined} && datum.{column} >= {least}", f"max({low}, {least})"
+    high = f"datum.{column} + datum.{column}_sd"
+    if column in ("accuracy", "density", "pq_index", "gini_index"):
+        low, high = f"max({low}, 0)", f"min({high}, 1)"
     specs = {}
     for kind in X_AXES:
         drawn = defined if kind == "round" else f"{defined} && datum.{kind} > 0"
@@ -124,7 +141,7 @@ def _curves(column: str, last: int, *, log: bool) -> dict[str, dict[str, Any]]:
             vega.base("curves")
             .transform_calculate(look="indexof(shown, datum.series)")
             .transform_filter(f"datum.look >= 0 && {drawn}")
-            .transform_calculate(low=low, high=f"datum.{column} + datum.{column}_sd")
+            .transform_calculate(low=low, high=high)
             .encode(x=_x(kind, last), color=by_look(alt.Color, "colour"))
         )
         line = curve.mark_line(strokeWidth=2.2, clip=False).encode(
@@ -137,7 +154,7 @@ def _curves(column: str, last: int, *, log: bool) -> dict[str, dict[str, Any]]:
         )
         turns = curve.mark_point(filled=True, opacity=1, stroke="currentColor").encode(
             y=y,
-            shape=alt.ShapeValue({"expr": "datum.mark == 'turned_up' ? 'triangle-up' : 'cross'"}),
+            shape=alt.ShapeValue({"expr": f"datum.mark == 'turned_up' ? '{ARROW}' : '{STAR}'"}),
             size=alt.condition("isValid(datum.mark)", alt.value(170), alt.value(0)),
             strokeWidth=alt.condition("isValid(datum.mark)", alt.value(1.2), alt.value(0)),
         )
@@ -145,7 +162,8 @@ def _curves(column: str, last: int, *, log: bool) -> dict[str, dict[str, Any]]:
         hover = vega.hover_points(curve.encode(y=y, tooltip=values), "series", "round")
         # No `order` here: Vega-Lite would draw one area per point.
         band = curve.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", title=None, scale=y["scale"]), y2="high:Q")
-        specs[kind] = vega.to_spec(alt.layer(band, line, points, turns, hover).add_params(_shown()))
+        tolerance = [] if least is None else [vega.level(-WITHIN)]
+        specs[kind] = vega.to_spec(alt.layer(*tolerance, band, line, points, turns, hover).add_params(_shown()))
     return specs
 
 
@@ -171,7 +189,7 @@ def _phases(study: Study, names: Sequence[str], last: int) -> dict[str, Any]:
     chart = (
         vega.base("rounds")
         .transform_filter("indexof(shown, datum.series) >= 0")
-        .mark_rect()
+        .mark_rect(stroke="currentColor", strokeWidth=0.5)
         .encode(
             x=vega.round_axis(last, "O"),
             y=alt.Y("series:N", title=None, sort=list(names), axis=axis),

@@ -53,6 +53,7 @@
     const spec = structuredClone(specs[section.querySelector("[data-x]").value] ?? specs[""]);
     const now = chosen(section);
     spec.params.filter((param) => param.name in now).forEach((param) => { param.value = now[param.name]; });
+    spec.description = figure.querySelector(".chart").ariaLabel; // Vega would replace it by a phrase of its own
     spec.datasets = { [table]: tables[figure.dataset.study][table] };
     views.get(figure)?.finalize();
     const options = { renderer: "svg", config: page.config, actions: false, tooltip: { theme: "custom" } };
@@ -82,6 +83,27 @@
     setTimeout(() => URL.revokeObjectURL(link.href), 10000);
   }
 
+  // Numbers before words, by their value; the first click puts the largest on top.
+  function sort(button) {
+    const head = button.closest("th"), body = head.closest("table").tBodies[0];
+    const cells = (row) => row.cells[head.cellIndex].textContent.trim();
+    const down = head.ariaSort !== "descending";
+    const order = (a, b) => {
+      const [x, y] = [a, b].map((row) => parseFloat(cells(row).replaceAll(",", "")));
+      if (isNaN(x) || isNaN(y)) return isNaN(x) - isNaN(y) || (down ? 1 : -1) * cells(a).localeCompare(cells(b));
+      return down ? y - x : x - y;
+    };
+    [...head.parentElement.cells].forEach((other) => { other.ariaSort = null; });
+    head.ariaSort = down ? "descending" : "ascending";
+    body.append(...[...body.rows].sort(order));
+  }
+
+  document.querySelectorAll("[data-table] th").forEach((head) => {
+    const button = document.createElement("button");
+    button.textContent = head.textContent;
+    button.ariaLabel = `${head.textContent}: sort ${head.closest("[data-table]").dataset.table}`;
+    head.replaceChildren(button);
+  });
   document.querySelectorAll("section").forEach(limit);
   const figures = [...document.querySelectorAll("figure[data-panel]")];
   let done = Promise.all(figures.map(draw)).then(() => { document.documentElement.dataset.drawn = "yes"; });
@@ -95,6 +117,7 @@
   });
   document.addEventListener("click", ({ target }) => {
     if (target.matches("[data-download]")) download(target.closest("figure"));
+    if (target.matches("th button")) sort(target);
     if (target.matches("[data-all]")) {
       target.ariaExpanded = String(target.ariaExpanded !== "true");
       fold(target.closest("section"));

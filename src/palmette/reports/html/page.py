@@ -24,6 +24,16 @@ from palmette.words import counted, setting
 
 _CARDS = 4
 """How many cards a study of many series has."""
+_GLOSSARY = """<dl class="glossary">
+<div><dt>dense, density</dt>
+<dd>The dense network is trained before anything is cut; density is the fraction of its weights that remain.</dd>
+</div>
+<div><dt>round, method</dt>
+<dd>A round cuts the least important weights and retrains the rest; the method says how many and which.</dd></div>
+<div><dt>PQ Index, Gini Index</dt>
+<dd>How unequal the magnitudes of the remaining weights are: 0 if all are equal, near 1 if few dominate.</dd></div>
+</dl>
+"""
 _NOSCRIPT = '<noscript><p class="notice">The charts need JavaScript; the text and tables do not.</p></noscript>\n'
 
 
@@ -50,7 +60,7 @@ def page(runs: Iterable[Run], *, title: str = "", notices: Sequence[str] = ()) -
         "looks": AT_ONCE,
         "studies": list(map(_as_data, found, tables, drawn)),
     }
-    sections = map(_section, range(len(found)), found, drawn, initial_looks(found))
+    sections = map(_section, range(len(found)), found, drawn, tables, initial_looks(found))
     warnings = [f'<p class="notice">{escape(text)}</p>\n' for text in [*notices, *_unfinished(found)]]
     count = sum(len(study.runs) for study in found)
     default = f"How far can {len(found)} networks be pruned?"
@@ -118,11 +128,21 @@ def _contents(studies: Sequence[Study]) -> str:
     return f'<nav aria-label="Sections"><ul>\n{links}</ul></nav>\n'
 
 
-def _section(number: int, study: Study, drawn: Mapping[str, Chart], looks: Mapping[str, int]) -> str:
+def _section(
+    number: int,
+    study: Study,
+    drawn: Mapping[str, Chart],
+    tables: Mapping[str, Table],
+    looks: Mapping[str, int],
+) -> str:
     methods = "".join(f"<option>{escape(series.name)}</option>" for series in study.series)
     last = max(len(records) for _, records in study.runs) - 1
     all_methods, one_method = (
-        "".join(_figure(number, name, chart) for name, chart in drawn.items() if chart.one_method is one)
+        "".join(
+            _figure(number, name, chart, f"{study.title}: {_described(study, name, chart, tables)}")
+            for name, chart in drawn.items()
+            if chart.one_method is one
+        )
         for one in (False, True)
     )
     return f"""<section id="study-{number}" aria-label="{escape(study.title)}">
@@ -130,8 +150,8 @@ def _section(number: int, study: Study, drawn: Mapping[str, Chart], looks: Mappi
 <div class="verdict">
 {"".join(f"<p>{_prose(text)}</p>" for text in verdict(study))}
 </div>
-{_cards(study, looks)}
-<div class="scroll">{_outcomes(study)}</div>
+{"" if number else _GLOSSARY}{_cards(study, looks)}
+<div class="scroll" data-table="results, {escape(study.title)}">{_outcomes(study)}</div>
 <p class="quiet">{_prose(judged_on(study))}</p>
 {controls(study, looks)}
 <div class="panels">
@@ -139,7 +159,7 @@ def _section(number: int, study: Study, drawn: Mapping[str, Chart], looks: Mappi
 </div>
 <p class="rule"><b>Rule of the phases.</b> {_prose(RULE)} Diao et al. 2023, Figure 1 and Appendix A;
 the thresholds are palmette’s.</p>
-<h4>One method in detail</h4>
+<h3 class="part">One method in detail</h3>
 <div class="controls inner" role="group" aria-label="Method and round">
 <label class="chip">method <select data-signal="method">{methods}</select></label>
 <label class="chip">round of the p–q map
@@ -148,7 +168,7 @@ the thresholds are palmette’s.</p>
 <div class="panels">
 {one_method}
 </div>
-<h4>Settings</h4>
+<h3 class="part">Settings</h3>
 {_settings(study)}
 </section>"""
 
@@ -159,27 +179,42 @@ def _cards(study: Study, looks: Mapping[str, int]) -> str:
         colours = [LOOKS[looks[series.name]]["colour"] for series in study.series]
         return f'<div class="cards">\n{"".join(map(_card, study.series, colours))}</div>'
     best = furthest(study)[:_CARDS]
-    return f"""<h4>The {_CARDS} of {len(study.series)} that go furthest</h4>
-<div class="cards">\n{"".join(_card(series, "var(--quiet)") for series in best)}</div>"""
+    return f"""<h3 class="part">The {_CARDS} of {len(study.series)} that go furthest</h3>
+<div class="cards">\n{"".join(_card(series, "var(--quiet)", "h4") for series in best)}</div>"""
 
 
-def _card(series: Series, colour: str) -> str:
+def _card(series: Series, colour: str, heading: str = "h3") -> str:
     row = outcome(series)
     return (
-        f'<div class="card" style="border-top-color: {colour}"><h3>{_prose(row["series"])}</h3>'
+        f'<div class="card" style="border-top-color: {colour}"><{heading}>{_prose(row["series"])}</{heading}>'
         f'<p class="big">{percent(row["density"])}</p><p>{_prose(sentence(row))}</p>{brackets(series)}</div>\n'
     )
 
 
-def _figure(number: int, name: str, chart: Chart) -> str:
-    title = escape(chart.title)
-    half = " half" if chart.one_method else ""
+def _figure(number: int, name: str, chart: Chart, description: str) -> str:
+    title, level = escape(chart.title), "h4" if chart.one_method else "h3"
+    half, label = " half" if chart.one_method else "", escape(description)
+    # The marks that a caption explains are read out as nothing.
+    caption = re.sub("[↑★]", r'<span aria-hidden="true">\g<0></span>', _prose(chart.caption))
     return f"""<figure class="panel{half}" data-study="{number}" data-panel="{name}">
-<div><h3>{title}</h3><button type="button" data-download title="Data of this chart">CSV</button></div>
-<div class="chart" role="img" aria-label="{title}"></div>
-<figcaption>{_prose(chart.caption)}</figcaption>
+<div><{level}>{title}</{level}><button type="button" data-download aria-label="CSV of {label}">CSV</button></div>
+<div class="chart" role="img" aria-label="{label}"></div>
+<figcaption>{caption}</figcaption>
 </figure>
 """
+
+
+def _described(study: Study, name: str, chart: Chart, tables: Mapping[str, Table]) -> str:
+    """Title of a chart; of curves also where each begins and ends."""
+    if name not in study.numbers:
+        return chart.title
+    ends = []
+    for series in study.series:
+        rows = [row for row in tables["curves"] if row["series"] == series.name and row[name] is not None]
+        if rows:
+            first, last = (f"{row[name]:.3g} in round {row['round']}" for row in (rows[0], rows[-1]))
+            ends.append(f"{series.name} from {first} to {last}")
+    return f"{chart.title}, {'; '.join(ends)}"
 
 
 def _outcomes(study: Study) -> str:
@@ -218,8 +253,9 @@ def _settings(study: Study) -> str:
         )
     ids = "".join(f"<li><code>{escape(experiment.id)}</code></li>" for experiment, _ in study.runs)
     summary = f"Ids of {len(study.runs)} runs" if len(study.runs) > 1 else "Id of the run"
+    own = table(("series", "seeds", *names), rows)
     return f"""<dl>{shared}</dl>
-<div class="scroll settings">{table(("", "seeds", *names), rows)}</div>
+<div class="scroll settings" data-table="settings, {escape(study.title)}">{own}</div>
 <details><summary>{summary}</summary><ul>{ids}</ul></details>"""
 
 

@@ -22,22 +22,32 @@ Table = list[dict[str, Any]]
 
 
 class Number(NamedTuple):
-    """Number of a record that charts may draw: its title, its format in tooltips (d3), and how to read it."""
+    """Number of a round that charts may draw: its title, its format in tooltips (d3), and how to read it.
+
+    `read` receives the record of the round and that of the dense network.
+    """
 
     title: str
     form: str
-    read: Callable[[Record], float | None]
+    read: Callable[[Record, Record], float | None]
 
 
 NUMBERS = {
-    "accuracy": Number("test accuracy", ".2%", lambda record: record["test"]["accuracy"]),
-    "score": Number("test score", ".4~g", lambda record: value_of(record["test"])),
-    "density": Number("density", ".2%", lambda record: record["retrained"]["density"]),
-    "kept": Number("parameters", ",.0f", lambda record: record["retrained"]["kept"]),
-    "pq_index": Number("PQ Index", ".4g", lambda record: record["retrained"]["pq_index"]),
-    "gini_index": Number("Gini Index", ".4g", lambda record: record["retrained"]["gini_index"]),
+    "accuracy": Number("test accuracy", ".2%", lambda record, _: record["test"]["accuracy"]),
+    "change": Number(
+        "difference from dense",
+        "+.2%",
+        lambda record, dense: record["test"]["accuracy"] - dense["test"]["accuracy"],
+    ),
+    "score": Number("test score", ".4~g", lambda record, _: value_of(record["test"])),
+    "density": Number("density", ".2%", lambda record, _: record["retrained"]["density"]),
+    "kept": Number("parameters", ",.0f", lambda record, _: record["retrained"]["kept"]),
+    "pq_index": Number("PQ Index", ".4g", lambda record, _: record["retrained"]["pq_index"]),
+    "gini_index": Number("Gini Index", ".4g", lambda record, _: record["retrained"]["gini_index"]),
 }
-"""Columns of `curves` and `rounds`; the score of own functions is in place of the accuracy."""
+"""Columns of `curves` and `rounds`."""
+_SCORES = {"accuracy": "accuracy", "change": "accuracy", "score": "score"}
+"""Numbers that only studies with such scores have; the score of own functions is in place of the accuracy."""
 IN_LABEL = ("method", "p", "q")
 """Settings that are part of a method's name."""
 # Of an `OwnExperiment`.
@@ -83,7 +93,7 @@ class Study:
     @property
     def numbers(self) -> dict[str, Number]:
         """Numbers of its records that charts draw."""
-        return {n: number for n, number in NUMBERS.items() if n == self.scored or n not in ("accuracy", "score")}
+        return {n: number for n, number in NUMBERS.items() if _SCORES.get(n, self.scored) == self.scored}
 
     @property
     def runs(self) -> list[Run]:
@@ -110,14 +120,15 @@ def settings(study: Study) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
 
 
 def curves(study: Study) -> Table:
-    """One row per series and round: mean and deviation of each number over the `n` runs that reached it."""
+    """One row per series and round: mean and deviation of each number over its `n` runs."""
     phases = {series.name: phases_of_mean(series.records) for series in study.series}
     marks = {name: {t: mark for mark, t in turns(found).items()} for name, found in phases.items()}
+    dense = {series.name: [records[0] for records in series.records] for series in study.series}
     rows = []
     for name, t, records in _rounds(study):
         row: dict[str, Any] = {"series": name, "round": t, "n": len(records)}
         for column, number in study.numbers.items():
-            spread = MeanSd.of(map(number.read, records))
+            spread = MeanSd.of(map(number.read, records, dense[name]))
             row[column] = spread.mean if spread.n else None
             row[f"{column}_sd"] = spread.sd if spread.n > 1 else None
         rows.append(row | {"phase": phases[name][t], "mark": marks[name].get(t)})
@@ -128,7 +139,7 @@ def rounds(study: Study) -> Table:
     """One row per run and round, with the numbers of the record and the phase of the run."""
     return [
         {"series": series.name, "seed": experiment.seed, "run": experiment.id, "round": t}
-        | {name: number.read(record) for name, number in study.numbers.items()}
+        | {name: number.read(record, records[0]) for name, number in study.numbers.items()}
         | {"phase": phase}
         for series in study.series
         for experiment, records in series.runs
@@ -185,7 +196,7 @@ def setting_text(name: str, value: Any) -> str:
 
 
 def _rounds(study: Study) -> Iterator[tuple[str, int, list[Record]]]:
-    """Each series by name and round, with the records of the runs that reached the round."""
+    """Each series by name and round, with the records of its runs, to the end of the shortest."""
     for series in study.series:
         for t, records in enumerate(by_round(series.records)):
             yield series.name, t, records

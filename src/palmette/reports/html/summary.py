@@ -45,6 +45,7 @@ def verdict(study: Study) -> list[str]:
     names = [series.name for series in study.series for _ in series.runs]
     searched = [reach for reach in reaches if reach.limits]
     best = ranked(searched or reaches)[0]
+    least = "at least " if best.ended else ""
     share = f"{1 - best.density:.0%} of the weights can go within"
     if searched:
         many = counted(round(MeanSd.of([limit.retrainings for limit in best.limits]).mean), "retraining")
@@ -56,7 +57,7 @@ def verdict(study: Study) -> list[str]:
     turned, collapsed = (sum(len(row[name]) for row in rows) for name in ("turned_up", "collapsed"))
     within = f" ({in_time} while accuracy was within one point of dense)" if turned else ""
     return [
-        *([f"In hindsight, {share} one point of accuracy."] if best.cut else []),
+        *([f"In hindsight, {least}{share} one point of accuracy."] if best.cut else []),
         answer(study.runs, names),
         f"The PQ Index turned up in {turned} of {counted(n, 'run')}{within}; {collapsed} collapsed.",
     ]
@@ -79,11 +80,11 @@ def percent(values: Sequence[float]) -> str:
     """Mean and deviation in percent, with one digit or as many as small values need.
 
     >>> percent([0.25, 0.26]), percent([0.0012]), percent([0.000012])
-    ('25.5 ± 0.7 %', '0.12 %', '0.0012 %')
+    ('25.5 ± 0.7%', '0.12%', '0.0012%')
     """
     spread = MeanSd.of(values)
     deviation = f" ± {in_percent(spread.sd, spread.mean)}" if spread.n > 1 else ""
-    return f"{in_percent(spread.mean, spread.mean)}{deviation} %"
+    return f"{in_percent(spread.mean, spread.mean)}{deviation}%"
 
 
 def quality(row: Mapping[str, Any], name: str) -> str:

@@ -6,9 +6,11 @@ from typing import Any
 
 from palmette.reports.figures import LINES
 
-# Okabe and Ito's colours, ordered so that no layer has the colour of the method with the same number.
-LAYER_COLOURS = ("#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#D55E00", "#0072B2", "currentColor")
-# Light, medium and dark: distinguishable in black and white.
+# Lines need a contrast of 3:1 with light and dark pages; black would vanish on a dark one.
+_ON_A_PAGE = {"#E69F00": "#C77F00", "#56B4E9": "#2F93CF", "#CC79A7": "#C66A9E", "#000000": "currentColor"}
+# Ordered so that no layer has the colour of the method with the same number.
+LAYER_COLOURS = ("#C77F00", "#2F93CF", "#C66A9E", "#009E73", "#D55E00", "#0072B2", "currentColor")
+# Light, medium and dark: distinguishable in black and white, by their outlines on any page.
 PHASE_COLOURS = ("#9BD3F5", "#DB9200", "#5c5c5c")
 DASHES: tuple[list[float], ...] = tuple(
     [1, 0] if line["linestyle"] == "-" else [2 * part for part in line["linestyle"][1]] for line in LINES
@@ -24,9 +26,12 @@ _PATHS = {
     "X": "M0,-.5L.5,-1L1,-.5L.5,0L1,.5L.5,1L0,.5L-.5,1L-1,.5L-.5,0L-1,-.5L-.5,-1Z",
 }
 SHAPES: tuple[str, ...] = tuple(_PATHS[line["marker"]] for line in LINES)
-# As in the figures, so that a method looks the same in both; black would vanish on a dark page.
+# Marks on curves; no method has one of these shapes.
+ARROW = "M0,-1.1L.9,-.1H.35V1H-.35V-.1H-.9Z"
+STAR = "M0,-1.1L.26,-.36L1.05,-.34L.42,.14L.65,.89L0,.44L-.65,.89L-.42,.14L-1.05,-.34L-.26,-.36Z"
+# As in the figures, so that a method looks the same in both.
 LOOKS: tuple[dict[str, Any], ...] = tuple(
-    {"colour": "currentColor" if line["color"] == "#000000" else line["color"], "dash": dash, "shape": shape}
+    {"colour": _ON_A_PAGE.get(line["color"], line["color"]), "dash": dash, "shape": shape}
     for line, dash, shape in zip(LINES, DASHES, SHAPES, strict=True)
 )
 """Colour, dash and shape per series: distinguishable by colour-blind readers and in black and white."""

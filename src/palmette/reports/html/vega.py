@@ -35,6 +35,13 @@ def base(table: str) -> Any:
     return alt.Chart(alt.NamedData(name=table), width="container", height=HEIGHT)
 
 
+def level(value: float) -> Any:
+    """Dashed line across a chart at this height."""
+    alt = load_altair()
+    line = alt.Chart(alt.sequence(0, 1), width="container", height=HEIGHT)
+    return line.mark_rule(strokeDash=[6, 4], color="currentColor").encode(y=alt.datum(value))
+
+
 def log_y(measure: str, form: str) -> Any:
     """Logarithmic y axis, its numbers in the format `form`."""
     alt = load_altair()

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from palmette.reports.figures import (
     LINES,
+    PERCENT,
+    SHARE,
     STYLE,
     Panel,
     accuracy_of,
@@ -24,12 +26,13 @@ from palmette.reports.figures import (
     style_axis,
 )
 from palmette.reports.html.theme import PHASE_COLOURS
-from palmette.reports.paper.layout import INK, WIDTH, Curve, PanelRow, add_title_and_caption, draw_curve, draw_rows
+from palmette.reports.paper.layout import INK, Curve, PanelRow, Sheet, draw_curve, draw_rows
 from palmette.reports.paper.published import NOTE, Values, name_in_file
 from palmette.reports.paper.runs import FigureRuns
 from palmette.reports.phases import COLLAPSE, FOLLOWING, PHASES, Phase, by_round, mean, phases_of_mean, turns
 from palmette.reports.tables import Record, Run
 from palmette.studies.experiment import Experiment
+from palmette.studies.paper import PaperFigure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,13 +43,17 @@ FAINT = {"color": "#c4c4c4", "linestyle": "-", "linewidth": 0.8, "zorder": 1.2}
 SCOPES = {"neuron": "Neuron-wise pruning", "layer": "Layer-wise pruning", "global": "Global pruning"}
 
 
-def draw(source: FigureRuns, *, published: Values | None = None, log: bool = False) -> Figure:
+def draw(
+    source: FigureRuns, *, published: Values | None = None, log: bool | None = None, sheet: Sheet | None = None
+) -> Figure:
     """Draw a figure of the paper from its runs, each line as far as all of its runs go.
 
     Args:
         source: the figure and its runs.
         published: values to add as open marks to the panels of retrained and pruned models.
-        log: put remaining weights on logarithmic axes, falling to the right; the paper's are linear.
+        log: put remaining weights on logarithmic axes, falling to the right; by default only in figures of scopes,
+            whose curves are too close on the paper's linear axes.
+        sheet: width of the figure, and whether it has title and caption.
     """
     check_matplotlib()
     import matplotlib
@@ -54,19 +61,28 @@ def draw(source: FigureRuns, *, published: Values | None = None, log: bool = Fal
     figure = source.figure
     if not source.runs:
         raise ValueError(f"{figure.name} cannot be drawn: there is no run with a finished round")
-    title = f"{figure.number}.  {figure.title}".replace("η_r", r"$\eta_r$").replace("γ", r"$\gamma$")
+    sheet = sheet or Sheet()
+    log = is_logarithmic(figure) if log is None else log
+    scaled = ", scaled down" if source.scaled_down else ""
+    title = f"{figure.number}.  {figure.title}{scaled}".replace("η_r", r"$\eta_r$").replace("γ", r"$\gamma$")
     caption = f"{source.caption} Open marks: {NOTE}." if published else source.caption
     source = source.truncated()
-    with matplotlib.rc_context(STYLE | {"font.size": 10, "axes.titlesize": 10.5, "axes.labelsize": 10}):
+    sizes = {"font.size": 10, "axes.titlesize": 10.5, "axes.labelsize": 10}
+    with matplotlib.rc_context(STYLE | {name: sheet.type * size for name, size in sizes.items()}):
         if figure.kind == "hypothesis":
-            return _hypothesis(source, title, caption)
+            return _hypothesis(source, sheet, title, caption)
         if figure.kind == "p-q map":
-            return _maps(source, title, caption)
+            return _maps(source, sheet, title, caption)
         if figure.kind == "rounds":
             rows = _rounds(source, published or {})
         else:
             rows = _scopes(source) if figure.kind == "scopes" else _ablations(source)
-        return draw_rows([_logarithmic(row) if log else row for row in rows], title=title, caption=caption)
+        return draw_rows([_logarithmic(row) if log else row for row in rows], sheet, title=title, caption=caption)
+
+
+def is_logarithmic(figure: PaperFigure) -> bool:
+    """Whether remaining weights are on logarithmic axes unless others are asked for."""
+    return figure.kind == "scopes"
 
 
 def _logarithmic(row: PanelRow) -> PanelRow:
@@ -79,26 +95,28 @@ def _logarithmic(row: PanelRow) -> PanelRow:
 
 
 RETRAINED = {
-    "retrained/accuracy": Panel("Accuracy, %", round_of, accuracy_of, ROUND),
-    "retrained/remaining": Panel("Remaining weights, %", round_of, density_of, ROUND),
-    "retrained/pq_index": Panel("PQ Index", round_of, index_of, ROUND),
-    "retrained/gini_index": Panel("Gini Index", round_of, reader("retrained", "gini_index"), ROUND),
+    "retrained/accuracy": Panel("Accuracy, %", round_of, accuracy_of, ROUND, bounds=PERCENT),
+    "retrained/remaining": Panel("Remaining weights, %", round_of, density_of, ROUND, bounds=PERCENT),
+    "retrained/pq_index": Panel("PQ Index", round_of, index_of, ROUND, bounds=SHARE),
+    "retrained/gini_index": Panel("Gini Index", round_of, reader("retrained", "gini_index"), ROUND, bounds=SHARE),
 }
 # Differences are retrained minus pruned, as in the paper; a record has pruned minus retrained.
 PRUNED = {
-    "pruned/accuracy": Panel("Accuracy, %", round_of, reader("pruned", "test", "accuracy", scale=100), ROUND),
+    "pruned/accuracy": Panel(
+        "Accuracy, %", round_of, reader("pruned", "test", "accuracy", scale=100), ROUND, bounds=PERCENT
+    ),
     "pruned/accuracy_difference": Panel(
         "Accuracy, retrained − pruned, points",
         round_of,
         reader("pruned", "accuracy_difference", scale=-100),
         ROUND,
     ),
-    "pruned/pq_index": Panel("PQ Index", round_of, reader("pruned", "pq_index"), ROUND),
+    "pruned/pq_index": Panel("PQ Index", round_of, reader("pruned", "pq_index"), ROUND, bounds=SHARE),
     "pruned/pq_index_difference": Panel(
         "PQ Index, retrained − pruned", round_of, reader("pruned", "pq_index_difference", scale=-1), ROUND
     ),
 }
-TRADE_OFF = Panel("", density_of, accuracy_of, "remaining weights, %")
+TRADE_OFF = Panel("", density_of, accuracy_of, "remaining weights, %", bounds=PERCENT)
 
 
 def _rounds(source: FigureRuns, published: Values) -> list[PanelRow]:
@@ -143,7 +161,8 @@ def _scopes(source: FigureRuns) -> list[PanelRow]:
                 Curve(f"{place} ({_short(layers[i])})", look, many, read[i])
                 for (i, place), look in zip(named.items(), LINES[4:], strict=False)
             ]
-            cells.append((Panel(title, round_of, of_whole, ROUND), curves))
+            bounds = PERCENT if name == "density" else SHARE
+            cells.append((Panel(title, round_of, of_whole, ROUND, bounds=bounds), curves))
         return PanelRow(f"{heading}, {sap.label}", cells, share_y=True, legend=legend)
 
     trade_off = [
@@ -157,12 +176,13 @@ def _scopes(source: FigureRuns) -> list[PanelRow]:
     ]
 
 
-def _hypothesis(source: FigureRuns, title: str, caption: str) -> Figure:
+def _hypothesis(source: FigureRuns, sheet: Sheet, title: str, caption: str) -> Figure:
     """Accuracy and index by round, with the phases that are found."""
     from matplotlib.figure import Figure
 
     name, many = source.runs[0][0].label, [records for _, records in source.runs]
-    figure = Figure(figsize=(0.6 * WIDTH, 5.7), layout="constrained")
+    size = (sheet.width, 1.1 * sheet.width) if sheet.narrow else (0.6 * sheet.width, 5.7)
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(2, 1, sharex=True)
     for axis, key, look in zip(axes, ("retrained/accuracy", "retrained/pq_index"), LINES, strict=False):
         draw_curve(axis, RETRAINED[key], Curve(name, look, many))
@@ -186,8 +206,8 @@ def _hypothesis(source: FigureRuns, title: str, caption: str) -> Figure:
             if start:
                 axis.axvline(start, color=INK, linestyle=(0, (2, 2)), linewidth=0.9, zorder=1)
         place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "ha": "center", "va": "top"}
-        axes[0].annotate(text, ((start + end) / 2, 1), (0, -4), fontsize=9, color=INK, **place)
-    add_title_and_caption(figure, title, f"{name}. {caption} {_verdict(found)}")
+        axes[0].annotate(text, ((start + end) / 2, 1), (0, -4), fontsize=9 * sheet.type, color=INK, **place)
+    sheet.add_title_and_caption(figure, title, f"{name}. {caption} {_verdict(found)}")
     return figure
 
 
@@ -209,18 +229,21 @@ def _verdict(found: Sequence[Phase]) -> str:
     return f"{rule} Found: {rise}, {end}."
 
 
-def _maps(source: FigureRuns, title: str, caption: str) -> Figure:
+def _maps(source: FigureRuns, sheet: Sheet, title: str, caption: str) -> Figure:
     """One map of the index per method (rows) and round (columns)."""
     from matplotlib.figure import Figure
 
     caption = f"{caption} × where there is no index: p = q, or no weight is left. Each method has its own scale."
     lettered = zip("abcdefgh", _groups(source, attrgetter("label")).items(), strict=False)
     rows, rounds = [row for row in lettered if row[1][1]], shown_rounds(source.last)
-    figure = Figure(figsize=(2.75 * len(rounds) + 0.9, 0.9 + 2.75 * len(rows)), layout="constrained")
+    wide = 2.75 * len(rounds) + 0.9
+    side = 2.75 * (sheet.width / wide if sheet.narrow else 1)
+    size = min(wide, sheet.width), 0.9 * (not sheet.bare) + (side + 0.4 * sheet.narrow) * len(rows)
+    figure = Figure(figsize=size, layout="constrained")
     parts = figure.subfigures(len(rows), 1, squeeze=False).flatten()
     grid = source.runs[0][1][0]["index_map"]
     for part, (letter, (name, many)) in zip(parts, rows, strict=True):
-        part.suptitle(f"({letter}) {name}", x=0.006, ha="left", fontsize=11.5, fontweight="bold")
+        part.suptitle(f"({letter}) {name}", x=0.006, ha="left", fontsize=11.5 * sheet.type, fontweight="bold")
         axes = part.subplots(1, len(rounds), squeeze=False).flatten()
         maps = [_mean_map([records[t] for _, records in many if len(records) > t]) for t in rounds]
         values = [v for one in maps for row in one for v in row if not math.isnan(v)]
@@ -228,7 +251,8 @@ def _maps(source: FigureRuns, title: str, caption: str) -> Figure:
         for axis, t, one in zip(axes, rounds, maps, strict=True):
             axis.grid(False)
             axis.set(title=f"$t = {t}$", facecolor="white", xlabel="$q$", ylabel="" if t else "$p$")
-            axis.set_xticks(range(0, len(grid["q"]), 2), [f"{q:g}" for q in grid["q"][::2]])
+            step = 5 if sheet.narrow else 2
+            axis.set_xticks(range(0, len(grid["q"]), step), [f"{q:g}" for q in grid["q"][::step]])
             axis.set_yticks(range(0, len(grid["p"]), 2), [f"{p:g}" for p in grid["p"][::2]])
             axis.set(xlim=(-0.5, len(grid["q"]) - 0.5), ylim=(len(grid["p"]) - 0.5, -0.5))
             if not one:
@@ -237,10 +261,10 @@ def _maps(source: FigureRuns, title: str, caption: str) -> Figure:
             image = axis.imshow(one, vmin=low, vmax=high, cmap="cividis", aspect="auto")
             for i, row in enumerate(one):
                 for j in (j for j, value in enumerate(row) if math.isnan(value)):
-                    axis.text(j, i, "×", ha="center", va="center", color=INK, fontsize=9)
+                    axis.text(j, i, "×", ha="center", va="center", color=INK, fontsize=9 * sheet.type)
         if values:
             part.colorbar(image, ax=axes, label="PQ Index", aspect=16, pad=0.015)
-    add_title_and_caption(figure, title, caption)
+    sheet.add_title_and_caption(figure, title, caption)
     return figure
 
 

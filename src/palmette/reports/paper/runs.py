@@ -84,6 +84,12 @@ class FigureRuns:
         return "-".join([figure.name, *(text for text, differs in different if differs), *map(slug, self._others)])
 
     @property
+    def scaled_down(self) -> bool:
+        """Whether epochs, rounds or seeds are fewer than the paper's."""
+        rounds = self.last < rounds_of(self.paper.model)
+        return rounds or self.runs[0][0].epochs < Experiment.epochs or self.seeds[0] < len(SEEDS)
+
+    @property
     def missing(self) -> list[str]:
         """Lines that have no run."""
         absent = {variant(e): e for e in self.planned if variant(e) not in self._lines}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palmette.training.lazy_table import LazyTable
+from palmette.words import did_you_mean
 
 if TYPE_CHECKING:
     from palmette.training.data.data_set import DataSet
@@ -67,4 +68,7 @@ def load(name_or_path: str | Path | tuple[Any, Any], *, folder: str | Path | Non
         )
     if isinstance(name_or_path, str) and re.fullmatch(r"[\w.]+:[\w.]+", name_or_path):
         return read_named(name_or_path)
-    raise FileNotFoundError(f"no data set is called {str(name_or_path)!r} ({names} are), and no such path exists")
+    hint = did_you_mean(str(name_or_path), DATA_SETS)
+    raise FileNotFoundError(
+        f"no data set is called {str(name_or_path)!r} ({names} are), and no such path exists{hint}"
+    )

@@ -18,6 +18,7 @@ from pathlib import Path
 from palmette.files import sync
 from palmette.training.data import DATA_SETS, canonical
 from palmette.training.data.data_set import Download, download_folder
+from palmette.words import did_you_mean
 
 Progress = Callable[[str, int, int | None], None]
 """Called with a file's name, the bytes received so far, and their total if the server sends it."""
@@ -34,8 +35,9 @@ def get(name: str, *, folder: str | Path | None = None, progress: Progress | Non
     """
     data_set = DATA_SETS.get(canonical(name) or name)
     if data_set is None or not data_set.downloads:
-        names = ", ".join(known for known in DATA_SETS if DATA_SETS[known].downloads)
-        raise ValueError(f"no data set to download is called {name!r}; there are {names}")
+        names = [known for known in DATA_SETS if DATA_SETS[known].downloads]
+        hint = did_you_mean(name, names)
+        raise ValueError(f"no data set to download is called {name!r}; there are {', '.join(names)}{hint}")
     target = download_folder(folder) / data_set.folders[0]
     if len(data_set.downloads) > 1:
         for file in data_set.downloads:

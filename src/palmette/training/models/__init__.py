@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from palmette.errors import in_full, place_of
 from palmette.pruning.methods import imported
 from palmette.training.lazy_table import LazyTable
+from palmette.words import did_you_mean
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,6 +52,7 @@ def build(name: str, *, shape: Shape, classes: int, seed: int = 0) -> nn.Module:
     if not own and name not in MODELS:
         raise ValueError(
             f"there is no model {name!r}; there are {', '.join(MODELS)}, and your own as 'module:function'"
+            f"{did_you_mean(name, MODELS)}"
         )
     # Not torch.manual_seed, which would also seed the caller's GPUs.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
