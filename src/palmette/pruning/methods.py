@@ -96,6 +96,16 @@ def check_saliency(name: str) -> None:
         )
 
 
+REPAIRS = ("least-squares", "admm", "admm-gradual", "gradual", "sparsegpt")
+"""Solutions for the weights that remain, see `palmette.pruning.repair.solving.repaired`."""
+
+
+def check_repair(name: str) -> None:
+    """Raise unless `name` is one of `REPAIRS`."""
+    if name not in REPAIRS:
+        raise ValueError(f"repair must be one of {', '.join(REPAIRS)}, got {name!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """Pruning method: how many weights to prune in a round, and which.
@@ -103,6 +113,7 @@ class Method:
     Args:
         budget: how many weights to prune, such as `Sap(p=1, q=2)` or a custom `Budget`.
         saliency: which weights to prune first: one of `SALIENCIES`, or ``"module:function"`` of a `Saliency`.
+        repair: how the remaining weights change after a cut without training: one of `REPAIRS`; empty for not.
         label: the name in tables and figures.
 
     >>> METHODS["one-shot"].budget, METHODS["one-shot"].saliency
@@ -111,11 +122,14 @@ class Method:
 
     budget: Budget
     saliency: str = "magnitude"
+    repair: str = ""
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
         check_saliency(self.saliency)
+        if self.repair:
+            check_repair(self.repair)
 
     @property
     def of_dense(self) -> bool:
