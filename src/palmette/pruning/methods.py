@@ -183,8 +183,18 @@ def extras(method: Method) -> dict[str, Any]:
     return {f.name: getattr(method, f.name) for f in others if getattr(method, f.name) != f.default}
 
 
+def check_unrepaired(method: Method) -> None:
+    """Raise if `method` repairs, where training follows or nothing is known of the inputs."""
+    if method.repair:
+        raise ValueError(
+            f"repair={method.repair!r} solves for the weights that stay, on sentences, when nothing is trained "
+            f"afterwards: palmette prune --calibrate TEXT --repair {method.repair}; leave it out here"
+        )
+
+
 def check_used(method: Method) -> None:
     """Raise if `method` has more than a budget and a saliency, where nothing else is used."""
+    check_unrepaired(method)
     if found := extras(method):
         raise ValueError(
             f"only budget and saliency of a method are used here, got {', '.join(found)} of {method!r}"

@@ -46,7 +46,6 @@ def repair_(
         The masks, which differ from those given where the repair chooses, and the names of weights that were only
         cut: outside the blocks, of other kinds, or without inputs.
 
-    >>> blocks = nn.Sequential(nn.ModuleList([nn.Linear(2, 2, bias=False)]))
     >>> class Network(nn.Module):
     ...     def __init__(self):
     ...         super().__init__()
@@ -84,9 +83,15 @@ def repair_(
             for name in names:
                 if (gram := grams.pop(name, None)) is not None:
                     turned = Tensor.contiguous if axes[name][1] else Tensor.t
-                    weight, kept = turned(weights[name]), turned(found[name])
-                    among = None if allowed is None else turned(allowed[name].to(kept.device))
-                    values, kept = repaired(weight, kept, gram, by=by, allowed=among, per_neuron=per_neuron)
+                    among = None if allowed is None else turned(allowed[name].to(gram.device))
+                    values, kept = repaired(
+                        turned(weights[name]),
+                        turned(found[name]),
+                        gram,
+                        by=by,
+                        allowed=among,
+                        per_neuron=per_neuron,
+                    )
                     weights[name].copy_(turned(values))
                     found[name] = turned(kept).contiguous()
                     done.append(name)
@@ -166,7 +171,8 @@ def _add(grams: dict[str, Tensor], name: str, inputs: Tensor) -> None:
 @contextmanager
 def _without_cache(model: nn.Module) -> Iterator[None]:
     """No cache of keys and values, which would grow each time a block is called again."""
-    configs = {id(m.config): m.config for m in model.modules() if hasattr(getattr(m, "config", None), "use_cache")}
+    of_modules: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    configs = {id(config): config for config in of_modules if hasattr(config, "use_cache")}
     before = [(config, config.use_cache) for config in configs.values()]
     try:
         for config, _ in before:
