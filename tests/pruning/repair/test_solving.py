@@ -131,3 +131,14 @@ def test_wrong_arguments_are_named():
         repaired(weight, kept, gram, by="obs")
     with pytest.raises(ValueError, match=r"of its inputs, got shapes \(6, 20\), \(6, 20\) and \(6, 6\)"):
         repaired(weight, kept, gram[:6, :6])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("by", REPAIRS)
+def test_cuda_repairs_as_the_cpu_does(by):
+    weight, kept, gram = layer(neurons=16, inputs=300)
+    values, mask = repaired(weight.cuda(), kept.cuda(), gram.cuda(), by=by)
+    there, chosen = repaired(weight, kept, gram, by=by)
+    assert torch.equal(mask.cpu(), chosen)
+    torch.testing.assert_close(values.cpu(), there, rtol=1e-6, atol=1e-8)

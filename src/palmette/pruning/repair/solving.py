@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from palmette.pruning.methods import check_repair
+from palmette.pruning.sources.memory import Memory
 
 _DAMPING = 0.1  # of the diagonal, as in the code of Boža 2024
 _STEPS, _CHOOSING = 20, 15  # iterations of ADMM, and those that choose weights anew, as there
@@ -89,12 +90,15 @@ class _Problem:
         """One row per unit inside which weights compete."""
         return values if self.per_neuron else values.reshape(1, -1)
 
+    def counts(self, mask: Tensor) -> Tensor:
+        """Entries that a mask keeps in each unit, on the CPU."""
+        return self.units(mask).sum(1).cpu()
+
     def largest(self, scores: Tensor, counts: Tensor, allowed: Tensor) -> Tensor:
-        """Mask of the `counts` largest scores of each unit; of equal scores, the last ones."""
-        among = self.units(scores.where(allowed, -1.0))
-        order = among.argsort(dim=1, stable=True)
-        last = torch.arange(among.shape[1], device=order.device) >= among.shape[1] - counts[:, None]
-        return torch.zeros_like(among, dtype=torch.bool).scatter_(1, order, last).reshape(scores.shape)
+        """Mask of the `counts` largest of the allowed scores of each unit."""
+        rows = Memory.of(self.units(scores), self.units(allowed))
+        (mask,) = rows.select(rows.counts() - counts)
+        return mask.reshape(scores.shape)
 
     def scaled(self) -> tuple[Tensor, Tensor]:
         """Norms of the inputs, and the damped second moment of inputs divided by them."""
@@ -137,12 +141,12 @@ def _admm(layer: _Problem, *, choosing: int = 0) -> tuple[Tensor, Tensor]:
     target = dense @ damped.to(dense.dtype)
     damped.diagonal().add_(1.0)
     inverse = torch.linalg.inv(damped).to(dense.dtype)  # of float64: inputs of a layer may be nearly dependent
-    goals, room = (layer.units(mask).sum(1) for mask in (kept, layer.allowed))
+    goals, room = layer.counts(kept), layer.counts(layer.allowed)
     found, dual = dense, torch.zeros_like(dense)
     for step in range(_STEPS):
         if step < choosing:
             left = (1 - (step + 1) / choosing) ** 3
-            kept = layer.largest((found + dual).abs(), goals + ((room - goals) * left).long(), layer.allowed)
+            kept = layer.largest(found + dual, goals + ((room - goals) * left).long(), layer.allowed)
         dual, there = dual + found, (dual + found).where(kept, 0)
         dual = dual - there
         found = (target + there - dual) @ inverse
@@ -161,15 +165,15 @@ def _sparsegpt(layer: _Problem) -> tuple[Tensor, Tensor]:
     gram.diagonal().add_(_BLOCK_DAMPING * float(gram.diagonal().mean()) or 1.0)
     factor = torch.linalg.cholesky(torch.linalg.inv(gram), upper=True).to(layer.weight.dtype)
     found, kept = layer.weight.clone(), torch.zeros_like(layer.kept)
-    goals, room = (layer.units(mask).sum(1) for mask in (layer.kept, layer.allowed))
+    goals, room = layer.counts(layer.kept), layer.counts(layer.allowed)
     width, before, seen = found.shape[1], torch.zeros_like(goals), torch.zeros_like(goals)
     for first in range(0, width, _BLOCK):
         here = slice(first, min(first + _BLOCK, width))
         block, triangle, allowed = found[:, here], factor[here, here], layer.allowed[:, here]
         # Each block keeps the share of its unit, rounded so that all blocks together keep the exact count.
-        seen = seen + layer.units(allowed).sum(1)
+        seen = seen + layer.counts(allowed)
         now = (2 * goals * seen + room) // (2 * room).clamp(min=1)
-        scores = block.abs() / triangle.diagonal()
+        scores = block / triangle.diagonal()
         kept[:, here] = mask = layer.largest(scores, now - before, allowed)
         errors, before = torch.zeros_like(block), now
         for j in range(block.shape[1]):
