@@ -2,7 +2,7 @@
 
     python docs/make_repair.py SMOLLM2.gguf WIKITEXT [--device cuda]
 
-Files and texts are those of `make_calibrated.py`: the last 64 long lines of the text calibrate, and perplexity is
+Files are those of `make_scopes.py`: the last 64 long lines of the text calibrate, and perplexity is
 that of its first 8 × 1,024 tokens, as a ratio to the dense model's. All weights of the 30 blocks are cut, once, to
 the same count in all methods. Fixed before the first run:
 
@@ -28,7 +28,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from make_calibrated import PAGE, SENTENCES, TOKENS, WINDOWS, unpacked
+from make_scopes import PAGE, unpacked
 from marks import renewed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -37,6 +37,7 @@ from palmette.pruning.budgets import Allocated, FixedRatio
 from palmette.pruning.repair.blocks import repair_
 from palmette.pruning.saliency import input_norms, magnitude, weighted_by_inputs
 
+WINDOWS, TOKENS, SENTENCES = 8, 1024, 64
 ROWS = Path(__file__).with_name("repair.csv")
 FIELDS = ("method", "shares", "sparsity", "scope", "density", "perplexity", "ratio", "seconds")
 METHODS = {  # ranks, scope, repair
@@ -120,12 +121,10 @@ def table(lines: list[dict[str, str]]) -> list[str]:
     written = [f"| method | {head} | LLaMA-2-7B, as published |", "| --- | ---: | ---: | ---: | ---: |"]
     for method in METHODS:
         cells = [
-            " / ".join(
-                shown(ratios.get(keyed(shares, sparsity, method))) for shares in ("uniform", "OWL", "index")
-            )
+            "/".join(shown(ratios.get(keyed(shares, sparsity, method))) for shares in ("uniform", "OWL", "index"))
             for sparsity in sparsities
         ]
-        published = " / ".join(f"{value / LLAMA_DENSE:.2f}" for value in LLAMA.get(method, ()))
+        published = "/".join(f"{value / LLAMA_DENSE:.2f}" for value in LLAMA.get(method, ()))
         written.append(f"| {method} | {' | '.join(cells)} | {published} |")
     return written
 
