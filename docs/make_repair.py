@@ -2,9 +2,9 @@
 
     python docs/make_repair.py SMOLLM2.gguf WIKITEXT [--device cuda]
 
-Files are those of `make_scopes.py`: the last 64 long lines of the text calibrate, and perplexity is
-that of its first 8 × 1,024 tokens, as a ratio to the dense model's. All weights of the 30 blocks are cut, once, to
-the same count in all methods. Fixed before the first run:
+Files are those of `make_scopes.py`. The last 64 long lines of the text calibrate, and perplexity is that of its
+first 8 × 1,024 tokens, as a ratio to the dense model's. The weights of the 30 blocks are cut once, to the same
+density but for rounding in each neuron. Fixed before the first run:
 
 - Magnitude and Wanda compare weights within a neuron. SparseGPT, and ADMM that chooses, compare them within a
   layer, as published. "ADMM" and "exact" repair what Wanda kept; "gradual, exact" lets ADMM choose.
@@ -56,12 +56,20 @@ LLAMA = {"Wanda": (6.31, 9.23, 57.2), "SparseGPT": (6.09, 7.83, 15.9), "ADMM, gr
 LLAMA_DENSE = 5.12  # LLaMA-2-7B on WikiText-2: Boža 2024
 
 
-def texts(tokenizer: AutoTokenizer, text: str, device: str) -> tuple[list[dict], list[torch.Tensor]]:
-    """Sentences that calibrate, and windows that are scored."""
+Batches = list[dict[str, torch.Tensor]]
+
+
+def loaded(gguf: Path, wikitext: Path, device: str) -> tuple[torch.nn.Module, Batches, list[torch.Tensor]]:
+    """The dense model, sentences that calibrate, and windows that are scored."""
+    with tempfile.TemporaryDirectory() as name:
+        unpacked(gguf, Path(name))
+        dense = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval().to(device)
+        tokenizer = AutoTokenizer.from_pretrained(name)
+    text = wikitext.read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if len(line) > 300][-SENTENCES:]
     batches = [{"input_ids": tokenizer(line, return_tensors="pt").input_ids.to(device)} for line in lines]
     tokens = tokenizer(text[: 10 * WINDOWS * TOKENS], return_tensors="pt").input_ids[0].to(device)
-    return batches, [tokens[i * TOKENS : (i + 1) * TOKENS][None] for i in range(WINDOWS)]
+    return dense, batches, [tokens[i * TOKENS : (i + 1) * TOKENS][None] for i in range(WINDOWS)]
 
 
 @torch.no_grad()
@@ -71,17 +79,10 @@ def perplexity(model: torch.nn.Module, windows: list[torch.Tensor]) -> float:
     return float(torch.stack(losses).double().mean().exp())
 
 
-def rows(gguf: Path, wikitext: Path, device: str, done: set[tuple[str, ...]]) -> Iterator[dict[str, str]]:
-    """Rows that are not done, one after another."""
-    todo = [key for key in product(SHARES, SPARSITIES, METHODS) if keyed(*key) not in done]
-    todo.sort(key=lambda key: METHODS[key[2]][2] in ("admm", "least-squares"))  # the most telling rows first
-    if not todo:
-        return
-    with tempfile.TemporaryDirectory() as name:
-        unpacked(gguf, Path(name))
-        dense = AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32).eval().to(device)
-        tokenizer = AutoTokenizer.from_pretrained(name)
-    batches, windows = texts(tokenizer, wikitext.read_text(encoding="utf-8"), device)
+def rows(
+    dense: torch.nn.Module, batches: Batches, windows: list[torch.Tensor], todo: list[tuple[str, float, str]]
+) -> Iterator[dict[str, str]]:
+    """Rows for shares, sparsities and methods, one after another."""
     whole = perplexity(dense, windows)
     inputs = weighted_by_inputs(input_norms(dense, batches), dense)
     for shares, sparsity, method in todo:
@@ -149,7 +150,9 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu")
     given = parser.parse_args()
     known = {(line["method"], line["shares"], line["sparsity"]) for line in on_file()}
-    for row in rows(given.gguf, given.wikitext, given.device, known):
+    todo = [key for key in product(SHARES, SPARSITIES, METHODS) if keyed(*key) not in known]
+    todo.sort(key=lambda key: METHODS[key[2]][2] in ("admm", "least-squares"))  # the most telling rows first
+    for row in rows(*loaded(given.gguf, given.wikitext, given.device), todo):
         new = not ROWS.exists()
         with ROWS.open("a", newline="") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
