@@ -44,15 +44,15 @@ METHODS = {  # ranks, scope, repair
     "magnitude": ("magnitude", "neuron", ""),
     "Wanda": ("input-weighted", "neuron", ""),
     "SparseGPT": ("input-weighted", "layer", "sparsegpt"),
-    "ADMM": ("input-weighted", "neuron", "admm"),
-    "exact": ("input-weighted", "neuron", "least-squares"),
-    "ADMM, gradual": ("input-weighted", "layer", "admm-gradual"),
-    "gradual, exact": ("input-weighted", "layer", "gradual"),
+    "Wanda + ADMM": ("input-weighted", "neuron", "admm"),
+    "Wanda + exact": ("input-weighted", "neuron", "least-squares"),
+    "ADMM": ("input-weighted", "layer", "admm-gradual"),
+    "ADMM + exact": ("input-weighted", "layer", "gradual"),
 }
 SHARES = {"uniform": "uniform", "index": "index", "OWL": "outliers"}
 ORDER = ("uniform", "OWL", "index")  # in the table
 SPARSITIES = (0.6, 0.5, 0.7)
-LLAMA = {"Wanda": (6.31, 9.23, 57.2), "SparseGPT": (6.09, 7.83, 15.9), "ADMM, gradual": (5.93, 7.11, 12.1)}
+LLAMA = {"Wanda": (6.31, 9.23, 57.2), "SparseGPT": (6.09, 7.83, 15.9), "ADMM": (5.93, 7.11, 12.1)}
 LLAMA_DENSE = 5.12  # LLaMA-2-7B on WikiText-2: Boža 2024
 
 
