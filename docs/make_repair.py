@@ -7,7 +7,7 @@ first 8 × 1,024 tokens, as a ratio to the dense model's. The weights of the 30 
 density but for rounding in each neuron. Fixed before the first run:
 
 - Magnitude and Wanda compare weights within a neuron. SparseGPT, and ADMM that chooses, compare them within a
-  layer, as published. "ADMM" and "exact" repair what Wanda kept; "gradual, exact" lets ADMM choose.
+  layer, as published. "Wanda + …" repairs what Wanda kept; in "ADMM + exact" ADMM only chooses.
 - Wanda's norms and the shares are those of the dense model, also for repairs. Shares differ between blocks by at
   most twice 0.15. OWL counts outliers of the scores that rank; the index is that of the weights, at p = 0.5 and
   q = 1, and keeps more where it is high.
