@@ -1,4 +1,5 @@
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -35,6 +36,30 @@ def bert():
     return transformers.BertModel(config)
 
 
+def gemma():
+    """Blocks with masks and positions of their own."""
+    torch.manual_seed(0)
+    config = transformers.Gemma3TextConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        head_dim=8,
+        num_key_value_heads=1,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=4,
+    )
+    return transformers.Gemma3ForCausalLM(config)
+
+
+def t5():
+    """Blocks that take positions from the first."""
+    torch.manual_seed(0)
+    config = transformers.T5Config(vocab_size=40, d_model=16, d_ff=24, num_layers=2, num_heads=2, d_kv=8)
+    return transformers.T5EncoderModel(config)
+
+
 def cut(model, *, budget=None, scope="neuron"):
     return pm.prune(pm.prunable(model), scope=scope, budget=budget or pm.FixedRatio(0.5))[0]
 
@@ -63,8 +88,9 @@ def test_each_block_is_repaired_for_the_outputs_of_those_before_it():
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-8, msg=name)
 
 
-@pytest.mark.parametrize("by", REPAIRS)
-@pytest.mark.parametrize("network", [llama, gpt2, bert])
+@pytest.mark.parametrize(
+    ("network", "by"), [*product([llama, gpt2, bert], REPAIRS), (gemma, "least-squares"), (t5, "least-squares")]
+)
 def test_a_repaired_model_is_closer_to_the_dense_one(network, by):
     model = network().eval()
     dense, plain = copy.deepcopy(model), copy.deepcopy(model)
@@ -132,6 +158,24 @@ def test_model_whose_blocks_are_no_chain_is_refused(order):
         repair_(model, cut(model), [torch.randn(5, 4)])
     with pytest.raises(ValueError, match="Linear has none"):
         repair_(nn.Linear(4, 4), {"weight": torch.ones(4, 4, dtype=torch.bool)}, [torch.randn(5, 4)])
+
+
+def test_experts_in_one_tensor_are_only_cut():
+    config = transformers.MixtralConfig(
+        vocab_size=40,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        num_local_experts=2,
+    )
+    model = transformers.MixtralForCausalLM(config)
+    masks = cut(model)
+    _, left = repair_(model, masks, SENTENCES)
+    parts = ("mlp.gate.weight", "mlp.experts.gate_up_proj", "mlp.experts.down_proj")
+    assert left == [*(f"model.layers.{i}.{part}" for i in range(2) for part in parts), "lm_head.weight"]
+    assert all(not bool(dict(model.named_parameters())[n][~masks[n]].any()) for n in left)
 
 
 def test_repair_without_inputs_is_refused():
