@@ -494,6 +494,9 @@ def test_repair_without_sentences_or_blocks_is_refused(tmp_path, tiny_llama):
     )
     said = run(tiny_llama, "-o", out, "--calibrate", text, "--repair", "obs").stderr
     assert "Invalid value for '--repair': 'obs' is not one of 'least-squares', 'admm'" in said
+    assert "--device 'gpu' cannot be used: networks train on cpu, cuda, mps or xpu" in refused(
+        tiny_llama, "-o", out, "--calibrate", text, "--device", "gpu"
+    )
     config = transformers.AlbertConfig(
         vocab_size=8, hidden_size=16, num_attention_heads=2, intermediate_size=16, embedding_size=8
     )

@@ -45,6 +45,7 @@ def prune_calibrated(
     exclude: Iterable[str] = (),
     zeros: Zeros = "pruned",
     pack: bool = False,
+    device: str = "cpu",
 ) -> CheckpointCut:
     """Cut a folder of Transformers once, ranking weights by Wanda's score on the sentences of `text`.
 
@@ -55,6 +56,7 @@ def prune_calibrated(
         saliency: "input-weighted", Wanda's score, or another one, where `repair` needs the sentences.
         repair: how the weights that stay change, so that the outputs of layers do not: a name in `REPAIRS`, see
             `palmette.pruning.repair.solving.repaired`; by default not at all.
+        device: where the model runs, such as "cuda".
 
     >>> import palmette, tempfile, transformers
     >>> config = transformers.GPT2Config(vocab_size=384, n_embd=8, n_layer=1, n_head=1)
@@ -79,7 +81,7 @@ def prune_calibrated(
     if not sentences:
         raise ValueError(f"{str(text)!r} has no text to calibrate with; put one sentence on each line")
     check_output(source, out, folder=not pack)  # told before the model is loaded, if it will not do
-    loaded = _Loaded.of(source, sentences)
+    loaded = _Loaded.of(source, sentences, device)
     return prune_checkpoint(
         source,
         out,
@@ -106,9 +108,10 @@ class _Loaded:
     named: Mapping[str, str]
 
     @staticmethod
-    def of(source: Path, sentences: Sequence[str]) -> _Loaded:
+    def of(source: Path, sentences: Sequence[str], device: str) -> _Loaded:
         """The model of a folder."""
         model, tokenizer, names = _loaded(source)
+        model.to(device)
         # A tied weight has several names in a model and one in a file, which may be of the model without its head.
         parameters, prefix = dict(model.named_parameters(remove_duplicate=False)), f"{model.base_model_prefix}."
         named = {}
@@ -143,7 +146,8 @@ class _Loaded:
         if given != "input-weighted":
             self.norms(1)
             return given
-        score, named = weighted_by_inputs(self.norms(), self.model), self.named
+        norms = {name: norm.cpu() for name, norm in self.norms().items()}  # files are read on the CPU
+        score, named = weighted_by_inputs(norms, self.model), self.named
         return lambda name, weight: score(named[name], weight)
 
     def repair(self, weights: Sequence[StoredWeight], cut: FileCut, *, by: str, per_neuron: bool) -> FileCut:
@@ -157,7 +161,7 @@ class _Loaded:
             allowed={n: _kept(w) for n, w in there.items()},
             per_neuron=per_neuron,
         )
-        done = {w.name: (self.parameters[n], masks[n]) for n, w in there.items() if n not in left}
+        done = {w.name: (self.parameters[n], masks[n].cpu()) for n, w in there.items() if n not in left}
         return replace(cut, repaired=done)
 
 
@@ -200,4 +204,5 @@ def _batches(model: Any, tokenizer: Any, sentences: Iterable[str]) -> Iterator[d
     for sentence in sentences:
         found = tokenizer(sentence, return_tensors="pt", truncation=True, max_length=min(limit, MOST_TOKENS))
         if found["input_ids"].numel():
-            yield {name: values for name, values in found.items() if name in ("input_ids", "attention_mask")}
+            given = {name: values for name, values in found.items() if name in ("input_ids", "attention_mask")}
+            yield {name: values.to(model.device) for name, values in given.items()}

@@ -13,7 +13,15 @@ import click
 
 from palmette.cli.display.printing import JSON, console_of_stdout, print_text, printable
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table
-from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
+from palmette.cli.options import (
+    FILE,
+    FORCE,
+    PATH,
+    device_named,
+    parameter_options,
+    refuse_existing,
+    see_own_modules,
+)
 from palmette.pruning.budgets import ALLOCATIONS, Budget, FixedRatio
 from palmette.pruning.methods import METHODS, REPAIRS, SCOPES, Scope, Zeros, allocated, check_used
 from palmette.pruning.targets import target_of
@@ -79,6 +87,9 @@ _METHODS = [name for name, method in METHODS.items() if not target_of(method.bud
     type=click.Choice(REPAIRS),
     help="After the cut, solve for the weights that stay, to keep the outputs of layers on these sentences.",
 )
+@click.option(
+    "--device", metavar="TEXT", help="Where --calibrate runs the model. [default: cuda if there is one, else cpu]"
+)
 def prune(
     path: str,
     out: Path,
@@ -95,6 +106,7 @@ def prune(
     pack: bool,
     calibrate: Path | None,
     repair: str | None,
+    device: str | None,
     **parameters: float | None,
 ) -> None:
     """Cut the checkpoint PATH once and write OUT.
@@ -150,7 +162,8 @@ def prune(
                 f"--calibrate ranks weights by their inputs, and saliency {named.saliency!r} does not; leave out "
                 "--calibrate, or that saliency, or add --repair"
             )
-        cut = prune_calibrated(source, out, calibrate, saliency=ranked, repair=repair, **settings)
+        settings |= {"repair": repair, "device": device_named(device)}
+        cut = prune_calibrated(source, out, calibrate, saliency=ranked, **settings)
     if as_json:
         click.echo(json.dumps(_plain(cut), indent=1))
     else:
