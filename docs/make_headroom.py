@@ -279,17 +279,22 @@ def network_table(lines: Sequence[Line]) -> str:
 
 
 def scope_table(lines: Sequence[Line]) -> str:
-    """A row for norms: in each scope, suggested cuts within the tolerance, median factor, and rank correlation."""
-    rows = [("p, q", *SCOPES), ("---", *["---:"] * len(SCOPES))]
+    """A row for norms and scope: how many suggested cuts are within the tolerance, and the median factor."""
+    heads = ("p, q", "scope", "within the tolerance", "factor, median", "rank correlation")
+    rows = [heads, ("---", "---", *["---:"] * (len(heads) - 2))]
     for p, q in PAIRS:
-        cells = []
         for scope in SCOPES:
             found = [line for line in lines if (line.p, line.q, line.scope) == (p, q, scope)]
-            ranks = _ranks([line.suggested for line in found]), _ranks([line.largest for line in found])
-            factor = median(line.factor for line in found)
-            within = sum(line.within for line in found)
-            cells.append(f"{within}/{len(found)}, {factor:.1f}, {correlation(*ranks):.2f}")
-        rows.append((f"{p:g}, {q:g}", *cells))
+            cuts = [line.suggested for line in found]
+            rows.append(
+                (
+                    f"{p:g}, {q:g}",
+                    scope,
+                    f"{sum(line.within for line in found)} of {len(found)}",
+                    f"{median(line.factor for line in found):.1f}",
+                    f"{correlation(_ranks(cuts), _ranks([line.largest for line in found])):.2f}",
+                )
+            )
     return _markdown(rows)
 
 

@@ -2,7 +2,7 @@
 
     python docs/make_repair.py SMOLLM2.gguf WIKITEXT [--device cuda]
 
-Files are those of `make_scopes.py`. The last 64 long lines of the text calibrate, and perplexity is that of its
+Files are those of `make_calibrated.py`. The last 64 long lines of the text calibrate, and perplexity is that of its
 first 8 × 1,024 tokens, as a ratio to the dense model's. The weights of the 30 blocks are cut once, to the same
 density but for rounding in each neuron. Fixed before the first run:
 
@@ -28,7 +28,7 @@ from itertools import product
 from pathlib import Path
 
 import torch
-from make_scopes import PAGE, unpacked
+from make_calibrated import PAGE, SENTENCES, TOKENS, WINDOWS, unpacked
 from marks import renewed
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -37,7 +37,6 @@ from palmette.pruning.budgets import Allocated, FixedRatio
 from palmette.pruning.repair.blocks import repair_
 from palmette.pruning.saliency import input_norms, magnitude, weighted_by_inputs
 
-WINDOWS, TOKENS, SENTENCES = 8, 1024, 64
 ROWS = Path(__file__).with_name("repair.csv")
 FIELDS = ("method", "shares", "sparsity", "scope", "density", "perplexity", "ratio", "seconds")
 METHODS = {  # ranks, scope, repair
