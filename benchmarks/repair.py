@@ -38,7 +38,7 @@ def main() -> None:
     weights = pm.prunable(model)
     masks, _ = pm.prune(weights, scope="layer", budget=pm.FixedRatio(0.5))
     cut = time.perf_counter() - begun
-    masks, _ = repair_(model, masks, batches, by=given.by, per_neuron=False)
+    masks, _ = repair_(model, masks, batches, by=given.by, scope="layer")
     taken = time.perf_counter() - begun
     held = sum(w.tensor.nbytes for w in weights.values())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -2,8 +2,8 @@
 
     python docs/make_repair.py SMOLLM2.gguf WIKITEXT [--device cuda]
 
-Files are those of `make_calibrated.py`. The last 64 long lines of the text calibrate, and perplexity is that of its
-first 8 × 1,024 tokens, as a ratio to the dense model's. The weights of the 30 blocks are cut once, to the same
+Files are those of `make_calibrated.py`. The last 64 long lines of the text calibrate, and perplexity is that of
+its first 8 × 1,024 tokens, as a ratio to the dense model's. The weights of the 30 blocks are cut once, to the same
 density but for rounding in each neuron. Fixed before the first run:
 
 - Magnitude and Wanda compare weights within a neuron. SparseGPT, and ADMM that chooses, compare them within a
@@ -92,7 +92,7 @@ def rows(
         budget = Allocated(FixedRatio(sparsity), by=SHARES[shares])
         masks, _ = pm.prune(pm.prunable(model), scope=scope, budget=budget, saliency=saliency)
         if by:
-            masks, left = repair_(model, masks, batches, by=by, per_neuron=scope == "neuron")
+            masks, left = repair_(model, masks, batches, by=by, scope=scope)
             assert not left
         else:
             masks.apply_(pm.prunable(model))

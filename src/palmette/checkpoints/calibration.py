@@ -88,7 +88,7 @@ def prune_calibrated(
         scope=scope,
         budget=budget,
         saliency=loaded.saliency(saliency),
-        repair=partial(loaded.repair, by=repair, per_neuron=scope == "neuron") if repair else None,
+        repair=partial(loaded.repair, by=repair, scope=scope) if repair else None,
         include=include,
         exclude=exclude,
         zeros=zeros,
@@ -150,7 +150,7 @@ class _Loaded:
         score, named = weighted_by_inputs(norms, self.model), self.named
         return lambda name, weight: score(named[name], weight)
 
-    def repair(self, weights: Sequence[StoredWeight], cut: FileCut, *, by: str, per_neuron: bool) -> FileCut:
+    def repair(self, weights: Sequence[StoredWeight], cut: FileCut, *, by: str, scope: Scope) -> FileCut:
         """The cut with the values that a repair gives to weights of the blocks of the model."""
         there = {n: w for w in weights if (n := self.named[w.name]) in self.parameters}
         masks, left = repair_(
@@ -159,7 +159,7 @@ class _Loaded:
             self.batches(),
             by=by,
             allowed={n: _kept(w) for n, w in there.items()},
-            per_neuron=per_neuron,
+            scope=scope,
         )
         done = {w.name: (self.parameters[n], masks[n].cpu()) for n, w in there.items() if n not in left}
         return replace(cut, repaired=done)

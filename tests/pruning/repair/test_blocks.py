@@ -116,7 +116,7 @@ def test_as_many_weights_remain_as_scope_budget_and_shares_say():
     ):
         model = llama()
         masks = cut(model, scope=scope, budget=budget)
-        new, _ = repair_(model, masks, SENTENCES, by="gradual", per_neuron=scope == "neuron")
+        new, _ = repair_(model, masks, SENTENCES, by="gradual", scope=scope)
         for name, mask in masks.items():
             same = (1,) if scope == "neuron" else (0, 1)
             assert torch.equal(new[name].sum(same), mask.sum(same)), name

@@ -70,15 +70,15 @@ def test_choosing_anew_and_solving_exactly_are_better_each():
 
 
 @pytest.mark.parametrize("by", REPAIRS)
-@pytest.mark.parametrize("per_neuron", [True, False])
+@pytest.mark.parametrize("scope", ["neuron", "layer"])
 @pytest.mark.parametrize("inputs", [20, 300])  # more than SparseGPT takes at a time
-def test_exactly_as_many_weights_remain_and_only_allowed_ones(by, per_neuron, inputs):
+def test_exactly_as_many_weights_remain_and_only_allowed_ones(by, scope, inputs):
     weight, kept, gram = layer(inputs=inputs, density=0.3)
     kept[0], kept[1] = False, True
     allowed = kept | (torch.rand(kept.shape, generator=torch.Generator().manual_seed(1)) < 0.5)
-    values, mask = repaired(weight, kept, gram, by=by, allowed=allowed, per_neuron=per_neuron)
+    values, mask = repaired(weight, kept, gram, by=by, allowed=allowed, scope=scope)
     assert mask.sum() == kept.sum()
-    if per_neuron or by not in CHOOSING:
+    if scope == "neuron" or by not in CHOOSING:
         assert torch.equal(mask.sum(1), kept.sum(1))
     assert torch.equal(mask, kept) == (by not in CHOOSING)
     assert torch.equal(values != 0, mask)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import check_repair
+from palmette.pruning.methods import Scope, check_repair, check_scope
 from palmette.pruning.repair.solving import repaired
 from palmette.pruning.saliency import Batch, layers_of, run, watching
 from palmette.pruning.sources.sharding import check_whole
@@ -29,7 +29,7 @@ def repair_(
     *,
     by: str = "least-squares",
     allowed: Mapping[str, Tensor] | None = None,
-    per_neuron: bool = True,
+    scope: Scope = "neuron",
 ) -> tuple[Masks, list[str]]:
     """Cut a dense `model` by `masks`, and repair Linear layers and Conv1D of its blocks with `repaired`.
 
@@ -40,7 +40,7 @@ def repair_(
         model: changed in place.
         masks: result of `palmette.prune` for the weights of the model.
         batches: inputs of the model: tensors, or keyword arguments.
-        by, allowed, per_neuron: as for `repaired`; `allowed` by name.
+        by, allowed, scope: as for `repaired`; `allowed` by name.
 
     Returns:
         The masks, which differ from those given where the repair chooses, and the names of weights that were only
@@ -61,6 +61,7 @@ def repair_(
             [1.0000, 1.0000]])
     """
     check_repair(by)
+    check_scope(scope)
     model = uncompiled(model)
     weights = {n: p for n, p in model.named_parameters(remove_duplicate=False) if n in masks}
     check_match(masks, {n: w.shape for n, w in weights.items()}, "the masks")
@@ -90,7 +91,7 @@ def repair_(
                         gram,
                         by=by,
                         allowed=among,
-                        per_neuron=per_neuron,
+                        scope=scope,
                     )
                     weights[name].copy_(turned(values))
                     found[name] = turned(kept).contiguous()

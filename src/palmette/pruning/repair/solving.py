@@ -10,12 +10,12 @@ which depends on the inputs by :math:`H = X^T X` only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from palmette.pruning.methods import check_repair
+from palmette.pruning.methods import Scope, check_repair, check_scope
 from palmette.pruning.sources.memory import Memory
 
 _DAMPING = 0.1  # of the diagonal, as in the code of Boža 2024
@@ -31,7 +31,7 @@ def repaired(
     *,
     by: str = "least-squares",
     allowed: Tensor | None = None,
-    per_neuron: bool = True,
+    scope: Scope = "neuron",
 ) -> tuple[Tensor, Tensor]:
     r"""Values of the remaining weights that keep the layer's outputs, and which weights remain.
 
@@ -47,7 +47,8 @@ def repaired(
             "gradual": its choice, then the exact solution. "sparsegpt": Frantar and Alistarh 2023, which
             chooses too, 128 inputs at a time.
         allowed: weights to choose from, all by default.
-        per_neuron: whether a repair that chooses keeps the number of weights of each neuron, or of the layer.
+        scope: a repair that chooses keeps the number of weights of each neuron in scope "neuron", and of the layer
+            in others.
 
     >>> weight, kept = torch.tensor([[2.0, 1.0]]), torch.tensor([[True, False]])
     >>> same = torch.ones(2, 2)  # both inputs are always equal, so that the one does the work of both
@@ -58,6 +59,7 @@ def repaired(
     It is not 3 since the diagonal is damped by a tenth: inputs that were not seen differ more.
     """
     check_repair(by)
+    check_scope(scope)
     shape = tuple(weight.shape)
     if len(shape) != 2 or tuple(kept.shape) != shape or tuple(gram.shape) != (shape[1], shape[1]):
         raise ValueError(
@@ -70,7 +72,7 @@ def repaired(
         kept,
         torch.ones_like(kept) if allowed is None else allowed,
         gram.to(torch.float64),
-        per_neuron,
+        scope == "neuron",
     )
     values, mask = _REPAIRS[by](layer)
     return values.where(mask, 0).to(weight.dtype), mask
@@ -156,7 +158,7 @@ def _admm(layer: _Problem, *, choosing: int = 0) -> tuple[Tensor, Tensor]:
 def _gradual(layer: _Problem) -> tuple[Tensor, Tensor]:
     """Weights that gradual ADMM chooses, with the exact solution for them."""
     _, kept = _admm(layer, choosing=_CHOOSING)
-    return _least_squares(_Problem(layer.weight, kept, layer.allowed, layer.gram, layer.per_neuron))
+    return _least_squares(replace(layer, kept=kept))
 
 
 def _sparsegpt(layer: _Problem) -> tuple[Tensor, Tensor]:
