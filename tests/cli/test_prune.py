@@ -473,7 +473,11 @@ def test_repair_says_what_was_only_cut_and_leaves_a_folder_that_is_cut_further(t
     result = run(tiny_llama, "-o", first, "--calibrate", text, "--density", "0.5", "--repair", "gradual")
     assert result.exit_code == 0, result.stderr
     said = " ".join(result.output.split())
-    assert "Repaired by gradual: 14 of 15 weights; only cut, since it is no Linear layer of a block: lm_h" in said
+    reach = "only cut, as no Linear layers of blocks that the sentences reach: lm_head.weight."
+    assert f"Repaired by gradual: 14 of 15 weights; {reach}" in said
+    state, masks = load_file(first / "model.safetensors"), pm.Masks.load(first / "model.masks.safetensors")
+    weights, kept = (torch.cat([of[n].flatten() for n in masks]) for of in (state, masks))
+    assert f"{float(pm.pq_index(weights, kept=kept)):.4f} now" in said
     result = run(first, "-o", second, "--calibrate", text, "--density", "0.5", "--repair", "gradual")
     assert result.exit_code == 0, result.stderr
     before, after = (pm.Masks.load(folder / "model.masks.safetensors") for folder in (first, second))

@@ -215,7 +215,9 @@ def _show(title: str, cut: CheckpointCut, repair: str) -> None:
         sentences.append(f"No weight is left in {', '.join(empty)}: nothing passes; exclude it, or cut less.")
     if repair:
         left = [layer.name for layer in cut.layers if layer.name not in cut.repaired]
-        others = f"; only cut, since it is no Linear layer of a block: {in_short(left)}" if left else ""
+        others = (
+            f"; only cut, as no Linear layers of blocks that the sentences reach: {in_short(left)}" if left else ""
+        )
         sentences.append(f"Repaired by {repair}: {len(cut.repaired)} of {len(cut.layers)} weights{others}.")
     written = size(cut.weights_file.stat().st_size)
     unpacked = f" as {cut.coding}, which is unpacked" if cut.coding else ""
