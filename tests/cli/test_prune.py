@@ -1,6 +1,7 @@
 """`palmette prune`: a file is cut as the model would be."""
 
 import functools
+import json
 import os
 import resource
 import shutil
@@ -436,6 +437,84 @@ def test_calibration_ranks_weights_by_their_inputs(tmp_path, tiny_llama):
     masks = pm.Masks.load(tmp_path / "out" / "model.masks.safetensors", like=pm.prunable(again))
     assert torch.equal(masks["model.layers.1.mlp.down_proj.weight"], kept)
     assert (tmp_path / "out" / "tokenizer.json").is_file()
+
+
+@pytest.mark.parametrize("flags", ["--scope layer", "--allocate outliers", "--saliency magnitude --pack", ""])
+@pytest.mark.parametrize("by", ["admm", "gradual"])
+def test_repair_keeps_outputs_of_the_cut_model_and_its_counts(tmp_path, tiny_llama, flags, by):
+    import transformers
+
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\n\nthe dog ran\n")
+    model = transformers.LlamaForCausalLM.from_pretrained(tiny_llama)
+    ids = torch.tensor([[1, 2, 4, 6, 1, 7]])
+    away, cuts = [], []
+    for repair in ([], ["--repair", by]):
+        out = tmp_path / f"out{len(repair)}{'.safetensors' if 'pack' in flags else ''}"
+        chosen = flags.replace("--saliency magnitude", "") if not repair else flags
+        result = run(
+            tiny_llama, "-o", out, "--calibrate", text, "--density", "0.5", "--json", *chosen.split(), *repair
+        )
+        assert result.exit_code == 0, result.stderr
+        cuts.append(json.loads(result.stdout))
+        again = transformers.LlamaForCausalLM(model.config)
+        again.load_state_dict(pm.load(out) if out.is_file() else load_file(out / "model.safetensors"))
+        away.append(float((again(ids).logits - model(ids).logits).detach().square().sum()))
+    assert away[1] < away[0]
+    assert [cut["layers"][-1]["after"] for cut in cuts] == [cuts[0]["layers"][-1]["after"]] * 2
+    names = {layer["name"] for layer in cuts[1]["layers"]} - {"all"}
+    assert set(cuts[1]["repaired"]) == names - {"lm_head.weight"}
+    assert not cuts[0]["repaired"]
+
+
+def test_repair_says_what_was_only_cut_and_leaves_a_folder_that_is_cut_further(tmp_path, tiny_llama):
+    text = tmp_path / "text.txt"
+    text.write_text("the cat sat on the mat\n")
+    first, second = tmp_path / "first", tmp_path / "second"
+    result = run(tiny_llama, "-o", first, "--calibrate", text, "--density", "0.5", "--repair", "gradual")
+    assert result.exit_code == 0, result.stderr
+    said = " ".join(result.output.split())
+    reach = "only cut, as no Linear layers of blocks that the sentences reach: lm_head.weight."
+    assert f"Repaired by gradual: 14 of 15 weights; {reach}" in said
+    state, masks = load_file(first / "model.safetensors"), pm.Masks.load(first / "model.masks.safetensors")
+    weights, kept = (torch.cat([of[n].flatten() for n in masks]) for of in (state, masks))
+    assert f"{float(pm.pq_index(weights, kept=kept)):.4f} now" in said
+    result = run(first, "-o", second, "--calibrate", text, "--density", "0.5", "--repair", "gradual")
+    assert result.exit_code == 0, result.stderr
+    before, after = (pm.Masks.load(folder / "model.masks.safetensors") for folder in (first, second))
+    assert (after & before) == after
+    assert after.kept * 2 == before.kept
+    state = load_file(second / "model.safetensors")
+    assert all(not bool(state[name][~mask].any()) for name, mask in after.items())
+
+
+def test_repair_without_sentences_or_blocks_is_refused(tmp_path, tiny_llama):
+    import transformers
+
+    text = tmp_path / "text.txt"
+    text.write_text("the cat\n")
+    out = tmp_path / "out"
+    assert "--repair admm keeps the outputs of layers on sentences; --calibrate TEXT gives them" in refused(
+        tiny_llama, "-o", out, "--repair", "admm"
+    )
+    said = run(tiny_llama, "-o", out, "--calibrate", text, "--repair", "obs").stderr
+    assert "Invalid value for '--repair': 'obs' is not one of 'least-squares', 'admm'" in said
+    assert "--device 'gpu' cannot be used: networks train on cpu, cuda, mps or xpu" in refused(
+        tiny_llama, "-o", out, "--calibrate", text, "--device", "gpu"
+    )
+    config = transformers.AlbertConfig(
+        vocab_size=8, hidden_size=16, num_attention_heads=2, intermediate_size=16, embedding_size=8
+    )
+    transformers.AlbertModel(config).save_pretrained(tmp_path / "albert")
+    transformers.AutoTokenizer.from_pretrained(tiny_llama).save_pretrained(tmp_path / "albert")
+    result = run(tmp_path / "albert", "-o", out, "--calibrate", text, "--repair", "admm")
+    said = result.stderr.splitlines()[-1]
+    assert result.exit_code == 2
+    assert "repair goes block by block, so it needs a model with an nn.ModuleList of blocks that each" in said
+    assert "albert' could not be read" not in said
+    assert not out.exists()
+    with pytest.raises(ValueError, match=r"repair must be one of least-squares, .*, got 'obs'"):
+        prune_calibrated(tiny_llama, out, text, repair="obs")
 
 
 class Largest(TorchDispatchMode):

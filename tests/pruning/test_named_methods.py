@@ -13,6 +13,8 @@ import palmette as pm
 from palmette.checkpoints.prune import prune_checkpoint
 from palmette.errors import MaskMismatch
 from palmette.integrations.callbacks import Cutting
+from palmette.studies.experiment import Experiment
+from palmette.studies.spec import RunSpec
 
 WITHOUT_SEARCH = [name for name in pm.METHODS if name not in ("interpolate", "bisect")]
 
@@ -140,6 +142,10 @@ DOORS = {
         ({"method": "size"}, "method must be one of sap, lottery-ticket"),
         ({"method": 3}, r"method must be a Method such as METHODS\['one-shot'\], or its name, got 3"),
         ({"method": GROWING}, "only budget and saliency of a method are used here, got grow of Further"),
+        (
+            {"method": pm.Method(budget=pm.Sap(), repair="admm")},
+            "repair='admm' solves for the weights that stay, on sentences, when nothing is trained",
+        ),
         ({"method": "sap", "budget": pm.Sap()}, "budget is given twice, directly and by method='sap'"),
         ({"saliency": "size"}, "saliency must be one of magnitude, dense-magnitude"),
         ({"saliency": "input-weighted"}, r"pass weighted_by_inputs\(input_norms\(model, batches\), model\)"),
@@ -157,3 +163,15 @@ def test_a_callback_takes_the_same_values_but_for_dense_magnitude():
     Cutting(steps=[1], method="one-shot", saliency=pm.magnitude_of({"w": torch.ones(1)}))
     with pytest.raises(ValueError, match=r"pass saliency=pm.magnitude_of\(pm.prunable\(model\)\)"):
         Cutting(steps=[1], method="one-shot")
+
+
+REPAIRED = pm.Method(budget=pm.FixedRatio(0.5), repair="admm")
+
+
+def test_a_run_refuses_a_method_that_repairs_and_a_cut_of_a_file_takes_it():
+    for method in (REPAIRED, f"{__name__}:REPAIRED"):
+        with pytest.raises(ValueError, match="repair='admm' solves for the weights that stay"):
+            Experiment(data="digits", model="mlp", method=method)
+    assert RunSpec(method=f"{__name__}:REPAIRED").pruning == REPAIRED
+    with pytest.raises(ValueError, match=r"repair must be one of least-squares, .*, got 'obs'"):
+        pm.Method(budget=pm.Sap(), repair="obs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
@@ -71,6 +71,7 @@ class CheckpointCut:
         weights_file, masks: the files written.
         bytes_before: size of all tensors in the source.
         coding: the integer formats that weights were unpacked from, such as "Q4_1"; empty where there was none.
+        repaired: names of the weights whose values a repair changed.
     """
 
     layers: tuple[LayerCut, ...]
@@ -80,11 +81,17 @@ class CheckpointCut:
     masks: Path | None
     bytes_before: int
     coding: str = ""
+    repaired: tuple[str, ...] = ()
 
     @property
     def whole(self) -> LayerCut:
         """All weights."""
         return replace(reduce(add, self.layers), name="all")
+
+
+Repair = Callable[[Sequence[StoredWeight], FileCut], FileCut]
+"""(weights, cut) -> the cut with new values and masks."""
+_Note = Callable[[FilePart, FilePart, Tensor], None]
 
 
 def prune_checkpoint(
@@ -99,6 +106,7 @@ def prune_checkpoint(
     exclude: Iterable[str] = (),
     zeros: Zeros = "pruned",
     pack: bool = False,
+    repair: Repair | None = None,
 ) -> CheckpointCut:
     """Cut the checkpoint `source` once and write `out`, as `Pruner(model).step()` does for a model.
 
@@ -115,6 +123,7 @@ def prune_checkpoint(
         include, exclude: patterns of names.
         zeros: as for `Pruner`, where a weight has no mask.
         pack: write one file in the small form that `palmette.load` reads, in place of dense tensors and masks.
+        repair: changes the weights that remain, before they are written; `prune_calibrated` has some by name.
 
     >>> import tempfile, palmette
     >>> source = Path(palmette.__file__).parent / "examples" / "digits-mlp.safetensors"
@@ -143,18 +152,23 @@ def prune_checkpoint(
             checkpoint = replace(checkpoint, weights=zeros_as_pruned(checkpoint.weights))
     tally = _Tally(budget)
     folder = source.is_dir() and not pack
-    with output_file(source, out, folder=folder) as file, readable(source):
-        cut = decide(checkpoint.weights, scope=scope, budget=budget, saliency=ranked)
-        if pack:
-            state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, tally.add)}
-            save(file, state | {alias: state[name] for alias, name in checkpoint.aliases.items()})
-        else:
-            _write(file, checkpoint, cut, tally)
+    with output_file(source, out, folder=folder) as file:
+        with readable(source):
+            cut = decide(checkpoint.weights, scope=scope, budget=budget, saliency=ranked)
+        if repair is not None:
+            cut = repair(checkpoint.weights, cut)
+        with readable(source):
+            if pack:
+                state = {name: _whole(parts) for name, parts in _written(checkpoint, cut, tally.add)}
+                save(file, state | {alias: state[name] for alias, name in checkpoint.aliases.items()})
+            else:
+                _write(file, checkpoint, cut, tally)
         tally.check()
     written = out / "model.safetensors" if folder else out
     everything = sum(t.nbytes for t in checkpoint.tensors)
     coding = ", ".join(sorted({w.coding for w in checkpoint.weights} - {""}))
-    return tally.outcome(written, None if pack else masks_file(written), everything, coding)
+    outcome = tally.outcome(written, None if pack else masks_file(written), everything, coding)
+    return replace(outcome, repaired=tuple(cut.repaired))
 
 
 def _check_writable(checkpoint: Checkpoint) -> None:
@@ -182,8 +196,8 @@ def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, tally: _Tally) -> N
         SafetensorsWriter(masks_file(file), bits, of_masks, seal_of(text, ())) as masks,
     ):
 
-        def note(part: FilePart, mask: Tensor) -> None:
-            tally.add(part, mask)
+        def note(before: FilePart, after: FilePart, mask: Tensor) -> None:
+            tally.add(before, after, mask)
             masks.add(torch.from_numpy(np.packbits(mask.reshape(-1).numpy(), bitorder="little")))
 
         for _, parts in _written(checkpoint, cut, note):
@@ -194,9 +208,7 @@ def _write(file: Path, checkpoint: Checkpoint, cut: FileCut, tally: _Tally) -> N
         masks.note(sha256=masks.sealed.hexdigest(), weights=seal)
 
 
-def _written(
-    checkpoint: Checkpoint, cut: FileCut, note: Callable[[FilePart, Tensor], None]
-) -> Iterator[tuple[str, Iterator[Tensor]]]:
+def _written(checkpoint: Checkpoint, cut: FileCut, note: _Note) -> Iterator[tuple[str, Iterator[Tensor]]]:
     """Every tensor of the new checkpoint by name; `note` receives each part of a weight and its mask."""
     weights = {w.name: w for w in checkpoint.weights}
     directions = {w.gain.name: w for w in checkpoint.weights if w.gain is not None}
@@ -204,7 +216,7 @@ def _written(
         if stored.name in weights:
             yield stored.name, _pruned(cut, stored, note)
         elif (same := checkpoint.aliases.get(stored.name)) in weights:
-            yield stored.name, _pruned(cut, weights[same], lambda part, mask: None)
+            yield stored.name, _pruned(cut, weights[same], lambda before, after, mask: None)
         elif stored.name in directions:
             yield stored.name, iter([stored.whole() * _alive(cut, directions[stored.name], stored)])
         else:
@@ -222,11 +234,11 @@ def _whole(parts: Iterator[Tensor]) -> Tensor:
     return found[0] if len(found) == 1 else torch.cat(found)
 
 
-def _pruned(cut: FileCut, stored: StoredWeight, note: Callable[[FilePart, Tensor], None]) -> Iterator[Tensor]:
+def _pruned(cut: FileCut, stored: StoredWeight, note: _Note) -> Iterator[Tensor]:
     some = None if stored.gain is None else _alive(cut, stored, stored.gain).expand(stored.shape)
     first = 0
-    for part, mask in cut.masks(stored, CHUNK):
-        note(part, mask)
+    for before, part, mask in cut.changes(stored, CHUNK):
+        note(before, part, mask)
         if some is not None:
             first, mask = first + len(mask), mask | ~some[first : first + len(mask)]
         raw = part.raw.detach().cpu().clone(memory_format=torch.contiguous_format)
@@ -246,14 +258,14 @@ class _Tally:
         self.before: list[PowerSums] = []
         self.after: list[PowerSums] = []
 
-    def add(self, part: FilePart, mask: Tensor) -> None:
+    def add(self, part: FilePart, changed: FilePart, mask: Tensor) -> None:
         name, after = part.of.name, int(mask.sum())
         gone = ~mask if part.kept is None else part.kept & ~mask
         zeros = int((gone & (part.values == 0)).sum())
         here = LayerCut(name, mask.numel(), after + int(gone.sum()), after, zeros)
         self.layers[name] = self.layers[name] + here if name in self.layers else here
         self.before.append(self._sums(part.values, part.kept))
-        self.after.append(self._sums(part.values, mask))
+        self.after.append(self._sums(changed.values, mask))
 
     def _sums(self, values: Tensor, kept: Tensor | None) -> PowerSums:
         rows = Rows.of(values.reshape(1, -1), None if kept is None else kept.reshape(1, -1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,9 +13,17 @@ import click
 
 from palmette.cli.display.printing import JSON, console_of_stdout, print_text, printable
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table
-from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
-from palmette.pruning.budgets import Budget, FixedRatio
-from palmette.pruning.methods import METHODS, SCOPES, Scope, Zeros, check_used
+from palmette.cli.options import (
+    FILE,
+    FORCE,
+    PATH,
+    device_named,
+    parameter_options,
+    refuse_existing,
+    see_own_modules,
+)
+from palmette.pruning.budgets import ALLOCATIONS, Budget, FixedRatio
+from palmette.pruning.methods import METHODS, REPAIRS, SCOPES, Scope, Zeros, allocated, check_used
 from palmette.pruning.targets import target_of
 from palmette.studies.spec import RunSpec
 from palmette.words import size
@@ -59,6 +67,12 @@ _METHODS = [name for name, method in METHODS.items() if not target_of(method.bud
     help="Score that ranks the weights: magnitude, or your own as module:function. [default: magnitude]",
 )
 @pattern_options
+@click.option(
+    "--allocate",
+    metavar="NAME",
+    default="",
+    help=f"Share the cut between layers, in scope neuron or layer: {', '.join(ALLOCATIONS)}.",
+)
 @FORCE
 @JSON
 @click.option("--pack", is_flag=True, help="Write the packed form that `pm.load` and `palmette unpack` read.")
@@ -68,6 +82,14 @@ _METHODS = [name for name, method in METHODS.items() if not target_of(method.bud
     type=FILE,
     help="Rank by |weight| × norm of its input on these sentences, one per line. For a folder of Transformers.",
 )
+@click.option(
+    "--repair",
+    type=click.Choice(REPAIRS),
+    help="After the cut, solve for the weights that stay, to keep the outputs of layers on these sentences.",
+)
+@click.option(
+    "--device", metavar="TEXT", help="Where --calibrate runs the model. [default: cuda if there is one, else cpu]"
+)
 def prune(
     path: str,
     out: Path,
@@ -75,6 +97,7 @@ def prune(
     method: str | None,
     density: float | None,
     saliency: str,
+    allocate: str,
     include: tuple[str, ...],
     exclude: tuple[str, ...],
     zeros: Zeros,
@@ -82,6 +105,8 @@ def prune(
     as_json: bool,
     pack: bool,
     calibrate: Path | None,
+    repair: str | None,
+    device: str | None,
     **parameters: float | None,
 ) -> None:
     """Cut the checkpoint PATH once and write OUT.
@@ -110,32 +135,39 @@ def prune(
     if out.suffix and not own:
         refuse_existing(force, out, masks_file(out))
     see_own_modules(method or "", saliency)
-    named = RunSpec(method=method or "sap", saliency=saliency, **given).pruning
-    check_used(named)
-    chosen = named.budget if density is None else down_to(density)
+    named = RunSpec(method=method or "sap", saliency=saliency, scope=scope, allocate=allocate, **given).pruning
+    repair = repair or named.repair
+    check_used(replace(named, repair=""))
+    chosen = named.budget if density is None else allocated(down_to(density), allocate)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
-    settings["zeros"] = zeros
-    of_inputs = saliency in ("", "input-weighted") and (named.of_inputs or named.saliency == "magnitude")
-    if calibrate is not None and not of_inputs:
-        raise ValueError(
-            f"--calibrate ranks weights by their inputs, and saliency {named.saliency!r} does not; leave out "
-            "--calibrate, or that saliency"
-        )
+    settings |= {"zeros": zeros, "pack": pack}
     if calibrate is None:
+        if repair:
+            raise ValueError(
+                f"--repair {repair} keeps the outputs of layers on sentences; --calibrate TEXT gives them, for a "
+                "folder of Transformers"
+            )
         if named.of_inputs:
             raise ValueError(
                 f"saliency {named.saliency!r} looks at inputs, and a file has none; --calibrate TEXT gives them, "
                 "for a folder of Transformers"
             )
-        cut = prune_checkpoint(source, out, pack=pack, saliency=named.saliency, **settings)
+        cut = prune_checkpoint(source, out, saliency=named.saliency, **settings)
     else:
         from palmette.checkpoints.calibration import prune_calibrated
 
-        cut = prune_calibrated(source, out, calibrate, pack=pack, **settings)
+        ranked = "input-weighted" if not saliency and named.saliency == "magnitude" else named.saliency
+        if not repair and ranked != "input-weighted":
+            raise ValueError(
+                f"--calibrate ranks weights by their inputs, and saliency {named.saliency!r} does not; leave out "
+                "--calibrate, or that saliency, or add --repair"
+            )
+        settings |= {"repair": repair, "device": device_named(device)}
+        cut = prune_calibrated(source, out, calibrate, saliency=ranked, **settings)
     if as_json:
         click.echo(json.dumps(_plain(cut), indent=1))
     else:
-        _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
+        _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut, repair)
 
 
 def down_to(density: float) -> Budget:
@@ -152,12 +184,15 @@ def _plain(cut: CheckpointCut) -> dict[str, Any]:
         "masks": cut.masks and str(cut.masks),
         "bytes_before": cut.bytes_before,
         "bytes": cut.weights_file.stat().st_size,
+        "repaired": cut.repaired,
         **{name: None if math.isnan(value) else value for name, value in indices.items()},
         "layers": [asdict(layer) | {"density": layer.density_after} for layer in (*cut.layers, cut.whole)],
     }
 
 
-def _show(title: str, cut: CheckpointCut) -> None:
+def _show(title: str, cut: CheckpointCut, repair: str) -> None:
+    from palmette.pruning.choosing.coverage import shown as in_short
+
     console = console_of_stdout()
     whole, shown = cut.whole, (*cut.layers, *([cut.whole] if len(cut.layers) > 1 else []))
     columns = {
@@ -178,6 +213,12 @@ def _show(title: str, cut: CheckpointCut) -> None:
         sentences.append(f"PQ Index of the kept weights: {cut.index_before:.4f} before, {after} now.")
     if empty := [layer.name for layer in cut.layers if not layer.after]:
         sentences.append(f"No weight is left in {', '.join(empty)}: nothing passes; exclude it, or cut less.")
+    if repair:
+        left = [layer.name for layer in cut.layers if layer.name not in cut.repaired]
+        others = (
+            f"; only cut, as no Linear layers of blocks that the sentences reach: {in_short(left)}" if left else ""
+        )
+        sentences.append(f"Repaired by {repair}: {len(cut.repaired)} of {len(cut.layers)} weights{others}.")
     written = size(cut.weights_file.stat().st_size)
     unpacked = f" as {cut.coding}, which is unpacked" if cut.coding else ""
     sentences.append(f"{cut.weights_file}: {written}; the tensors took {size(cut.bytes_before)}{unpacked}.")

@@ -100,6 +100,16 @@ def check_saliency(name: str) -> None:
         )
 
 
+REPAIRS = ("least-squares", "admm", "admm-gradual", "gradual", "sparsegpt")
+"""Solutions for the weights that remain, see `palmette.pruning.repair.solving.repaired`."""
+
+
+def check_repair(name: str) -> None:
+    """Raise unless `name` is one of `REPAIRS`."""
+    if name not in REPAIRS:
+        raise ValueError(f"repair must be one of {', '.join(REPAIRS)}, got {name!r}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """Pruning method: how many weights to prune in a round, and which.
@@ -107,6 +117,7 @@ class Method:
     Args:
         budget: how many weights to prune, such as `Sap(p=1, q=2)` or a custom `Budget`.
         saliency: which weights to prune first: one of `SALIENCIES`, or ``"module:function"`` of a `Saliency`.
+        repair: how the remaining weights change after a cut without training: one of `REPAIRS`; empty for not.
         label: the name in tables and figures.
 
     >>> import palmette as pm
@@ -118,11 +129,14 @@ class Method:
 
     budget: Budget
     saliency: str = "magnitude"
+    repair: str = ""
     label: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_budget(self.budget)
         check_saliency(self.saliency)
+        if self.repair:
+            check_repair(self.repair)
 
     @property
     def of_dense(self) -> bool:
@@ -176,8 +190,18 @@ def extras(method: Method) -> dict[str, Any]:
     return {f.name: getattr(method, f.name) for f in others if getattr(method, f.name) != f.default}
 
 
+def check_unrepaired(method: Method) -> None:
+    """Raise if `method` repairs, where training follows or nothing is known of the inputs."""
+    if method.repair:
+        raise ValueError(
+            f"repair={method.repair!r} solves for the weights that stay, on sentences, when nothing is trained "
+            f"afterwards: palmette prune --calibrate TEXT --repair {method.repair}; leave it out here"
+        )
+
+
 def check_used(method: Method) -> None:
     """Raise if `method` has more than a budget and a saliency, where nothing else is used."""
+    check_unrepaired(method)
     if found := extras(method):
         raise ValueError(
             f"only budget and saliency of a method are used here, got {', '.join(found)} of {method!r}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,6 +25,8 @@ from palmette.pruning.weights import (
 
 Saliency = Callable[[str, Tensor], Tensor]
 """(name, weight) -> scores of the weight's shape. Their magnitudes are compared; signs are ignored."""
+Batch = Tensor | Mapping[str, Tensor]
+"""An input of a model, or its keyword arguments."""
 
 
 def magnitude(name: str, weight: Tensor) -> Tensor:
@@ -63,7 +65,7 @@ def _look_up(frozen: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
     return frozen[name]
 
 
-def input_norms(model: nn.Module, batches: Iterable[Tensor | Mapping[str, Tensor]]) -> dict[str, Tensor]:
+def input_norms(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
     r"""Norm of every input of each Linear, convolution and Conv1D of `model`, by the name of its weight.
 
     .. math:: \|X_j\|_2 = \sqrt{\textstyle\sum_t x_{tj}^2}
@@ -77,14 +79,38 @@ def input_norms(model: nn.Module, batches: Iterable[Tensor | Mapping[str, Tensor
     Sun et al. 2024, Section 3.
     """
     squares: dict[str, Tensor] = {}
+
+    def add(name: str, inputs: Tensor) -> None:
+        total = inputs.double().square().sum(0)
+        squares[name] = squares[name] + total if name in squares else total
+
     model = uncompiled(model)
-    with ExitStack() as hooks, evaluating(model), torch.no_grad():
-        for name, layer, _ in _layers(model):
-            add = partial(_add_squares, squares, name)
-            hooks.enter_context(layer.register_forward_pre_hook(add, with_kwargs=True))
+    layers = {name: layer for name, layer, _ in layers_of(model)}
+    with watching(layers, add), evaluating(model), torch.no_grad():
         for batch in batches:
-            model(batch) if isinstance(batch, Tensor) else model(**batch)
+            run(model, batch)
     return {name: total.sqrt() for name, total in squares.items()}
+
+
+def run(model: nn.Module, batch: Batch) -> None:
+    """Call a model with a batch."""
+    model(batch) if isinstance(batch, Tensor) else model(**batch)
+
+
+@contextmanager
+def watching(layers: Mapping[str, nn.Module], see: Callable[[str, Tensor], None]) -> Iterator[None]:
+    """Call `see` with the name and the inputs of a layer, one row per token or pixel, whenever the layer runs."""
+
+    def hook(name: str, module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        x = next(iter((*args, *kwargs.values()))).detach()
+        # Input axis: the last one of a Linear layer, the one before the pixels of a convolution, batched or not.
+        feature = x.dim() + 1 - module.weight.dim()
+        see(name, x.movedim(feature, -1).reshape(-1, x.shape[feature]))
+
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_pre_hook(partial(hook, name), with_kwargs=True))
+        yield
 
 
 def weighted_by_inputs(norms: Mapping[str, Tensor], model: nn.Module) -> Saliency:
@@ -98,7 +124,7 @@ def weighted_by_inputs(norms: Mapping[str, Tensor], model: nn.Module) -> Salienc
     >>> saliency("weight", torch.tensor([[1.0, -2.0]]))
     tensor([[ 5., -2.]])
     """
-    axes = {name: axis for name, _, axis in _layers(uncompiled(model))}
+    axes = {name: axis for name, _, axis in layers_of(uncompiled(model))}
 
     def saliency(name: str, weight: Tensor) -> Tensor:
         norm, axis = norms.get(name), axes.get(name)
@@ -111,17 +137,7 @@ def weighted_by_inputs(norms: Mapping[str, Tensor], model: nn.Module) -> Salienc
     return saliency
 
 
-def _add_squares(
-    squares: dict[str, Tensor], key: str, module: Any, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]
-) -> None:
-    x = next(iter((*args, *kwargs.values()))).detach().double()
-    # Input axis: the last one of a Linear layer, the one before the pixels of a convolution, batched or not.
-    feature = x.dim() + 1 - module.weight.dim()
-    total = x.square().sum([d for d in range(x.dim()) if d != feature])
-    squares[key] = squares[key] + total if key in squares else total
-
-
-def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
+def layers_of(model: nn.Module) -> Iterator[tuple[str, nn.Module, int]]:
     """Name of the weight, layer, and axis of the weight that counts the layer's inputs."""
     for name, module in model.named_modules():
         usual = isinstance(module, LAYERS)
@@ -194,7 +210,7 @@ class Subject:
 
     model: nn.Module
     dense: Mapping[str, Tensor] | None = None
-    batches: Callable[[], Iterable[Tensor | Mapping[str, Tensor]]] = tuple
+    batches: Callable[[], Iterable[Batch]] = tuple
 
 
 BUILDERS: Mapping[str, Callable[[Subject], Saliency]] = {

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from palmette.measures.parameters import setting
-from palmette.pruning.methods import PARAMETER_FIELDS
+from palmette.pruning.methods import PARAMETER_FIELDS, Method, check_unrepaired, method_named
 from palmette.pruning.tolerance import Tolerance
 from palmette.studies import version1
 from palmette.studies.settings import placed, slug, toml_at
@@ -84,6 +84,8 @@ class Experiment(Recipe, RunSpec):
     )
 
     def __post_init__(self) -> None:
+        if isinstance(self.method, Method):
+            check_unrepaired(self.method)
         RunSpec.__post_init__(self)
         Recipe.__post_init__(self)
         if self.model not in MODELS and not re.fullmatch("[^:]+:[^:]+", self.model):
@@ -95,6 +97,10 @@ class Experiment(Recipe, RunSpec):
             raise ValueError(f"label_noise must be between 0 and 1, got label_noise={self.label_noise!r}")
         self.rewinding.check(self.recipe)
         self._set(data=canonical(self.data) or self.data)
+
+    def _described(self) -> str:
+        check_unrepaired(method_named(self.method))
+        return super()._described()
 
     @property
     def recipe(self) -> Recipe:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from itertools import groupby
 from operator import add
@@ -173,14 +173,29 @@ class FileCut:
         budgets: budget of each weight that is cut neuron by neuron, by name.
         saliency: scores that rank the weights.
         thresholds: threshold and dtype of the keys, by name; other weights are cut neuron by neuron.
+        repaired: new values and masks by name, of weights that a repair has changed.
     """
 
     budgets: Mapping[str, Budget]
     saliency: Saliency
     thresholds: Mapping[str, tuple[Threshold, torch.dtype]]
+    repaired: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def changes(self, stored: StoredWeight, chunk: int = CHUNK) -> Iterator[tuple[FilePart, FilePart, Tensor]]:
+        """Parts of a weight in order: before the cut, after it but for the zeros, and which remain."""
+        if stored.name not in self.repaired:
+            yield from ((part, part, mask) for part, mask in self.masks(stored, chunk))
+            return
+        values, mask = self.repaired[stored.name]
+        first = 0
+        for part in stored.parts(chunk):
+            last = first + len(part.raw)
+            raw = values[first:last].detach().to(part.raw)
+            yield part, replace(part, raw=raw, values=stored.values(raw, first, last)), mask[first:last]
+            first = last
 
     def masks(self, stored: StoredWeight, chunk: int = CHUNK) -> Iterator[tuple[FilePart, Tensor]]:
-        """Parts of a weight in order, each with its mask."""
+        """Parts of a weight in order, each with its mask; before a repair."""
         by_magnitude, name = self.saliency is magnitude, stored.name
         chunk = chunk if by_magnitude else stored.entries
         if name not in self.thresholds:
