@@ -192,7 +192,7 @@ def _read_archive(file: Path) -> None:
     with TemporaryDirectory() as scratch:
         tempfile.tempdir = scratch  # it keeps what it unpacks until Python exits
         try:
-            archives.unpacked.__wrapped__(file, 0)
+            archives._unpacked.__wrapped__(file, 0)
         finally:
             tempfile.tempdir = None
 

@@ -142,8 +142,7 @@ class _Damaged(ValueError):
 
 
 def _check_size(table: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    # A tensor with two names counts twice, as `palmette unpack` writes it.
-    entries = [table[entry.get("as", name)] for name, entry in table.items()]
+    entries = [table[entry.get("as", name)] for name, entry in table.items()]  # as `palmette unpack` writes them
     size = sum(math.prod(entry["shape"]) * _DTYPES[entry["dtype"]].itemsize for entry in entries)
     if size > max(_ROOM, _SHARE * (there := path.stat().st_size)):
         raise PackedDamaged(
@@ -169,7 +168,7 @@ def _check_model(
     except ValueError as error:
         raise _Damaged(str(error)) from error
     mine = {n: v.shape for n, v in own.items()}
-    fitting = shapes_to_fit(model, shapes, sizes)
+    fitting = shapes_to_fit(model, shapes, sizes)  # checks the sizes
     if any(head.shape != mine.get(name) for name, head in heads.items()):
         mine |= fitting
     check_match(heads, mine, f"the weights in {str(path)!r}")
