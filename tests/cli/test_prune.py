@@ -52,7 +52,6 @@ BUDGETS = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:no weight is left")
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
 @pytest.mark.parametrize("flags", BUDGETS)
 def test_file_is_cut_as_pruner_cuts_the_model(tmp_path, flags, scope, monkeypatch):

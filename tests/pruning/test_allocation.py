@@ -87,7 +87,6 @@ def test_a_file_is_cut_like_the_network_in_memory(tmp_path, by, scope):
     assert {layer.name: layer.after for layer in cut.layers} == kept(weights, budget, scope=scope)
 
 
-@pytest.mark.filterwarnings("ignore:no weight is left")
 def test_a_pruner_shares_every_cut_anew():
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(20, 20), torch.nn.Linear(20, 20))

@@ -84,7 +84,6 @@ def test_pruned_weights_are_zero_after_every_step_of_every_optimizer(optimizer):
             assert not bool(parameter.grad[parameter == 0].any())
 
 
-@pytest.mark.filterwarnings("ignore:no weight is left")
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
 def test_masks_hold_in_every_scope(scope):
     model = network()

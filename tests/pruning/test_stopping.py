@@ -150,7 +150,6 @@ def test_a_step_that_cuts_nothing_always_ends_it():
     assert pruner.stopped == "the last step cut nothing"
 
 
-@pytest.mark.filterwarnings("ignore:no weight is left")
 @pytest.mark.parametrize("budget", [pm.Sap(), pm.FixedRatio(0.5), pm.TailMass(), pm.FixedRatio(1)], ids=str)
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
 def test_the_default_rules_end_every_loop(budget, scope):

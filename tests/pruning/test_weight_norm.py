@@ -56,7 +56,6 @@ def test_weights_are_measured_as_the_model_uses_them_in_memory_and_in_a_file(tmp
         assert one.pq_index == pytest.approx(other.pq_index, rel=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:no weight is left")
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
 @pytest.mark.parametrize("way", WAYS)
 def test_pruned_weights_are_zero_in_training_and_nothing_is_nan(way, scope):
@@ -95,7 +94,6 @@ def test_masks_apply_to_copies_and_come_back_from_a_state(way):
     assert torch.equal(again.model(X), model(X))
 
 
-@pytest.mark.filterwarnings("ignore:no weight is left")
 @pytest.mark.parametrize("scope", ["neuron", "layer", "global"])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_file_is_cut_as_the_model_is(tmp_path, way, scope, monkeypatch):

@@ -277,3 +277,11 @@ def test_names_of_a_file_are_read_as_those_of_a_model(tmp_path):
     )
     found = open_checkpoint(tmp_path / "a.pt")
     assert [(w.name, w.neurons) for w in found.weights] == [("experts.0.conv.weight", 4)]
+
+
+def test_tables_of_positions_and_tokens_are_embeddings_without_a_warning(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4, bias=False))
+    for name in ("pos_embed", "cls_token", "place", "relative_position_bias_table", "query_tokens"):
+        model.register_parameter(name, nn.Parameter(torch.ones(3, 4)))
+    assert agrees(model, tmp_path / "a.pt").coverage.endswith("Left out: 60 (embedding).")
+    pm.Pruner(model)  # a warning is an error

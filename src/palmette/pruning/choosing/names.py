@@ -19,6 +19,8 @@ _DIRECTION = re.compile(r"(?:parametrizations\.)?(weight\w*?)(?:\.original1|_v)$
 _EMBEDDING = re.compile(
     r"(embed(ding)?s?|embd|emb|wte|wpe|lookup|relative_attention_bias)$|^(embed_(?!out)|shared$)", re.I
 )
+# Tables of a module itself, added to its inputs: pos_embed, cls_token, relative_position_bias_table.
+_TABLE = re.compile(r"embed|(^|_)(pos(ition(al|s)?)?|place|tokens?)(_|$)", re.I)
 _NORM = re.compile(r"norm|(^|_)(ln|bn|gn)(_|\d|$)", re.I)
 _CONSTANT = re.compile(r"(^|\.)dfl\.conv\.weight$")  # 0, 1, 2, …: YOLO computes expected distances with it
 _STACK = re.compile(r"(^|[._])(experts?|exps|moe)([._]|$)", re.I)
@@ -53,7 +55,7 @@ def why_not(name: str, shape: Sequence[int], bias: Sequence[int] = (), *, attrib
     if not attributes:
         owner = last
     elif not is_layer_weight(name):
-        return "embedding" if _EMBEDDING.search(owner) else UNKNOWN
+        return "embedding" if _EMBEDDING.search(owner) or _TABLE.search(last) else UNKNOWN
     if len(shape) > 3 and all(size == 1 for size in shape[:-1]):  # a scale in the shape of an image
         return VECTOR
     if tuple(bias) == tuple(shape):  # a gain for each entry, as in a LayerNorm over several dimensions
