@@ -253,9 +253,9 @@ def _settings(study: Study) -> str:
         )
     ids = "".join(f"<li><code>{escape(experiment.id)}</code></li>" for experiment, _ in study.runs)
     summary = f"Ids of {len(study.runs)} runs" if len(study.runs) > 1 else "Id of the run"
-    own = table(("series", "seeds", *names), rows)
+    varied = table(("series", "seeds", *names), rows)
     return f"""<dl>{shared}</dl>
-<div class="scroll settings" data-table="settings, {escape(study.title)}">{own}</div>
+<div class="scroll settings" data-table="settings, {escape(study.title)}">{varied}</div>
 <details><summary>{summary}</summary><ul>{ids}</ul></details>"""
 
 

@@ -174,8 +174,7 @@ def _legend(part: SubFigure, row: PanelRow, sheet: Sheet) -> None:
         keys.append(Line2D([], [], label=NAME, color=INK, **open_mark))
     faint = [curve.look for curve in curves if not curve.name]
     keys += [Line2D([], [], label="the other layers", **look) for look in faint[:1]]
-    place = "lower center" if sheet.narrow else "upper right"  # next to the heading, where there is room
+    # Next to the heading, where there is room.
+    where: dict[str, Any] = {"loc": "outside lower center" if sheet.narrow else "outside upper right"}
     size = 10 * sheet.type
-    part.legend(
-        handles=keys, loc=f"outside {place}", ncols=sheet.columns(len(keys)), handlelength=2.8, fontsize=size
-    )
+    part.legend(handles=keys, ncols=sheet.columns(len(keys)), handlelength=2.8, fontsize=size, **where)
