@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from palmette.pruning.choosing.torch_prune import from_torch_prune as from_torch_prune
     from palmette.pruning.cut import prune as prune
     from palmette.pruning.decision import Decision as Decision
+    from palmette.pruning.gradients import Movement as Movement
+    from palmette.pruning.gradients import gradients as gradients
+    from palmette.pruning.gradients import synflow as synflow
     from palmette.pruning.masks import Masks as Masks
     from palmette.pruning.methods import METHODS as METHODS
     from palmette.pruning.methods import Method as Method
@@ -69,6 +72,7 @@ _NAMES = {
     "pruning.choosing.torch_prune": "from_torch_prune",
     "pruning.cut": "prune",
     "pruning.decision": "Decision",
+    "pruning.gradients": "Movement gradients synflow",
     "pruning.masks": "Masks",
     "pruning.methods": "METHODS Method",
     "pruning.pruner": "Pruner",
