@@ -13,9 +13,17 @@ import click
 
 from palmette.cli.display.printing import JSON, console_of_stdout, print_text, printable
 from palmette.cli.measure import EXAMPLE, pattern_options, print_table
-from palmette.cli.options import FILE, FORCE, PATH, parameter_options, refuse_existing, see_own_modules
+from palmette.cli.options import (
+    FILE,
+    FORCE,
+    PATH,
+    parameter_options,
+    refuse_existing,
+    scope_option,
+    see_own_modules,
+)
 from palmette.pruning.budgets import Budget, FixedRatio
-from palmette.pruning.methods import METHODS, SCOPES, Scope, Zeros, check_used
+from palmette.pruning.methods import METHODS, Scope, Zeros, check_used, pattern_of, usual_budget
 from palmette.pruning.targets import target_of
 from palmette.studies.spec import RunSpec
 from palmette.words import size
@@ -37,9 +45,7 @@ _METHODS = [name for name, method in METHODS.items() if not target_of(method.bud
     type=PATH,
     help="Where to write: a .safetensors file or, for a folder, a new folder.",
 )
-@click.option(
-    "--scope", type=click.Choice(SCOPES), default="neuron", show_default=True, help="Where weights compete."
-)
+@scope_option("neuron")
 @click.option(
     "--method",
     metavar="NAME",
@@ -93,6 +99,7 @@ def prune(
     \b
       palmette prune model.safetensors -o small.safetensors --scope global
       palmette prune model.pt -o half.safetensors --density 0.5
+      palmette prune model.safetensors -o sparse.safetensors --scope 2:4
       palmette prune folder -o pruned-folder --exclude 'lm_head*'
     """
     from palmette.checkpoints.formats.safetensors import masks_file
@@ -112,7 +119,7 @@ def prune(
     see_own_modules(method or "", saliency)
     named = RunSpec(method=method or "sap", saliency=saliency, **given).pruning
     check_used(named)
-    chosen = named.budget if density is None else down_to(density)
+    chosen = named.budget if given or method else budget_to(density, scope, named.budget)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
     settings["zeros"] = zeros
     of_inputs = saliency in ("", "input-weighted") and (named.of_inputs or named.saliency == "magnitude")
@@ -136,6 +143,13 @@ def prune(
         click.echo(json.dumps(_plain(cut), indent=1))
     else:
         _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut)
+
+
+def budget_to(density: float | None, scope: Scope, usual: Budget) -> Budget:
+    """Budget that keeps `density`; without one, that of a scope "n:m", and `usual` in others."""
+    if density is None:
+        return usual if pattern_of(scope) is None else usual_budget(scope)
+    return down_to(density)
 
 
 def down_to(density: float) -> Budget:

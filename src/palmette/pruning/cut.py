@@ -36,7 +36,7 @@ def prune(
     Args:
         weights: by name; the first axis of a plain tensor counts neurons, a `Weight` has its own layout.
         masks: which weights are kept so far, all by default.
-        scope: "neuron", "layer" or "global": the unit inside which weights are compared.
+        scope: "neuron", "layer", "global" or "n:m": the unit inside which weights are compared, see `Pruner`.
         budget: how many weights to prune.
         saliency: how much each weight matters, as for `Pruner`.
 
@@ -54,7 +54,7 @@ def prune(
 
     Diao et al. 2023, Algorithm 1.
     """
-    check_scope(scope)
+    check_scope(scope, also=("n:m",))
     check_budget(budget)
     ranked = ranking(saliency)
     tensors_of(weights)  # raises if they are none
@@ -91,8 +91,8 @@ def prune(
     new: dict[str, Tensor] = {}
     plans = []
     for group in groups_of(whole, scores, kept, scope):
-        plan = budgets.get(group.name, budget).plan(group.weights)
-        new |= group.masks(group.scores.select(plan.cut))
+        plan = group.plan(budgets.get(group.name, budget))
+        new |= group.cut(plan)
         plans.append((group.name, group.weights.width, group.everywhere(plan)))
     return Masks(new), Decision.of(scope, budget, plans)
 

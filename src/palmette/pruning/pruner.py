@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import NotHeld, ParameterGone
-from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
+from palmette.pruning.budgets import Budget, FixedRatio, check_budget
 from palmette.pruning.channels.groups import ChannelGroups, check_inputs
 from palmette.pruning.choosing.coverage import coverage, surprises
 from palmette.pruning.choosing.names import gain_of
@@ -24,9 +24,10 @@ from palmette.pruning.cut import prune
 from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Method, Scope, Zeros, check_scope, check_shared
+from palmette.pruning.methods import Method, Scope, Zeros, check_fits, check_scope, usual_budget
 from palmette.pruning.restoring import load_earlier_
 from palmette.pruning.saliency import DenseMagnitude, Saliency, combined, copies, magnitude, ranking
+from palmette.pruning.scopes import check_widths
 from palmette.pruning.sources.sharding import added, check_whole, is_sharded, placed_like
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, as_rules, why_stop
 from palmette.pruning.tolerance import Estimate
@@ -51,8 +52,9 @@ class Pruner:
             `torch.nn.utils.prune` is converted first (`from_torch_prune`).
         method: a key of `METHODS` or a `Method`: its budget and, unless another is given, its saliency.
         budget: how many weights to prune in a step; `Sap()` by default.
-        scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared. In scope
-            "channel", whole channels are cut, which `compact` can remove.
+        scope: "neuron", "layer" or "global" (default): the unit inside which weights are compared. In scope "n:m",
+            such as "2:4", n of every m neighbours along the inputs remain; the budget follows. In scope "channel",
+            whole channels are cut, which `compact` can remove.
         saliency: how much each weight matters, by default its magnitude. A function of a name and a weight, its
             path ``"module:function"``, or "dense-magnitude": the magnitude just before the first step, which the
             Pruner copies and saves in `state_dict`. Train the dense model first.
@@ -96,13 +98,13 @@ class Pruner:
         hold: torch.optim.Optimizer | None = None,
         inputs: Any = None,
     ) -> None:
-        check_scope(scope, also=("channel",))
+        check_scope(scope, also=("channel", "n:m"))
         check_inputs(scope, inputs)
         self.model = model
         budget, saliency = combined(method, budget, saliency)
-        self.budget = Sap() if budget is None else budget
+        self.budget = usual_budget(scope) if budget is None else budget
         check_budget(self.budget)
-        check_shared(self.budget, scope)
+        check_fits(self.budget, scope)
         self.scope = scope
         self.saliency = ranking(saliency, dense=DenseMagnitude())
         self.rules = as_rules(stop)
@@ -112,6 +114,7 @@ class Pruner:
         chosen, self.left_out = sorted_out(model, include=include, exclude=exclude, also=masks or ())
         for sentence in surprises(sum(w.tensor.numel() for w in chosen.values()), self.left_out):
             warnings.warn(f"Pruner: {sentence}", stacklevel=2)
+        check_widths(chosen, scope)
         for name, weight in chosen.items():
             check_changeable(name, weight.tensor)
         check_whole({n: w.tensor for n, w in chosen.items() if w.gain is not None}, "Pruner, under weight norm,")
