@@ -187,25 +187,31 @@ class Densities(Budget):
     of :math:`n` weights, :math:`d` of them kept. Nothing is cut below the last.
 
     Args:
-        densities: :math:`\rho`, falling, above 0 and below 1, as numbers or as text with commas; kept as text.
+        densities: :math:`\rho`, falling, above 0 and below 1, as numbers or as text with commas; kept as text. Or
+            a schedule of :math:`s` steps, such as "cubic:0.05:10": :math:`\rho + (1 - \rho)(1 - k/s)^3` (Zhu and
+            Gupta 2017), or "geometric": :math:`\rho^{k/s}`, the equal shares of SAP while its index stays.
 
     >>> Densities([0.5, 0.1])([1.0] * 100)
     tensor([50])
+    >>> Densities("cubic:0.2:2"), Densities("geometric:0.25:2")
+    (Densities(densities='0.3,0.2'), Densities(densities='0.5,0.25'))
     """
 
     densities: str | Sequence[float] = setting(
-        "0.5,0.2,0.1,0.05,0.02,0.01", "Densities to reach, falling, such as 0.5,0.2,0.1."
+        "0.5,0.2,0.1,0.05,0.02,0.01",
+        "Densities to reach, falling, such as 0.5,0.2,0.1, or cubic:0.05:10 or geometric:0.05:10 in ten steps.",
     )
 
     def __post_init__(self) -> None:
         given = self.densities
         try:
-            found = [float(one) for one in (given.split(",") if isinstance(given, str) else given)]
+            found = _listed(given) if isinstance(given, str) else [float(one) for one in given]
         except (TypeError, ValueError):
             found = []
         if not found or not all(a > b for a, b in pairwise([1.0, *found, 0.0])):
             raise ValueError(
-                f"densities must fall, above 0 and below 1, as in 0.5,0.2,0.1, got densities={given!r}"
+                "densities must fall, above 0 and below 1, as in 0.5,0.2,0.1, or be a schedule such as "
+                f"cubic:0.05:10, got densities={given!r}"
             )
         object.__setattr__(self, "densities", ",".join(repr(one) for one in found))
 
@@ -220,6 +226,17 @@ class Densities(Budget):
         below = targets.where(targets < sums.d[:, None], -1).amax(1)
         kept = sums.d.where(below < 0, below)
         return kept.double(), sums.d - kept
+
+
+def _listed(text: str) -> list[float]:
+    """Densities that a text lists, or of the schedule that it names."""
+    kind, *numbers = text.split(":")
+    if not numbers:
+        return [float(one) for one in text.split(",")]
+    last, steps = numbers
+    low, left = float(last), [1 - k / int(steps) for k in range(1, int(steps) + 1)]
+    ways = {"cubic": [low + (1 - low) * x**3 for x in left], "geometric": [low ** (1 - x) for x in left]}
+    return [float(f"{one:.12g}") for one in ways.get(kind, [])]
 
 
 @dataclass(frozen=True)
