@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from palmette.pruning.gradients import Movement as Movement
     from palmette.pruning.gradients import gradients as gradients
     from palmette.pruning.gradients import synflow as synflow
+    from palmette.pruning.holding import TopK as TopK
     from palmette.pruning.masks import Masks as Masks
     from palmette.pruning.methods import METHODS as METHODS
     from palmette.pruning.methods import Method as Method
@@ -73,6 +74,7 @@ _NAMES = {
     "pruning.cut": "prune",
     "pruning.decision": "Decision",
     "pruning.gradients": "Movement gradients synflow",
+    "pruning.holding": "TopK",
     "pruning.masks": "Masks",
     "pruning.methods": "METHODS Method",
     "pruning.pruner": "Pruner",

@@ -446,7 +446,10 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
             {"method": "SAP"},
             "method must be one of sap, lottery-ticket, one-shot, tail-mass, densities, interpolate, bisect, or",
         ),
-        ({"scope": "network"}, "scope must be one of 'neuron', 'layer', 'global', 'channel', 'n:m', got 'network'"),
+        (
+            {"scope": "network"},
+            "scope must be one of 'neuron', 'layer', 'global', 'channel', 'n:m', got 'network'",
+        ),
         ({"model": "mpl"}, "model must be one of linear, mlp"),
         ({"model": "module:"}, "or module:function, got 'module:'"),
         ({"data": " "}, "data must be the name of a data set or a path, got ' '"),

@@ -1,4 +1,4 @@
-"""`prune`: one cut of a set of weights: measure, count, select and mask."""
+"""One cut of a set of weights: measure, count, select and mask; `regrow` also brings others back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from palmette.errors import NothingToPrune
 from palmette.pruning.allocation import LayerFacts, budgets_of
-from palmette.pruning.budgets import Budget, check_budget
+from palmette.pruning.budgets import Budget, FixedRatio, check_budget
 from palmette.pruning.decision import Decision
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, check_scope
@@ -95,6 +95,46 @@ def prune(
         new |= group.cut(plan)
         plans.append((group.name, group.weights.width, group.everywhere(plan)))
     return Masks(new), Decision.of(scope, budget, plans)
+
+
+def regrow(
+    weights: Mapping[str, Tensor | Weight],
+    masks: Mapping[str, Tensor],
+    *,
+    scope: Scope,
+    share: float,
+    by: Saliency | str,
+    saliency: Saliency | str = magnitude,
+) -> Masks:
+    """Prune a share of the kept weights of each unit, and bring as many others back: each unit keeps its number.
+
+    The arguments are not modified.
+
+    Args:
+        weights, scope, saliency: as for `prune`; not "n:m", and not sharded.
+        masks: which weights are kept so far.
+        share: fraction of the kept weights to prune, those of the smallest saliency.
+        by: scores of the others, of which the largest come back; those just pruned compete.
+
+    >>> import torch
+    >>> weights, slopes = {"w": torch.tensor([[4.0, 1.0, 0.0, 0.0]])}, torch.tensor([[0.0, 1.0, 2.0, 3.0]])
+    >>> masks = {"w": torch.tensor([[True, True, False, False]])}
+    >>> regrow(weights, masks, scope="layer", share=0.5, by=lambda name, weight: slopes)["w"]
+    tensor([[ True, False, False,  True]])
+
+    Evci et al. 2020 (RigL) bring back by the gradient, Mocanu et al. 2018 (SET) at random.
+    """
+    check_whole(tensors_of(weights), "regrow")
+    left, decision = prune(weights, masks, scope=scope, budget=FixedRatio(share), saliency=saliency)
+    given = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
+    ranked = ranking(by)
+    scores = {n: scores_of(n, w.tensor, ranked) for n, w in given.items()}
+    gone = {n: ~mask for n, mask in left.items()}
+    check_finite(scores, gone, "score")
+    back: dict[str, Tensor] = {}
+    for group, cut in zip(groups_of(given, scores, gone, scope), decision.groups, strict=True):
+        back |= group.masks(group.scores.select(group.scores.counts() - cut.c))
+    return Masks({n: mask | back[n] for n, mask in left.items()})
 
 
 def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:

@@ -54,6 +54,13 @@ class Gradients:
         """
         return _named(name, self.weights).square() * self.squares[name] / 2
 
+    def slope(self, name: str, weight: Tensor) -> Tensor:
+        r"""Gradient, also by pruned weights: :math:`|g_i|`, by which `Pruner.regrow` brings them back.
+
+        Evci et al. 2020.
+        """
+        return _named(name, self.mean)
+
     def snip(self, name: str, weight: Tensor) -> Tensor:
         r"""Connection sensitivity: :math:`|w_i g_i| / \sum_j |w_j g_j|`, the sum over all weights.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TypeGuard
 
 import torch
@@ -19,8 +19,13 @@ from torch import Tensor, nn
 
 from palmette.errors import ParameterGone
 from palmette.measures.rows import INTEGER
+from palmette.pruning.budgets import Budget
 from palmette.pruning.choosing.coverage import shown
+from palmette.pruning.cut import prune
+from palmette.pruning.methods import Scope
+from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.sharding import local
+from palmette.pruning.weights import prunable
 
 _HOLDERS: weakref.WeakSet[Holder] = weakref.WeakSet()
 _ADVICE = (
@@ -159,6 +164,51 @@ class Holder:
         if self._kept[name].device != values.device:  # the model has moved
             self._kept[name] = self._kept[name].to(values.device)
         return self._kept[name]
+
+
+class TopK:
+    """Weight-sparse training: after each step of an optimizer, as many weights remain as the budget says.
+
+    All weights have gradients, optimizer state and updates; those that are not among the largest afterwards become
+    zero, and may come back in any step. There is nothing to save: the masks follow from the weights.
+
+    Args:
+        model: the model to train.
+        hold: its optimizer; a copied one needs a new TopK.
+        budget: how many weights are zero, such as ``Densities([0.05])``; it may be replaced in training.
+        scope, saliency, include, exclude: as for `Pruner`, with scope "layer" by default.
+
+    >>> model = nn.Linear(4, 1, bias=False)
+    >>> optimizer = torch.optim.AdamW(model.parameters())
+    >>> from palmette import Densities
+    >>> sparse = TopK(model, hold=optimizer, budget=Densities([0.5]))
+    >>> model(torch.ones(1, 4)).sum().backward()
+    >>> optimizer.step()
+    >>> int(model.weight.count_nonzero()), sparse.masks.density
+    (2, 0.5)
+
+    Gao et al. 2025, who also let the density fall during training.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        hold: torch.optim.Optimizer,
+        budget: Budget,
+        scope: Scope = "layer",
+        saliency: Saliency | str = magnitude,
+        include: Iterable[str] | None = None,
+        exclude: Iterable[str] = (),
+    ) -> None:
+        self._weights = prunable(model, include=include, exclude=exclude)
+        self.budget, self.scope, self.saliency = budget, scope, saliency
+        self._hold()
+        hold.register_step_post_hook(lambda *_: self._hold())
+
+    def _hold(self) -> None:
+        self.masks, _ = prune(self._weights, scope=self.scope, budget=self.budget, saliency=self.saliency)
+        self.masks.apply_(self._weights)
 
 
 def _integers(values: Tensor) -> Tensor:

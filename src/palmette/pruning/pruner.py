@@ -20,7 +20,7 @@ from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.choosing.torch_prune import from_torch_prune
 from palmette.pruning.choosing.values import check_changeable
 from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros, told_of_zeros
-from palmette.pruning.cut import prune
+from palmette.pruning.cut import prune, regrow
 from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
@@ -211,6 +211,23 @@ class Pruner:
         self._set(masks)
         self.decisions.append(decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
+
+    def regrow(self, share: float, *, by: Saliency | str) -> int:
+        """Prune a share of the kept weights, and bring as many others back, as zeros; return how many are new.
+
+        From then on, the new masks are held: as many weights as before may be non-zero after every step.
+
+        Args:
+            share: fraction of the kept weights of each unit to prune, those of the smallest saliency.
+            by: scores of the others, of which the largest come back, such as `Gradients.slope` (RigL, Evci et al.
+                2020) or ``lambda name, weight: torch.rand_like(weight)`` (SET, Mocanu et al. 2018).
+        """
+        self._check_still_there()
+        if self.channels is not None:
+            raise ValueError("scope 'channel' prunes whole channels, which do not come back")
+        before = self._masks
+        self._set(regrow(self._weights, before, scope=self.scope, share=share, by=by, saliency=self.saliency))
+        return self._masks.kept - (self._masks & before).kept
 
     def plan(self, budget: Budget | None = None) -> tuple[Masks, Decision]:
         """What `step` would cut; changes nothing."""
