@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from palmette.pruning.methods import METHODS as METHODS
     from palmette.pruning.methods import Method as Method
     from palmette.pruning.pruner import Pruner as Pruner
+    from palmette.pruning.saliency import PerCut as PerCut
     from palmette.pruning.saliency import magnitude as magnitude
     from palmette.pruning.saliency import magnitude_of as magnitude_of
     from palmette.pruning.stopping import AfterSteps as AfterSteps
@@ -78,7 +79,7 @@ _NAMES = {
     "pruning.masks": "Masks",
     "pruning.methods": "METHODS Method",
     "pruning.pruner": "Pruner",
-    "pruning.saliency": "magnitude magnitude_of",
+    "pruning.saliency": "PerCut magnitude magnitude_of",
     "pruning.stopping": "AfterSteps AtDensity IndexTurnsUp ScoreDrops SmallCut",
     "pruning.targets": "Bisect Interpolate",
     "pruning.tolerance": "Tolerance",

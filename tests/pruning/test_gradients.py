@@ -165,6 +165,57 @@ def test_held_masks_and_gradients_in_progress_are_left_alone():
     assert pruner.density == pytest.approx(0.25, abs=0.02)
 
 
+def test_a_saliency_per_cut_sees_the_model_before_each_cut():
+    model, batch, seen = network(), data(), []
+
+    def taylor(model):
+        seen.append(copy.deepcopy(model))
+        return pm.gradients(model, cross_entropy, [batch]).taylor
+
+    pruner = pm.Pruner(model, saliency=pm.PerCut(taylor), budget=pm.FixedRatio(0.5), zeros="count")
+    for number in range(2):
+        before = pruner.masks
+        pruner.step()
+        scores = pm.gradients(seen[number], cross_entropy, [batch]).taylor
+        weights = pm.prunable(seen[number])
+        expected, _ = pm.prune(weights, before, scope="global", budget=pm.FixedRatio(0.5), saliency=scores)
+        assert pruner.masks == expected
+    with pytest.raises(TypeError, match=r"use it in a Pruner, or pass make\(model\)"):
+        pm.prune(weights, scope="global", budget=pm.Sap(), saliency=pruner.saliency)
+
+
+def test_prune_and_retrain_takes_a_saliency_per_cut():
+    x, y = torch.eye(4), torch.arange(4) % 3
+    cuts = []
+
+    def train(model):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(5):
+            optimizer.zero_grad()
+            cross_entropy(model, (x, y)).backward()
+            optimizer.step()
+
+    def fisher(model):
+        cuts.append(model)
+        return pm.gradients(model, cross_entropy, zip(x.split(1), y.split(1), strict=True)).fisher
+
+    stop = pm.AfterSteps(2)
+    given = {"budget": pm.FixedRatio(0.5), "saliency": pm.PerCut(fisher), "stop": stop, "say": None}
+    limit = pm.prune_and_retrain(network(), train, **given)
+    assert len(cuts) >= 2
+    assert limit.density == pytest.approx(0.25, abs=0.02)
+
+
+def test_layers_that_synflow_would_empty_in_one_cut_keep_weights_in_a_hundred():
+    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 4))
+    saliency = pm.PerCut(lambda model: pm.synflow(model, torch.zeros(1, 16)))
+    pruner = pm.Pruner(model, saliency=saliency, budget=pm.Densities("geometric:0.005:100"))
+    for _ in range(100):
+        pruner.step()
+    assert pruner.masks.kept == round(0.005 * pruner.masks.total)
+    assert all(bool(mask.any()) for mask in pruner.masks.values())
+
+
 def test_signed_scores_keep_their_order_and_their_ties():
     signed = torch.tensor([1.0, -1e-38, 0.0, -0.0, 1e-38, -1.0, 1.0 + 2**-23, -torch.inf, torch.inf])
     found = in_order(signed)

@@ -26,7 +26,7 @@ from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Method, Scope, Zeros, check_fits, check_scope, usual_budget
 from palmette.pruning.restoring import load_earlier_
-from palmette.pruning.saliency import DenseMagnitude, Saliency, combined, copies, magnitude, ranking
+from palmette.pruning.saliency import DenseMagnitude, Saliency, combined, copies, made_for, magnitude, ranking
 from palmette.pruning.scopes import check_widths
 from palmette.pruning.sources.sharding import added, check_whole, is_sharded, placed_like
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, as_rules, why_stop
@@ -56,8 +56,8 @@ class Pruner:
             such as "2:4", n of every m neighbours along the inputs remain; the budget follows. In scope "channel",
             whole channels are cut, which `compact` can remove.
         saliency: how much each weight matters, by default its magnitude. A function of a name and a weight, its
-            path ``"module:function"``, or "dense-magnitude": the magnitude just before the first step, which the
-            Pruner copies and saves in `state_dict`. Train the dense model first.
+            path ``"module:function"``, a `PerCut`, or "dense-magnitude": the magnitude just before the first step,
+            which the Pruner copies and saves in `state_dict`. Train the dense model first.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`. Frozen weights are
             left out, which a warning says; `left_out` has all other parameters with a reason, `print` their sums.
         masks: initial masks, such as `Masks.load(path)`; by default all weights are kept, but for `zeros`.
@@ -226,17 +226,19 @@ class Pruner:
         if self.channels is not None:
             raise ValueError("scope 'channel' prunes whole channels, which do not come back")
         before = self._masks
-        self._set(regrow(self._weights, before, scope=self.scope, share=share, by=by, saliency=self.saliency))
+        saliency, by = (made_for(one, self.model) for one in (self.saliency, ranking(by)))
+        self._set(regrow(self._weights, before, scope=self.scope, share=share, by=by, saliency=saliency))
         return self._masks.kept - (self._masks & before).kept
 
     def plan(self, budget: Budget | None = None) -> tuple[Masks, Decision]:
         """What `step` would cut; changes nothing."""
         self._check_still_there()
         budget = self.budget if budget is None else budget
+        saliency = made_for(self.saliency, self.model)
         if self.channels is not None:
             gains = parameters_by_name(self.model)
-            return self.channels.cut(self._weights, self._masks, gains, budget=budget, saliency=self.saliency)
-        return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=self.saliency)
+            return self.channels.cut(self._weights, self._masks, gains, budget=budget, saliency=saliency)
+        return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=saliency)
 
     def check(self) -> None:
         """Raise `NotHeld` unless every pruned weight is zero; to call before saving."""

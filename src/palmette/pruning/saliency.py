@@ -144,6 +144,31 @@ class DenseMagnitude:
         return weight if self.dense is None else _look_up(self.dense, name, weight)
 
 
+@dataclass(frozen=True)
+class PerCut:
+    """Saliency that a Pruner makes anew for each cut, since it follows from more than the weights.
+
+    Args:
+        make: function of the model as it is before the cut that returns a saliency.
+
+    >>> x = torch.tensor([[1.0, 3.0]])
+    >>> taylor = PerCut(lambda model: gradients(model, lambda model, x: model(x).mean(), [x]).taylor)
+    >>> made_for(taylor, nn.Linear(2, 1))("weight", torch.zeros(1, 2)).shape
+    torch.Size([1, 2])
+    """
+
+    make: Callable[[nn.Module], Saliency]
+
+    def __call__(self, name: str, weight: Tensor) -> Tensor:
+        """Raise, as only a Pruner knows the model."""
+        raise TypeError("PerCut makes a saliency from a model: use it in a Pruner, or pass make(model)")
+
+
+def made_for(saliency: Saliency, model: nn.Module) -> Saliency:
+    """Saliency for the next cut of `model`."""
+    return saliency.make(uncompiled(model)) if isinstance(saliency, PerCut) else saliency
+
+
 def combined(
     method: Method | str | None, budget: Budget | None, saliency: Saliency | str
 ) -> tuple[Budget | None, Saliency | str]:
