@@ -206,14 +206,21 @@ def test_prune_and_retrain_takes_a_saliency_per_cut():
     assert limit.density == pytest.approx(0.25, abs=0.02)
 
 
-def test_layers_that_synflow_would_empty_in_one_cut_keep_weights_in_a_hundred():
-    model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 4))
+def test_layers_that_synflow_empties_in_one_cut_keep_weights_in_a_hundred():
+    torch.manual_seed(0)
     saliency = pm.PerCut(lambda model: pm.synflow(model, torch.zeros(1, 16)))
-    pruner = pm.Pruner(model, saliency=saliency, budget=pm.Densities("geometric:0.005:100"))
-    for _ in range(100):
-        pruner.step()
-    assert pruner.masks.kept == round(0.005 * pruner.masks.total)
-    assert all(bool(mask.any()) for mask in pruner.masks.values())
+
+    def left(budget, cuts):
+        model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 256), nn.ReLU(), nn.Linear(256, 4))
+        pruner = pm.Pruner(model, saliency=saliency, budget=budget)
+        for _ in range(cuts):
+            pruner.step()
+        return [int(mask.sum()) for mask in pruner.masks.values()]
+
+    at_once, slowly = left(pm.Densities([0.005]), 1), left(pm.Densities("geometric:0.005:100"), 100)
+    assert sum(at_once) == sum(slowly) == round(0.005 * (16 * 16 + 16 * 256 + 256 * 4))
+    assert 0 in at_once
+    assert 0 not in slowly
 
 
 def test_signed_scores_keep_their_order_and_their_ties():
