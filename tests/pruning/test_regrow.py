@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import palmette as pm
+from palmette.errors import ParameterGone
 from palmette.pruning.cut import regrow
 
 
@@ -194,6 +195,14 @@ def test_top_k_keeps_the_largest_of_a_dense_update():
     model.weight.grad = torch.zeros(1, 4)
     optimizer.step()
     assert model.weight.tolist() == [[4.0, 0.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("make", [pm.Movement, lambda model, hold: pm.TopK(model, hold=hold, budget=pm.Sap())])
+def test_an_optimizer_of_another_model_or_none_is_refused(make):
+    with pytest.raises(ParameterGone, match="this SGD updates none of the pruned parameters"):
+        make(network(), torch.optim.SGD(network().parameters()))
+    with pytest.raises(TypeError, match=r"hold needs a torch\.optim\.Optimizer, got int"):
+        make(network(), 3)
 
 
 def test_what_cannot_be_regrown_is_refused():

@@ -1,24 +1,26 @@
-"""One cut of a set of weights: measure, count, select and mask; `regrow` also brings others back."""
+"""One cut of a set of weights: measure, count, select and mask; `regrow` and `TopK` also bring others back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from palmette.errors import NothingToPrune
 from palmette.pruning.allocation import LayerFacts, budgets_of
 from palmette.pruning.budgets import Budget, FixedRatio, check_budget
 from palmette.pruning.decision import Decision
+from palmette.pruning.holding import whose_hooks_run
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude, ranking
 from palmette.pruning.scopes import groups_of
 from palmette.pruning.sources.memory import Memory
 from palmette.pruning.sources.sharding import Spread, check_finite, check_whole, is_sharded, placed_like
-from palmette.pruning.weights import Weight, tensors_of
+from palmette.pruning.weights import Weight, prunable, tensors_of
 
 
 def prune(
@@ -135,6 +137,53 @@ def regrow(
     for group, cut in zip(groups_of(given, scores, gone, scope), decision.groups, strict=True):
         back |= group.masks(group.scores.select(group.scores.counts() - cut.c))
     return Masks({n: mask | back[n] for n, mask in left.items()})
+
+
+class TopK:
+    """Weight-sparse training: after each step of an optimizer, as many weights remain as the budget says.
+
+    All weights have gradients, optimizer state and updates; those that are not among the largest afterwards become
+    zero, and may come back in any step. There is nothing to save: the masks follow from the weights.
+
+    Args:
+        model: the model to train.
+        hold: its optimizer; a copied one needs a new TopK.
+        budget: how many weights are zero, such as ``Densities([0.05])``; it may be replaced in training.
+        scope, saliency, include, exclude: as for `Pruner`, with scope "layer" by default.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(4, 1, bias=False)
+    >>> optimizer = torch.optim.AdamW(model.parameters())
+    >>> from palmette import Densities
+    >>> sparse = TopK(model, hold=optimizer, budget=Densities([0.5]))
+    >>> model(torch.ones(1, 4)).sum().backward()
+    >>> optimizer.step()
+    >>> int(model.weight.count_nonzero()), sparse.masks.density
+    (2, 0.5)
+
+    Gao et al. 2025, who also let the density fall during training.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        hold: torch.optim.Optimizer,
+        budget: Budget,
+        scope: Scope = "layer",
+        saliency: Saliency | str = magnitude,
+        include: Iterable[str] | None = None,
+        exclude: Iterable[str] = (),
+    ) -> None:
+        self._weights = prunable(model, include=include, exclude=exclude)
+        self.budget, self.scope, self.saliency = budget, scope, saliency
+        hold = whose_hooks_run(hold, tensors_of(self._weights))
+        self._hold()
+        hold.register_step_post_hook(lambda *_: self._hold())
+
+    def _hold(self) -> None:
+        self.masks, _ = prune(self._weights, scope=self.scope, budget=self.budget, saliency=self.saliency)
+        self.masks.apply_(self._weights)
 
 
 def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:

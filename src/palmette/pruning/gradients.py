@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from palmette.pruning.holding import whose_hooks_run
 from palmette.pruning.sources.sharding import check_whole
 from palmette.pruning.weights import Weight, prunable, tensors_of, uncompiled
 
@@ -207,7 +208,7 @@ class Movement:
     ) -> None:
         self._weights = _whole(prunable(model, include=include, exclude=exclude), "Movement")
         self.sums = _zeros(self._weights)
-        optimizer.register_step_pre_hook(lambda *_: self._add())
+        whose_hooks_run(optimizer, self._weights).register_step_pre_hook(lambda *_: self._add())
 
     @torch.no_grad()
     def _add(self) -> None:

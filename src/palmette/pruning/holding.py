@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeGuard
 
 import torch
@@ -19,13 +19,8 @@ from torch import Tensor, nn
 
 from palmette.errors import ParameterGone
 from palmette.measures.rows import INTEGER
-from palmette.pruning.budgets import Budget
 from palmette.pruning.choosing.coverage import shown
-from palmette.pruning.cut import prune
-from palmette.pruning.methods import Scope
-from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.sharding import local
-from palmette.pruning.weights import prunable
 
 _HOLDERS: weakref.WeakSet[Holder] = weakref.WeakSet()
 _ADVICE = (
@@ -98,16 +93,8 @@ class Holder:
 
         Other holders of the same parameters let go: optimizers keep that of an earlier Pruner alive.
         """
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
-        while not hasattr(optimizer, "_optimizer_step_post_hooks"):  # Accelerate wraps the optimizer that has them
-            optimizer = optimizer.optimizer  # type: ignore[attr-defined]
-        if not (names := self._updated_by(optimizer)):
-            raise ParameterGone(
-                f"this {type(optimizer).__name__} updates none of the pruned parameters "
-                f"({', '.join(list(self._parameters)[:4])}, …); was it made from another model, or before "
-                "the model's parameters were replaced?"
-            )
+        optimizer = whose_hooks_run(optimizer, self._parameters)
+        names = updated_by(optimizer, self._parameters)
         ours = {id(parameter) for parameter in self._parameters.values()}
         for other in _HOLDERS:
             if other is not self:
@@ -117,14 +104,12 @@ class Holder:
             self._optimizers.add(optimizer)
             # The hook keeps this object alive, so masks hold after the Pruner is gone. The optimizer may get more
             # parameters later, or copies of higher precision.
-            optimizer.register_step_post_hook(lambda o, *_: self._zero_weights(names | self._updated_by(o)))
+            optimizer.register_step_post_hook(
+                lambda o, *_: self._zero_weights(names | updated_by(o, self._parameters))
+            )
             for inner in list(vars(optimizer).values()):  # such as the base optimizer of SAM
-                if isinstance(inner, torch.optim.Optimizer) and self._updated_by(inner):
+                if isinstance(inner, torch.optim.Optimizer) and updated_by(inner, self._parameters):
                     self.hold(inner)
-
-    def _updated_by(self, optimizer: torch.optim.Optimizer) -> set[str]:
-        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        return {name for name, p in self._parameters.items() if id(p) in updated}
 
     @torch.no_grad()
     def _zero_weights(self, names: set[str]) -> None:
@@ -166,49 +151,25 @@ class Holder:
         return self._kept[name]
 
 
-class TopK:
-    """Weight-sparse training: after each step of an optimizer, as many weights remain as the budget says.
+def whose_hooks_run(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> torch.optim.Optimizer:
+    """The optimizer inside wrappers; raise unless it updates one of `parameters`."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    while not hasattr(optimizer, "_optimizer_step_post_hooks"):  # Accelerate wraps the optimizer that has them
+        optimizer = optimizer.optimizer  # type: ignore[attr-defined]
+    if not updated_by(optimizer, parameters):
+        raise ParameterGone(
+            f"this {type(optimizer).__name__} updates none of the pruned parameters "
+            f"({', '.join(list(parameters)[:4])}, …); was it made from another model, or before "
+            "the model's parameters were replaced?"
+        )
+    return optimizer
 
-    All weights have gradients, optimizer state and updates; those that are not among the largest afterwards become
-    zero, and may come back in any step. There is nothing to save: the masks follow from the weights.
 
-    Args:
-        model: the model to train.
-        hold: its optimizer; a copied one needs a new TopK.
-        budget: how many weights are zero, such as ``Densities([0.05])``; it may be replaced in training.
-        scope, saliency, include, exclude: as for `Pruner`, with scope "layer" by default.
-
-    >>> model = nn.Linear(4, 1, bias=False)
-    >>> optimizer = torch.optim.AdamW(model.parameters())
-    >>> from palmette import Densities
-    >>> sparse = TopK(model, hold=optimizer, budget=Densities([0.5]))
-    >>> model(torch.ones(1, 4)).sum().backward()
-    >>> optimizer.step()
-    >>> int(model.weight.count_nonzero()), sparse.masks.density
-    (2, 0.5)
-
-    Gao et al. 2025, who also let the density fall during training.
-    """
-
-    def __init__(
-        self,
-        model: nn.Module,
-        *,
-        hold: torch.optim.Optimizer,
-        budget: Budget,
-        scope: Scope = "layer",
-        saliency: Saliency | str = magnitude,
-        include: Iterable[str] | None = None,
-        exclude: Iterable[str] = (),
-    ) -> None:
-        self._weights = prunable(model, include=include, exclude=exclude)
-        self.budget, self.scope, self.saliency = budget, scope, saliency
-        self._hold()
-        hold.register_step_post_hook(lambda *_: self._hold())
-
-    def _hold(self) -> None:
-        self.masks, _ = prune(self._weights, scope=self.scope, budget=self.budget, saliency=self.saliency)
-        self.masks.apply_(self._weights)
+def updated_by(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> set[str]:
+    """Names of the `parameters` that an optimizer updates."""
+    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {name for name, p in parameters.items() if id(p) in updated}
 
 
 def _integers(values: Tensor) -> Tensor:
