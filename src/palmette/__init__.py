@@ -33,12 +33,17 @@ if TYPE_CHECKING:
     from palmette.pruning.budgets import Sap as Sap
     from palmette.pruning.budgets import TailMass as TailMass
     from palmette.pruning.choosing.torch_prune import from_torch_prune as from_torch_prune
+    from palmette.pruning.cut import TopK as TopK
     from palmette.pruning.cut import prune as prune
     from palmette.pruning.decision import Decision as Decision
+    from palmette.pruning.gradients import Movement as Movement
+    from palmette.pruning.gradients import gradients as gradients
+    from palmette.pruning.gradients import synflow as synflow
     from palmette.pruning.masks import Masks as Masks
     from palmette.pruning.methods import METHODS as METHODS
     from palmette.pruning.methods import Method as Method
     from palmette.pruning.pruner import Pruner as Pruner
+    from palmette.pruning.saliency import PerCut as PerCut
     from palmette.pruning.saliency import magnitude as magnitude
     from palmette.pruning.saliency import magnitude_of as magnitude_of
     from palmette.pruning.stopping import AfterSteps as AfterSteps
@@ -67,12 +72,13 @@ _NAMES = {
     "measures.pq": "pq_index",
     "pruning.budgets": "Allocated Densities FixedRatio Sap TailMass",
     "pruning.choosing.torch_prune": "from_torch_prune",
-    "pruning.cut": "prune",
+    "pruning.cut": "TopK prune",
     "pruning.decision": "Decision",
+    "pruning.gradients": "Movement gradients synflow",
     "pruning.masks": "Masks",
     "pruning.methods": "METHODS Method",
     "pruning.pruner": "Pruner",
-    "pruning.saliency": "magnitude magnitude_of",
+    "pruning.saliency": "PerCut magnitude magnitude_of",
     "pruning.stopping": "AfterSteps AtDensity IndexTurnsUp ScoreDrops SmallCut",
     "pruning.targets": "Bisect Interpolate",
     "pruning.tolerance": "Tolerance",

@@ -4,6 +4,7 @@ import dataclasses
 import math
 import random
 from fractions import Fraction
+from itertools import pairwise
 
 import mpmath
 import numpy as np
@@ -368,3 +369,30 @@ def test_rows_and_masks_that_do_not_fit_are_refused(rows, kept, error, says):
     with pytest.raises(error) as caught:
         pm.Sap()(rows, kept)
     assert says in str(caught.value)
+
+
+def test_schedules_are_lists_of_densities():
+    assert pm.Densities("cubic:0.2:2") == pm.Densities([0.3, 0.2])  # 0.2 + 0.8 / 8, then 0.2
+    assert pm.Densities("geometric:0.25:2") == pm.Densities([0.5, 0.25])
+    cubic = pm.Densities("cubic:0.05:10").values()
+    assert cubic == pytest.approx([0.05 + 0.95 * (1 - k / 10) ** 3 for k in range(1, 11)])
+    assert cubic[-1] == 0.05
+    shares = pm.Densities("geometric:0.1:100").values()
+    assert len(shares) == 100
+    assert [b / a for a, b in pairwise([1.0, *shares])] == pytest.approx([0.1 ** (1 / 100)] * 100)
+
+
+def test_the_first_step_of_a_geometric_schedule_can_be_that_of_sap():
+    torch.manual_seed(0)
+    weights = torch.randn(10_000)
+    index = pm.pq_index(weights, p=0.5, q=1.0).item()  # the share that SAP cuts
+    schedule = pm.Densities(f"geometric:{(1 - index) ** 3!r}:3")
+    assert abs(int(schedule(weights)) - int(pm.Sap()(weights))) <= 1  # rounded, and rounded down
+
+
+@pytest.mark.parametrize(
+    "text", ["cubic", "cubic:0.1", "cubic:0.1:0", "cubic:0.1:2.5", "cubic:0.1:3:4", "cubic:1:3", "linear:0.1:3"]
+)
+def test_what_is_no_schedule_is_refused(text):
+    with pytest.raises(ValueError, match=r"or be a schedule such as cubic:0\.05:10, got densities='"):
+        pm.Densities(text)

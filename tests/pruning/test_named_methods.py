@@ -149,6 +149,8 @@ DOORS = {
         ({"method": "sap", "budget": pm.Sap()}, "budget is given twice, directly and by method='sap'"),
         ({"saliency": "size"}, "saliency must be one of magnitude, dense-magnitude"),
         ({"saliency": "input-weighted"}, r"pass weighted_by_inputs\(input_norms\(model, batches\), model\)"),
+        ({"saliency": "snip"}, r"needs data, .*, pass pm.gradients\(model, loss, batches\).snip"),
+        ({"saliency": "synflow"}, r"pass pm.synflow\(model, inputs\)"),
         ({"saliency": f"{__name__}:OWN"}, "saliency '.*:OWN' must be a function of .*, got Method"),
         ({"saliency": f"{__name__}:nothing"}, "was imported, but has no 'nothing'"),
     ],

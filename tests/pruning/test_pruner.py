@@ -294,7 +294,7 @@ def set_scope(model, pruner):
         (break_saliency(lambda w: w.long()), TypeError, "every score must be a tensor"),
         (break_saliency(lambda w: None), ValueError, "for '3.weight', got None"),
         (break_budget, RuntimeError, "half way"),
-        (set_scope, ValueError, "'neuron', 'layer', 'global', got 'filter'"),
+        (set_scope, ValueError, "'neuron', 'layer', 'global', 'n:m', got 'filter'"),
     ],
     ids=[
         "NaN",

@@ -297,6 +297,10 @@ def test_every_setting_that_changes_moves_the_id():
         ({"stop": "small-cut:1e-2 ,index-turns-up"}, {"stop": "small-cut:0.01,index-turns-up:2"}),
         ({"clip": "none"}, {"clip": None}),
         ({"tolerance": 0.01}, {"tolerance": " 1e-2"}),
+        (
+            {"method": "densities", "densities": "cubic:0.2:2"},
+            {"method": "densities", "densities": "0.3,0.2"},
+        ),
         ({"tolerance": "1.0%"}, {"tolerance": "1%"}),
         ({"tolerance": "not-worse"}, {"tolerance": "not-worse:.95"}),
     ],
@@ -442,7 +446,10 @@ def test_a_file_that_is_missing_or_no_text_is_refused(tmp_path):
             {"method": "SAP"},
             "method must be one of sap, lottery-ticket, one-shot, tail-mass, densities, interpolate, bisect, or",
         ),
-        ({"scope": "network"}, "scope must be one of 'neuron', 'layer', 'global', 'channel', got 'network'"),
+        (
+            {"scope": "network"},
+            "scope must be one of 'neuron', 'layer', 'global', 'channel', 'n:m', got 'network'",
+        ),
         ({"model": "mpl"}, "model must be one of linear, mlp"),
         ({"model": "module:"}, "or module:function, got 'module:'"),
         ({"data": " "}, "data must be the name of a data set or a path, got ' '"),

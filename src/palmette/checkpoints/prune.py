@@ -22,11 +22,12 @@ from palmette.checkpoints.writing import DTYPE_NAMES, SafetensorsWriter, output_
 from palmette.compression.packing import save
 from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
-from palmette.pruning.budgets import Budget, Sap, check_budget
+from palmette.pruning.budgets import Budget, check_budget
 from palmette.pruning.choosing.zeros import as_zeros, zeros_as_pruned
 from palmette.pruning.masks import SEALED_FORMAT, WEIGHTS_SEAL, seal_of
-from palmette.pruning.methods import Method, Scope, Zeros, check_scope
+from palmette.pruning.methods import Method, Scope, Zeros, check_fits, check_scope, usual_budget
 from palmette.pruning.saliency import Saliency, combined, magnitude, ranking
+from palmette.pruning.scopes import check_widths
 from palmette.pruning.sources.file import FileCut, decide
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 from palmette.pruning.weights import alive
@@ -134,9 +135,10 @@ def prune_checkpoint(
     """
     source, out = on_disk(source, "pruning"), Path(out)
     budget, saliency = combined(method, budget, saliency)
-    budget, ranked = Sap() if budget is None else budget, ranking(saliency)
-    check_scope(scope)
+    budget, ranked = usual_budget(scope) if budget is None else budget, ranking(saliency)
+    check_scope(scope, also=("n:m",))
     check_budget(budget)
+    check_fits(budget, scope)
     checkpoint = open_checkpoint(source, include=include, exclude=exclude)
     if checkpoint.vectors:
         raise ValueError(
@@ -147,6 +149,7 @@ def prune_checkpoint(
             f"{str(source)!r} has a graph, and a file of tensors cannot hold one; prune in PyTorch, then export"
         )
     _check_writable(checkpoint)
+    check_widths({w.name: w.layout for w in checkpoint.weights}, scope)
     if as_zeros(zeros) == "pruned":
         with readable(source):
             checkpoint = replace(checkpoint, weights=zeros_as_pruned(checkpoint.weights))

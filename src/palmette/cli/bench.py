@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from palmette.cli.display.printing import JSON, console_of_stdout, print_text
-from palmette.cli.options import PATH, device_named, see_own_modules
-from palmette.cli.prune import down_to
-from palmette.pruning.methods import SCOPES
+from palmette.cli.options import PATH, device_named, scope_option, see_own_modules
+from palmette.cli.prune import budget_to, down_to
+from palmette.pruning.budgets import Budget
 from palmette.words import counted
 
 if TYPE_CHECKING:
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
 @click.option(
     "--density",
     type=float,
-    help="Prune to this density first, by magnitude.  [default: 0.1, or the density of --weights]",
+    help="Prune to this density first, by magnitude.  [default: 0.1, n/m, or the density of --weights]",
 )
-@click.option(
-    "--scope", type=click.Choice(SCOPES), default="layer", show_default=True, help="Where weights compete."
-)
+@scope_option("layer")
 @click.option("--shape", default="3,32,32", show_default=True, help="Channels, height and width of an image.")
 @click.option("--classes", default=10, show_default=True, help="Number of classes.")
 @click.option("--batch", default=32, show_default=True, help="Images per pass.")
@@ -65,8 +63,8 @@ def bench(
     network = build(model, shape=_shape(shape), classes=classes)
     if weights is not None:
         _fill(network, weights)
-    if density is not None or weights is None:
-        _prune(network, 0.1 if density is None else density, scope)
+    if density != 1 and (density is not None or weights is None):
+        _prune(network, budget_to(density, scope, down_to(0.1)), scope)
     tensors = [w.tensor for w in prunable(network).values()]
     left = sum(int(t.count_nonzero()) for t in tensors) / sum(t.numel() for t in tensors)
     found = speed(network.to(where), torch.randn(batch, *_shape(shape), device=where))
@@ -103,8 +101,7 @@ def _fill(network: nn.Module, path: Path) -> None:
     network.load_state_dict(state, strict=False)  # old files lack num_batches_tracked
 
 
-def _prune(network: nn.Module, density: float, scope: str) -> None:
+def _prune(network: nn.Module, budget: Budget, scope: str) -> None:
     from palmette.pruning.pruner import Pruner
 
-    if density != 1:
-        Pruner(network, budget=down_to(density), scope=scope).step()  # type: ignore[arg-type]
+    Pruner(network, budget=budget, scope=scope).step()  # type: ignore[arg-type]

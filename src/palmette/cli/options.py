@@ -14,7 +14,7 @@ import click
 
 from palmette.cli.display.printing import JSON
 from palmette.integrations.tensorboard import check_tensorboard
-from palmette.pruning.methods import METHODS, PARAMETER_FIELDS, PARAMETERS
+from palmette.pruning.methods import METHODS, PARAMETER_FIELDS, PARAMETERS, SCOPES
 from palmette.studies.experiment import Experiment, setting_fields
 from palmette.studies.search import DEFAULT_METHOD
 from palmette.studies.settings import seeds
@@ -59,6 +59,13 @@ def refuse_existing(force: bool, *files: Path) -> None:
 
 
 FORCE = click.option("--force", is_flag=True, help="Overwrite OUT if it exists.")
+
+
+def scope_option(usual: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Option for the scope of a cut without training."""
+    allowed = f"[{'|'.join(SCOPES)}|n:m]"
+    said = "Where weights compete; n:m, such as 2:4, keeps n of every m neighbours along the inputs."
+    return click.option("--scope", metavar=allowed, default=usual, show_default=True, help=said)
 
 
 class RememberingCommand(click.Command):

@@ -20,10 +20,20 @@ from palmette.cli.options import (
     device_named,
     parameter_options,
     refuse_existing,
+    scope_option,
     see_own_modules,
 )
 from palmette.pruning.budgets import ALLOCATIONS, Budget, FixedRatio
-from palmette.pruning.methods import METHODS, REPAIRS, SCOPES, Scope, Zeros, allocated, check_used
+from palmette.pruning.methods import (
+    METHODS,
+    REPAIRS,
+    Scope,
+    Zeros,
+    allocated,
+    check_used,
+    pattern_of,
+    usual_budget,
+)
 from palmette.pruning.targets import target_of
 from palmette.studies.spec import RunSpec
 from palmette.words import size
@@ -45,9 +55,7 @@ _METHODS = [name for name, method in METHODS.items() if not target_of(method.bud
     type=PATH,
     help="Where to write: a .safetensors file or, for a folder, a new folder.",
 )
-@click.option(
-    "--scope", type=click.Choice(SCOPES), default="neuron", show_default=True, help="Where weights compete."
-)
+@scope_option("neuron")
 @click.option(
     "--method",
     metavar="NAME",
@@ -118,6 +126,7 @@ def prune(
     \b
       palmette prune model.safetensors -o small.safetensors --scope global
       palmette prune model.pt -o half.safetensors --density 0.5
+      palmette prune model.safetensors -o sparse.safetensors --scope 2:4
       palmette prune folder -o pruned-folder --exclude 'lm_head*'
     """
     from palmette.checkpoints.formats.safetensors import masks_file
@@ -135,10 +144,10 @@ def prune(
     if out.suffix and not own:
         refuse_existing(force, out, masks_file(out))
     see_own_modules(method or "", saliency)
-    named = RunSpec(method=method or "sap", saliency=saliency, scope=scope, allocate=allocate, **given).pruning
+    named = RunSpec(method=method or "sap", saliency=saliency, allocate=allocate, **given).pruning
     repair = repair or named.repair
     check_used(replace(named, repair=""))
-    chosen = named.budget if density is None else allocated(down_to(density), allocate)
+    chosen = named.budget if given or method else allocated(budget_to(density, scope, named.budget), allocate)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
     settings |= {"zeros": zeros, "pack": pack}
     if calibrate is None:
@@ -168,6 +177,13 @@ def prune(
         click.echo(json.dumps(_plain(cut), indent=1))
     else:
         _show(f"{source.absolute().name}, scope {scope}, {chosen}", cut, repair)
+
+
+def budget_to(density: float | None, scope: Scope, usual: Budget) -> Budget:
+    """Budget that keeps `density`; without one, that of a scope "n:m", and `usual` in others."""
+    if density is None:
+        return usual if pattern_of(scope) is None else usual_budget(scope)
+    return down_to(density)
 
 
 def down_to(density: float) -> Budget:

@@ -16,7 +16,7 @@ from palmette.measures.parameters import is_number
 from palmette.pruning.budgets import Budget
 from palmette.pruning.choosing.patterns import as_patterns
 from palmette.pruning.masks import Masks
-from palmette.pruning.methods import Method, Scope, Zeros
+from palmette.pruning.methods import Method, Scope, Zeros, pattern_of
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import DenseMagnitude, Saliency, magnitude
 from palmette.pruning.sources.sharding import is_sharded
@@ -87,7 +87,7 @@ class Cutting:
         self._settings: dict[str, Any] = {"method": method, "budget": budget, "saliency": saliency}
         self._settings |= {"scope": scope, "stop": stop}
         # Raises now, not when training begins, if a setting is wrong.
-        probe = Pruner(nn.Linear(1, 1), **self._settings)
+        probe = Pruner(nn.Linear((pattern_of(scope) or (1, 1))[1], 1), **self._settings)
         if isinstance(probe.saliency, DenseMagnitude):
             raise ValueError(
                 "saliency 'dense-magnitude' needs the dense weights, which a callback does not save in its "

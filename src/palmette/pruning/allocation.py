@@ -14,7 +14,7 @@ from torch import Tensor
 
 from palmette.measures.pq import power_sums
 from palmette.pruning.budgets import Allocated, Budget, Densities, FixedRatio
-from palmette.pruning.methods import Scope, check_shared
+from palmette.pruning.methods import Scope, check_fits
 from palmette.pruning.sources.memory import Memory
 from palmette.pruning.sources.source import Source
 
@@ -39,7 +39,7 @@ def budgets_of(
     budget: Budget, scope: Scope, layers: Mapping[str, LayerFacts], network: Callable[[], Source]
 ) -> dict[str, Budget]:
     """Budget of each layer: `budget` itself, or the shares of a cut of the whole `network`."""
-    check_shared(budget, scope)
+    check_fits(budget, scope)
     if not isinstance(budget, Allocated):
         return dict.fromkeys(layers, budget)
     whole = budget.budget.plan(network())

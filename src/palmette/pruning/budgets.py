@@ -190,26 +190,29 @@ class Densities(Budget):
     of :math:`n` weights, :math:`d` of them kept. Nothing is cut below the last.
 
     Args:
-        densities: :math:`\rho`, decreasing, between 0 and 1, as numbers or as text separated by commas.
+        densities: :math:`\rho`, decreasing, between 0 and 1, as numbers or as text separated by commas; or a
+            schedule of :math:`s` steps: "cubic:0.05:10" is :math:`\rho + (1 - \rho)(1 - k/s)^3` (Zhu and Gupta
+            2017), "geometric:0.05:10" :math:`\rho^{k/s}`, equal cuts, as SAP makes while its index stays the same.
 
-    >>> import palmette as pm
-    >>> pm.Densities([0.5, 0.1])([1.0] * 100)
-    tensor([50])
+    >>> Densities("cubic:0.2:2"), Densities([0.5, 0.1])([1.0] * 100)
+    (Densities(densities='0.3,0.2'), tensor([50]))
     """
 
     densities: str | Sequence[float] = setting(
-        "0.5,0.2,0.1,0.05,0.02,0.01", "Densities to reach, falling, such as 0.5,0.2,0.1."
+        "0.5,0.2,0.1,0.05,0.02,0.01",
+        "Densities to reach, falling, such as 0.5,0.2,0.1, or cubic:0.05:10 or geometric:0.05:10 in ten steps.",
     )
 
     def __post_init__(self) -> None:
         given = self.densities
         try:
-            found = [float(one) for one in (given.split(",") if isinstance(given, str) else given)]
+            found = _listed(given) if isinstance(given, str) else [float(one) for one in given]
         except (TypeError, ValueError):
             found = []
         if not found or not all(a > b for a, b in pairwise([1.0, *found, 0.0])):
             raise ValueError(
-                f"densities must decrease and lie between 0 and 1, as in 0.5,0.2,0.1, got densities={given!r}"
+                "densities must decrease and lie between 0 and 1, as in 0.5,0.2,0.1, or be a schedule such as "
+                f"cubic:0.05:10, got densities={given!r}"
             )
         object.__setattr__(self, "densities", ",".join(repr(one) for one in found))
 
@@ -224,6 +227,17 @@ class Densities(Budget):
         below = targets.where(targets < sums.d[:, None], -1).amax(1)
         kept = sums.d.where(below < 0, below)
         return kept.double(), sums.d - kept
+
+
+def _listed(text: str) -> list[float]:
+    """Densities that a text lists, or of the schedule that it names."""
+    kind, *numbers = text.split(":")
+    if not numbers:
+        return [float(one) for one in text.split(",")]
+    last, steps = numbers
+    low, left = float(last), [1 - k / int(steps) for k in range(1, int(steps) + 1)]
+    ways = {"cubic": [low + (1 - low) * x**3 for x in left], "geometric": [low ** (1 - x) for x in left]}
+    return [float(f"{one:.12g}") for one in ways.get(kind, [])]
 
 
 @dataclass(frozen=True)
@@ -283,8 +297,7 @@ ALLOCATIONS: tuple[By, ...] = get_args(By)
 class Allocated(_OfAnother):
     r"""Budget of the whole network, divided between its layers.
 
-    All but "uniform" and "erk" give a value :math:`v_b` to each block of the network, whose layers then have the
-    density
+    All but "uniform" and "erk" give each block of the network a value :math:`v_b`, and its layers the density
 
     .. math:: \rho_b = \rho + 2 \lambda \left( \frac{v_b - \min v}{\max v - \min v} - \bar v \right)
 
@@ -294,7 +307,7 @@ class Allocated(_OfAnother):
 
     Args:
         budget: how many weights the network keeps.
-        by: "index" (default): more where the PQ Index is high. "sap": less there, as SAP in layer scope.
+        by: "index" (default): more where the PQ Index is high, at the norms of `budget`. "sap": less there.
             "outliers": more where more scores are above five times their mean (OWL, Yin et al. 2024).
             "alpha": more where spectra have heavy tails (AlphaPruning, Lu et al. 2024). "erk": more in small
             layers (Evci et al. 2020). "uniform": the same everywhere.
@@ -302,8 +315,7 @@ class Allocated(_OfAnother):
 
     >>> import torch, palmette as pm
     >>> weights = {"0.weight": torch.arange(1.0, 101.0), "1.weight": torch.ones(100)}
-    >>> budget = pm.Allocated(pm.FixedRatio(0.5), spread=0.1)
-    >>> masks, decision = pm.prune(weights, scope="layer", budget=budget)
+    >>> masks, _ = pm.prune(weights, scope="layer", budget=pm.Allocated(pm.FixedRatio(0.5), spread=0.1))
     >>> masks["0.weight"].sum(), masks["1.weight"].sum()
     (tensor(60), tensor(40))
     """

@@ -1,24 +1,26 @@
-"""`prune`: one cut of a set of weights: measure, count, select and mask."""
+"""One cut of a set of weights: measure, count, select and mask; `regrow` and `TopK` also bring others back."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from palmette.errors import NothingToPrune
 from palmette.pruning.allocation import LayerFacts, budgets_of
-from palmette.pruning.budgets import Budget, check_budget
+from palmette.pruning.budgets import Budget, FixedRatio, check_budget
 from palmette.pruning.decision import Decision
+from palmette.pruning.holding import steppers_of
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude, ranking
 from palmette.pruning.scopes import groups_of
 from palmette.pruning.sources.memory import Memory
 from palmette.pruning.sources.sharding import Spread, check_finite, check_whole, is_sharded, placed_like
-from palmette.pruning.weights import Weight, tensors_of
+from palmette.pruning.weights import Weight, prunable, tensors_of
 
 
 def prune(
@@ -36,7 +38,7 @@ def prune(
     Args:
         weights: by name; the first axis of a plain tensor counts neurons, a `Weight` has its own layout.
         masks: which weights are kept so far, all by default.
-        scope: "neuron", "layer" or "global": the unit inside which weights are compared.
+        scope: "neuron", "layer", "global" or "n:m": the unit inside which weights are compared, see `Pruner`.
         budget: how many weights to prune.
         saliency: how much each weight matters, as for `Pruner`.
 
@@ -53,7 +55,7 @@ def prune(
 
     Diao et al. 2023, Algorithm 1.
     """
-    check_scope(scope)
+    check_scope(scope, also=("n:m",))
     check_budget(budget)
     ranked = ranking(saliency)
     tensors_of(weights)  # raises if they are none
@@ -90,10 +92,98 @@ def prune(
     new: dict[str, Tensor] = {}
     plans = []
     for group in groups_of(whole, scores, kept, scope):
-        plan = budgets.get(group.name, budget).plan(group.weights)
-        new |= group.masks(group.scores.select(plan.cut))
+        plan = group.plan(budgets.get(group.name, budget))
+        new |= group.cut(plan)
         plans.append((group.name, group.weights.width, group.everywhere(plan)))
     return Masks(new), Decision.of(scope, budget, plans)
+
+
+def regrow(
+    weights: Mapping[str, Tensor | Weight],
+    masks: Mapping[str, Tensor],
+    *,
+    scope: Scope,
+    share: float,
+    by: Saliency | str,
+    saliency: Saliency | str = magnitude,
+) -> Masks:
+    """Prune a share of the kept weights of each unit, and bring as many others back: each unit keeps its number.
+
+    The arguments are not modified.
+
+    Args:
+        weights, scope, saliency: as for `prune`; not "n:m", and not sharded.
+        masks: which weights are kept so far.
+        share: fraction of the kept weights to prune, those of the smallest saliency.
+        by: scores of the others, of which the largest come back; those just pruned compete.
+
+    >>> import torch
+    >>> weights, slopes = {"w": torch.tensor([[4.0, 1.0, 0.0, 0.0]])}, torch.tensor([[0.0, 1.0, 2.0, 3.0]])
+    >>> masks = {"w": torch.tensor([[True, True, False, False]])}
+    >>> regrow(weights, masks, scope="layer", share=0.5, by=lambda name, weight: slopes)["w"]
+    tensor([[ True, False, False,  True]])
+
+    Evci et al. 2020 (RigL) bring back by the gradient, Mocanu et al. 2018 (SET) at random.
+    """
+    check_whole(tensors_of(weights), "regrow")
+    left, decision = prune(weights, masks, scope=scope, budget=FixedRatio(share), saliency=saliency)
+    given = {n: w if isinstance(w, Weight) else Weight(w) for n, w in weights.items()}
+    ranked = ranking(by)
+    scores = {n: scores_of(n, w.tensor, ranked) for n, w in given.items()}
+    gone = {n: ~mask for n, mask in left.items()}
+    check_finite(scores, gone, "score")
+    back: dict[str, Tensor] = {}
+    for group, cut in zip(groups_of(given, scores, gone, scope), decision.groups, strict=True):
+        back |= group.masks(group.scores.select(group.scores.counts() - cut.c))
+    return Masks({n: mask | back[n] for n, mask in left.items()})
+
+
+class TopK:
+    """Weight-sparse training: after each step of an optimizer, as many weights remain as the budget says.
+
+    All weights have gradients, optimizer state and updates; those that are not among the largest afterwards become
+    zero, and may come back in any step. There is nothing to save: the masks follow from the weights.
+
+    Args:
+        model: the model to train.
+        hold: its optimizer; a copied one needs a new TopK.
+        budget: how many weights are zero, such as ``Densities([0.05])``; it may be replaced in training.
+        scope, saliency, include, exclude: as for `Pruner`, with scope "layer" by default.
+
+    >>> import torch
+    >>> model = torch.nn.Linear(4, 1, bias=False)
+    >>> optimizer = torch.optim.AdamW(model.parameters())
+    >>> from palmette import Densities
+    >>> sparse = TopK(model, hold=optimizer, budget=Densities([0.5]))
+    >>> model(torch.ones(1, 4)).sum().backward()
+    >>> optimizer.step()
+    >>> int(model.weight.count_nonzero()), sparse.masks.density
+    (2, 0.5)
+
+    Gao et al. 2025, who also let the density fall during training.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        hold: torch.optim.Optimizer,
+        budget: Budget,
+        scope: Scope = "layer",
+        saliency: Saliency | str = magnitude,
+        include: Iterable[str] | None = None,
+        exclude: Iterable[str] = (),
+    ) -> None:
+        self._weights = prunable(model, include=include, exclude=exclude)
+        self.budget, self.scope, self.saliency = budget, scope, saliency
+        steppers = steppers_of(hold, tensors_of(self._weights))
+        self._hold()
+        for one in steppers:
+            one.register_step_post_hook(lambda *_: self._hold())
+
+    def _hold(self) -> None:
+        self.masks, _ = prune(self._weights, scope=self.scope, budget=self.budget, saliency=self.saliency)
+        self.masks.apply_(self._weights)
 
 
 def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:

@@ -94,22 +94,8 @@ class Holder:
 
         Other holders of the same parameters let go: optimizers keep that of an earlier Pruner alive.
         """
-        if not isinstance(optimizer, torch.optim.Optimizer):
-            raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
-        steppers = list(_steppers(optimizer))
-        if not steppers:
-            raise TypeError(
-                f"this {type(optimizer).__name__} tells nobody of its steps: its __init__ did not call that of "
-                "torch.optim.Optimizer; hold the optimizers that it steps"
-            )
-        names = set[str]().union(*map(self._updated_by, steppers))
-        # Frozen ones stay zero under an optimizer of other parameters, such as adapters that heal a pruned base.
-        if not names and any(parameter.requires_grad for parameter in self._parameters.values()):
-            raise ParameterGone(
-                f"this {type(optimizer).__name__} updates none of the pruned parameters "
-                f"({shown(list(self._parameters), 4)}); was it made from another model, or before "
-                "the model's parameters were replaced?"
-            )
+        steppers = steppers_of(optimizer, self._parameters)
+        names = set[str]().union(*(updated_by(one, self._parameters) for one in steppers))
         ours = {id(parameter) for parameter in self._parameters.values()}
         for other in _HOLDERS:
             if other is not self:
@@ -118,16 +104,12 @@ class Holder:
         for one in steppers:
             if one not in self._optimizers:
                 self._optimizers.add(one)
-                one.register_step_post_hook(partial(self._after_step, self._updated_by(one)))
+                one.register_step_post_hook(partial(self._after_step, updated_by(one, self._parameters)))
 
     def _after_step(self, names: set[str], optimizer: torch.optim.Optimizer, *_: object) -> None:
         # The hook keeps this object alive, so masks hold after the Pruner is gone. The optimizer may have more
         # parameters now, or copies of higher precision.
-        self._zero_weights(names | self._updated_by(optimizer))
-
-    def _updated_by(self, optimizer: torch.optim.Optimizer) -> set[str]:
-        updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        return {name for name, p in self._parameters.items() if id(p) in updated}
+        self._zero_weights(names | updated_by(optimizer, self._parameters))
 
     @torch.no_grad()
     def _zero_weights(self, names: set[str]) -> None:
@@ -169,14 +151,41 @@ class Holder:
         return self._kept[name]
 
 
-def _steppers(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
-    """Optimizers that call hooks in a step of `optimizer`: it, and those in it, as in SAM and in wrappers."""
+def steppers_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> list[torch.optim.Optimizer]:
+    """Optimizers that call hooks in a step of `optimizer`; raise unless they update one of `parameters`."""
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise TypeError(f"hold needs a torch.optim.Optimizer, got {type(optimizer).__name__}")
+    found = list(_inside(optimizer))
+    if not found:
+        raise TypeError(
+            f"this {type(optimizer).__name__} tells nobody of its steps: its __init__ did not call that of "
+            "torch.optim.Optimizer; hold the optimizers that it steps"
+        )
+    # Frozen ones stay zero under an optimizer of other parameters, such as adapters that heal a pruned base.
+    trained = any(parameter.requires_grad for parameter in parameters.values())
+    if trained and not any(updated_by(one, parameters) for one in found):
+        raise ParameterGone(
+            f"this {type(optimizer).__name__} updates none of the pruned parameters "
+            f"({shown(list(parameters), 4)}); was it made from another model, or before "
+            "the model's parameters were replaced?"
+        )
+    return found
+
+
+def _inside(optimizer: torch.optim.Optimizer) -> Iterator[torch.optim.Optimizer]:
+    """`optimizer` and those in it that call hooks, as in SAM and in wrappers."""
     if hasattr(optimizer, "_optimizer_step_post_hooks"):
         yield optimizer
     for value in vars(optimizer).values():
         for inner in value if isinstance(value, list | tuple) else (value,):
             if isinstance(inner, torch.optim.Optimizer):
-                yield from _steppers(inner)
+                yield from _inside(inner)
+
+
+def updated_by(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> set[str]:
+    """Names of the `parameters` that an optimizer updates."""
+    updated = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return {name for name, p in parameters.items() if id(p) in updated}
 
 
 def _integers(values: Tensor) -> Tensor:

@@ -31,14 +31,37 @@ from palmette.words import did_you_mean
 if TYPE_CHECKING:
     from palmette.pruning.saliency import Saliency, Subject
 
-Scope = Literal["neuron", "layer", "global", "channel"]
+Scope = Literal["neuron", "layer", "global", "channel"] | str
+"""Unit in which weights compete; "n:m", such as "2:4", keeps n of every m neighbours along the inputs."""
 Zeros = Literal["pruned", "count"]
 """Zeros of a weight that has been pruned before: pruned, or weights like others."""
 SCOPES: tuple[Scope, ...] = ("neuron", "layer", "global")
 
 
+def pattern_of(scope: object) -> tuple[int, int] | None:
+    """n and m of a scope "n:m", in which n of every m neighbours remain; None for other scopes.
+
+    >>> pattern_of("2:4"), pattern_of("layer")
+    ((2, 4), None)
+    """
+    if not (isinstance(scope, str) and (found := re.fullmatch(r"([1-9]\d*):([1-9]\d*)", scope))):
+        return None
+    n, m = int(found[1]), int(found[2])
+    if n >= m:
+        raise ValueError(f"scope n:m keeps n of every m neighbours, so n must be below m, got {scope!r}")
+    return n, m
+
+
+def usual_budget(scope: str) -> Budget:
+    """Budget by default: `Sap()`, or the density of a scope "n:m"."""
+    pattern = pattern_of(scope)
+    return Sap() if pattern is None else Densities([pattern[0] / pattern[1]])
+
+
 def check_scope(scope: str, *, also: Collection[str] = ()) -> None:
-    """Raise unless `scope` is one of `SCOPES` or in `also`."""
+    """Raise unless `scope` is one of `SCOPES` or in `also`, in which "n:m" stands for all patterns."""
+    if "n:m" in also and pattern_of(scope) is not None:
+        return
     if scope == "channel" and scope not in also:
         raise ValueError(
             "scope 'channel' needs the graph of a model: use pm.Pruner(model, scope=\"channel\", inputs=example)"
@@ -49,8 +72,15 @@ def check_scope(scope: str, *, also: Collection[str] = ()) -> None:
         raise ValueError(f"scope must be one of {', '.join(map(repr, known))}, got {scope!r}{hint}")
 
 
-def check_shared(budget: Budget, scope: str) -> None:
-    """Raise where `Allocated` shares a cut between layers that compete."""
+def check_fits(budget: Budget, scope: str) -> None:
+    """Raise where `Allocated` shares a cut between layers that compete, or a scope "n:m" has another budget."""
+    if pattern := pattern_of(scope):
+        n, m = pattern
+        if not (isinstance(budget, Densities) and [round(m * rho) for rho in budget.values()] == [n]):
+            raise ValueError(
+                f"scope {scope!r} keeps {n} of every {m} weights, so its budget is Densities([{n / m:.4g}]), the "
+                f"default there, or --method densities --densities {n / m:.4g} in palmette run; got {budget!r}"
+            )
     if isinstance(budget, Allocated) and scope in ("global", "channel"):
         raise ValueError(
             f"{budget!r} shares a cut between layers, but scope {scope!r} ranks them together; use scope "
@@ -87,8 +117,12 @@ def allocation_of(budget: Budget) -> tuple[Budget, str]:
     return budget.budget, budget.by if budget.spread == Allocated.spread else f"{budget.by}:{budget.spread!r}"
 
 
-SALIENCIES = ("magnitude", "dense-magnitude", "input-weighted")
-"""Magnitude after the round's training, in the trained dense network, or times the norm of its input (Wanda)."""
+SALIENCIES = ("magnitude", "dense-magnitude", "input-weighted", "taylor", "fisher", "snip", "grasp", "synflow")
+"""Magnitude after the round's training, in the trained dense network, or times the norm of its input (Wanda).
+
+By gradients: Taylor and Fisher of the trained network; SNIP, GraSP and SynFlow of the network as the next round
+starts, which is at initialisation if rounds are rewound to it.
+"""
 
 
 def check_saliency(name: str) -> None:

@@ -13,20 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from palmette.errors import NotHeld, ParameterGone
-from palmette.pruning.budgets import Budget, FixedRatio, Sap, check_budget
+from palmette.pruning.budgets import Budget, FixedRatio, check_budget
 from palmette.pruning.channels.groups import ChannelGroups, check_inputs
 from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.choosing.torch_prune import from_torch_prune
 from palmette.pruning.choosing.values import check_changeable
 from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros, told_of_zeros
-from palmette.pruning.cut import prune
+from palmette.pruning.cut import prune, regrow
 from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Method, Scope, Zeros, check_scope, check_shared
+from palmette.pruning.methods import Method, Scope, Zeros, check_fits, check_scope, usual_budget
 from palmette.pruning.restoring import load_earlier_
-from palmette.pruning.saliency import DenseMagnitude, Saliency, combined, copies, magnitude, ranking
+from palmette.pruning.saliency import DenseMagnitude, Saliency, combined, copies, made_for, magnitude, ranking
+from palmette.pruning.scopes import check_widths
 from palmette.pruning.sources.sharding import added, check_whole, is_sharded, placed_like
 from palmette.pruning.stopping import DEFAULT_RULES, RoundSummary, StopRule, as_rules, why_stop
 from palmette.pruning.tolerance import Estimate
@@ -51,11 +52,12 @@ class Pruner:
             `torch.nn.utils.prune` is converted first (`from_torch_prune`).
         method: a key of `METHODS` or a `Method`; sets `budget` and, unless given, `saliency`.
         budget: how many weights to prune in a step; `Sap()` by default.
-        scope: "neuron", "layer" or "global" (default): the unit within which weights are ranked. In scope
-            "channel", whole channels are cut, which `compact` can remove.
+        scope: "neuron", "layer" or "global" (default): the unit within which weights are ranked. In scope "n:m",
+            such as "2:4", n of every m neighbours along the inputs remain; the budget follows. In scope "channel",
+            whole channels are cut, which `compact` can remove.
         saliency: how much each weight matters, by default its magnitude. A function of a name and a weight, its
-            path ``"module:function"``, or "dense-magnitude": the magnitude just before the first step, which the
-            Pruner copies and saves in `state_dict`. Train the dense model first.
+            path ``"module:function"``, a `PerCut`, or "dense-magnitude": the magnitude just before the first step,
+            which the Pruner copies and saves in `state_dict`. Train the dense model first.
         include, exclude: patterns of parameter names, see `palmette.pruning.weights.prunable`. Frozen weights are
             left out with a warning. `left_out` gives the reason for every parameter that is not pruned.
         masks: initial masks, such as `Masks.load(path)`; by default all weights are kept, except `zeros`.
@@ -96,13 +98,13 @@ class Pruner:
         hold: torch.optim.Optimizer | None = None,
         inputs: Any = None,
     ) -> None:
-        check_scope(scope, also=("channel",))
+        check_scope(scope, also=("channel", "n:m"))
         check_inputs(scope, inputs)
         self.model = model
         budget, saliency = combined(method, budget, saliency)
-        self.budget = Sap() if budget is None else budget
+        self.budget = usual_budget(scope) if budget is None else budget
         check_budget(self.budget)
-        check_shared(self.budget, scope)
+        check_fits(self.budget, scope)
         self.scope = scope
         self.saliency = ranking(saliency, dense=DenseMagnitude())
         self.rules = as_rules(stop)
@@ -112,6 +114,7 @@ class Pruner:
         chosen, self.left_out = sorted_out(model, include=include, exclude=exclude, also=masks or ())
         for sentence in surprises(sum(w.tensor.numel() for w in chosen.values()), self.left_out):
             warnings.warn(f"Pruner: {sentence}", stacklevel=2)
+        check_widths(chosen, scope)
         for name, weight in chosen.items():
             check_changeable(name, weight.tensor)
         check_whole({n: w.tensor for n, w in chosen.items() if w.gain is not None}, "Pruner, under weight norm,")
@@ -187,9 +190,7 @@ class Pruner:
         self._holder.hold(optimizer)
 
     def step(self, score: float | Tensor | None = None, *, budget: Budget | None = None) -> Decision:
-        """Measure, cut, and hold the new masks. A warning names layers without a weight left.
-
-        An error leaves weights and masks as they were.
+        """Measure, cut, and hold the new masks; an error leaves all as it was. Warns of layers without weights.
 
         Args:
             score: score of the model before this cut, such as its accuracy on held-out data; the default `stop`
@@ -212,14 +213,31 @@ class Pruner:
         self.apply(masks, decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
 
+    def regrow(self, share: float, *, by: Saliency | str) -> int:
+        """Prune a share of the kept weights, let as many others grow back from zero; return how many are new.
+
+        Args:
+            share: fraction of the kept weights of each unit to prune, those of the smallest saliency.
+            by: scores of the others, of which the largest come back, such as `Gradients.slope` (RigL, Evci et al.
+                2020) or ``lambda name, weight: torch.rand_like(weight)`` (SET, Mocanu et al. 2018).
+        """
+        self._check_still_there()
+        if self.channels is not None:
+            raise ValueError("scope 'channel' prunes whole channels, which do not come back")
+        before = self._masks
+        saliency, by = (made_for(one, self.model) for one in (self.saliency, ranking(by)))
+        self._set(regrow(self._weights, before, scope=self.scope, share=share, by=by, saliency=saliency))
+        return self._masks.kept - (self._masks & before).kept
+
     def plan(self, budget: Budget | None = None) -> tuple[Masks, Decision]:
         """Return what `step` would cut, without cutting; `apply` makes the cut."""
         self._check_still_there()
         budget = self.budget if budget is None else budget
+        saliency = made_for(self.saliency, self.model)
         if self.channels is not None:
             gains = parameters_by_name(self.model)
-            return self.channels.cut(self._weights, self._masks, gains, budget=budget, saliency=self.saliency)
-        return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=self.saliency)
+            return self.channels.cut(self._weights, self._masks, gains, budget=budget, saliency=saliency)
+        return prune(self._weights, self._masks, scope=self.scope, budget=budget, saliency=saliency)
 
     def apply(self, masks: Masks, decision: Decision) -> None:
         """Make a cut that `plan` gave, without the warnings of `step`."""
@@ -245,9 +263,7 @@ class Pruner:
         self._masks.apply_(self._weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Masks (one bit per weight) and the decisions so far, without the constructor's settings.
-
-        With the saliency "dense-magnitude" also the dense weights.
+        """Masks (one bit per weight), decisions, and the dense weights of "dense-magnitude"; no settings.
 
         For `torch.save` and `torch.distributed.checkpoint`; masks of sharded weights are sharded too, one byte
         per weight.

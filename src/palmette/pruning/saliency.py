@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from palmette.pruning.budgets import Budget
+from palmette.pruning.gradients import Gradients, gradients, synflow
 from palmette.pruning.methods import SALIENCIES, Method, check_saliency, check_used, imported, method_named
 from palmette.pruning.weights import (
     LAYERS,
@@ -160,6 +162,31 @@ class DenseMagnitude:
         return weight if self.dense is None else _look_up(self.dense, name, weight)
 
 
+@dataclass(frozen=True)
+class PerCut:
+    """Saliency that a Pruner makes anew for each cut, since it follows from more than the weights.
+
+    Args:
+        make: function of the model as it is before the cut that returns a saliency.
+
+    >>> x = torch.tensor([[1.0, 3.0]])
+    >>> taylor = PerCut(lambda model: gradients(model, lambda model, x: model(x).mean(), [x]).taylor)
+    >>> made_for(taylor, nn.Linear(2, 1))("weight", torch.zeros(1, 2)).shape
+    torch.Size([1, 2])
+    """
+
+    make: Callable[[nn.Module], Saliency]
+
+    def __call__(self, name: str, weight: Tensor) -> Tensor:
+        """Raise, as only a Pruner knows the model."""
+        raise TypeError("PerCut makes a saliency from a model: use it in a Pruner, or pass make(model)")
+
+
+def made_for(saliency: Saliency, model: nn.Module) -> Saliency:
+    """Saliency for the next cut of `model`."""
+    return saliency.make(uncompiled(model)) if isinstance(saliency, PerCut) else saliency
+
+
 def combined(
     method: Method | str | None, budget: Budget | None, saliency: Saliency | str
 ) -> tuple[Budget | None, Saliency | str]:
@@ -187,8 +214,8 @@ def ranking(saliency: Saliency | str, *, dense: Saliency = magnitude) -> Salienc
         named = {"magnitude": magnitude, "dense-magnitude": dense}
         if saliency in SALIENCIES and saliency not in named:
             raise ValueError(
-                f"saliency={saliency!r} needs inputs of the network, which are not known here; pass "
-                "weighted_by_inputs(input_norms(model, batches), model) of palmette.pruning.saliency"
+                f"saliency={saliency!r} needs data, which are not known here; in Python, pass "
+                f"{_INSTEAD.get(saliency, f'pm.gradients(model, loss, batches).{saliency}')}"
             )
         found = named.get(saliency) or imported(saliency, "saliency")
     if not callable(found):
@@ -198,6 +225,10 @@ def ranking(saliency: Saliency | str, *, dense: Saliency = magnitude) -> Salienc
     return result
 
 
+def _no_samples() -> tuple[Tensor, Tensor]:
+    raise ValueError("this saliency needs training data, which only palmette run has")
+
+
 @dataclass(frozen=True)
 class Subject:
     """Input of a saliency builder for one cut of a run.
@@ -205,19 +236,55 @@ class Subject:
     Args:
         model: the network after the training of the round.
         dense: weights of the trained dense network, by name; None in round 0, where `model` is dense.
-        batches: batches of training inputs: tensors, or keyword arguments of the model.
+        at_start: context in which `model` has the weights that the next round starts from, before the cut.
+        samples: training inputs and their classes.
     """
 
     model: nn.Module
     dense: Mapping[str, Tensor] | None = None
-    batches: Callable[[], Iterable[Batch]] = tuple
+    at_start: Callable[[], AbstractContextManager[None]] = nullcontext
+    samples: Callable[[], tuple[Tensor, Tensor]] = _no_samples
+
+
+def _of_trained(subject: Subject, *, size: int | None = None) -> Gradients:
+    """Gradients of the trained network, over batches of `size` samples, or all at once."""
+    inputs, classes = subject.samples()
+    size = len(inputs) if size is None else size
+    with evaluating(subject.model):
+        return gradients(subject.model, _loss, zip(inputs.split(size), classes.split(size), strict=True))
+
+
+def _of_start(subject: Subject, *, hessian: bool = False) -> Gradients:
+    """Gradients of the network as the next round starts."""
+    with subject.at_start(), evaluating(subject.model):
+        subject.model.train()  # batch norm has no statistics yet; `evaluating` restores the mode
+        return gradients(subject.model, _loss, [subject.samples()], hessian=hessian)
+
+
+def _synflow(subject: Subject) -> Saliency:
+    with subject.at_start():
+        return synflow(subject.model, subject.samples()[0])
+
+
+def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return cross_entropy(model(batch[0]), batch[1])
 
 
 BUILDERS: Mapping[str, Callable[[Subject], Saliency]] = {
     "magnitude": lambda subject: magnitude,
     "dense-magnitude": lambda subject: magnitude_of(subject.dense or prunable(subject.model)),
     "input-weighted": lambda subject: weighted_by_inputs(
-        input_norms(subject.model, subject.batches()), subject.model
+        input_norms(subject.model, subject.samples()[:1]), subject.model
     ),
+    "taylor": lambda subject: _of_trained(subject).taylor,
+    "fisher": lambda subject: _of_trained(subject, size=1).fisher,
+    "snip": lambda subject: _of_start(subject).snip,
+    "grasp": lambda subject: _of_start(subject, hessian=True).grasp,
+    "synflow": _synflow,
 }
 """Builder of each saliency in `palmette.pruning.methods.SALIENCIES`."""
+
+_INSTEAD = {
+    "input-weighted": "weighted_by_inputs(input_norms(model, batches), model) of palmette.pruning.saliency",
+    "synflow": "pm.synflow(model, inputs)",
+}

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from palmette.measures.parameters import is_number
-from palmette.pruning.budgets import Budget, Sap
-from palmette.pruning.methods import METHODS, Method, Scope, alike, allocation_of
+from palmette.pruning.budgets import Budget
+from palmette.pruning.methods import METHODS, Method, Scope, alike, allocation_of, pattern_of, usual_budget
 from palmette.pruning.pruner import Pruner
 from palmette.pruning.saliency import Saliency, combined, magnitude
 from palmette.pruning.stopping import StopRule, rule_text
@@ -145,7 +145,8 @@ def prune_and_retrain(
         built, pruner.saliency = Method(budget=pruner.budget, saliency=saliency), magnitude
     allowed = _tolerance(tolerance, maximize, evaluate is not None, pruner.rules, trained)
     if budget is None:
-        pruner.budget = Sap() if allowed is None else METHODS[DEFAULT_METHOD].budget
+        searches = allowed is not None and pattern_of(scope) is None
+        pruner.budget = METHODS[DEFAULT_METHOD].budget if searches else usual_budget(scope)
     most = int(min([rounds, *(getattr(rule, "steps", rounds) for rule in pruner.rules)]))
     more: dict[str, Any] = {"trained": bool(trained), "evaluate": evaluate is not None, "test": test is not None}
     maximize = maximize if allowed is None else allowed.maximize

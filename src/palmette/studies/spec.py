@@ -24,13 +24,14 @@ from palmette.pruning.methods import (
     alike,
     allocated,
     allocation_of,
+    check_fits,
     check_method,
     check_saliency,
     check_scope,
-    check_shared,
     extras,
     method_named,
     parameters_of,
+    pattern_of,
 )
 from palmette.pruning.stopping import StopRule, read_rules
 from palmette.pruning.targets import target_of
@@ -85,7 +86,8 @@ class RunSpec:
     )
     scope: Scope = setting(
         "global",
-        "Unit within which weights are compared: neuron, layer or global; or channel: whole channels are cut.",
+        "Unit within which weights are compared: neuron, layer or global; n:m, such as 2:4: one cut leaves n of "
+        "every m neighbours; or channel: whole channels are cut.",
         PRUNED,
     )
     allocate: str = setting(
@@ -138,12 +140,16 @@ class RunSpec:
             found = next((n for n in same if METHODS[n].saliency == ranked_by), None)
             self._set(method=found or same[0], saliency="" if found else self.saliency, own="")
             budget = allocation_of(self.budget)[0]
+            check_fits(budget, self.scope)
             self._set(**{f.name: getattr(budget, f.name) for f in self._parameters()})
         elif not self.own.startswith(f"{self.method} "):
             self._set(own=self._described())
-        check_scope(self.scope, also=("channel",))
+        check_scope(self.scope, also=("channel", "n:m"))
+        if pattern_of(self.scope) is not None:
+            self._set(rounds=min(self.rounds, 1))
         shares = allocated(FixedRatio(), self.allocate)
-        check_shared(shares, self.scope)
+        if self.allocate:
+            check_fits(shares, self.scope)
         self._set(allocate=allocation_of(shares)[1])
         differences = self.differences()
         for name, (other, values) in BELONGS_TO.items():
@@ -182,7 +188,7 @@ class RunSpec:
         """Text that says what ``module:name`` is."""
         method = method_named(self.method)
         self._check_searches(method)
-        check_shared(method.budget, self.scope)
+        check_fits(method.budget, self.scope)
         more = "".join(f", {name}={value!r}" for name, value in extras(method).items())
         return f"{self.method} {method.label or '-'}: {method.budget!r} by {method.saliency}{more}"
 

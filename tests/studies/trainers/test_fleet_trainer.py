@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
+from torch import nn
 
 import palmette as pm
 from palmette.pruning.methods import METHODS, SALIENCIES
+from palmette.pruning.saliency import BUILDERS
 from palmette.pruning.targets import Target
 from palmette.studies.running import run_together
+from palmette.training.data import load
+from palmette.training.data.augment import Preparation
+from palmette.training.models import build
 
 SMALL = {"model": "linear", "rounds": 1, "epochs": 1}
 
@@ -44,6 +51,50 @@ def test_saliencies_choose_different_weights(tmp_path):
     masks = {name: pm.Masks.load(run.mask(1)) for name, run in found.items()}
     assert {mask.kept for mask in masks.values()} == {512}
     assert masks["magnitude"] != masks["input-weighted"]
+
+
+def loss(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def first_samples():
+    images = load("digits")
+    return Preparation(images, device="cpu")(images.train_images[:512]), images.train_labels[:512]
+
+
+@pytest.mark.parametrize("saliency", ["snip", "grasp", "synflow"])
+def test_saliencies_of_the_start_rank_the_initial_network(saliency, tmp_path):
+    settings = {"model": "mlp", "rounds": 1, "epochs": 1, "method": "lottery-ticket"}
+    run = pm.run(pm.Experiment(saliency=saliency, **settings), tmp_path / "ours")
+    model, (inputs, classes) = build("mlp", shape=(1, 8, 8), classes=10, seed=0), first_samples()
+    if saliency == "synflow":
+        scores = pm.synflow(model, inputs)
+    else:
+        found = pm.gradients(model, loss, [(inputs, classes)], hessian=True)
+        scores = getattr(found, saliency)
+    weights = pm.prunable(model)
+    expected, _ = pm.prune(weights, scope="global", budget=pm.FixedRatio(0.2), saliency=scores)
+    assert pm.Masks.load(run.mask(1)) == expected
+    usual = pm.run(pm.Experiment(**settings), tmp_path / "usual").records()[0]
+    assert run.records()[0]["retrained"] == usual["retrained"]
+
+
+@pytest.mark.parametrize("saliency", ["taylor", "fisher"])
+def test_saliencies_of_the_end_rank_the_trained_network(saliency, tmp_path, monkeypatch):
+    trained, built = [], BUILDERS[saliency]
+
+    def noted(subject):
+        trained.append(copy.deepcopy(subject.model))
+        return built(subject)
+
+    monkeypatch.setitem(BUILDERS, saliency, noted)
+    settings = {"model": "mlp", "rounds": 1, "epochs": 1, "method": "lottery-ticket"}
+    run = pm.run(pm.Experiment(saliency=saliency, **settings), tmp_path)
+    model, (inputs, classes) = trained[0].eval(), first_samples()
+    batches = [(inputs, classes)] if saliency == "taylor" else zip(inputs.split(1), classes.split(1), strict=True)
+    scores = getattr(pm.gradients(model, loss, batches), saliency)
+    expected, _ = pm.prune(pm.prunable(model), scope="global", budget=pm.FixedRatio(0.2), saliency=scores)
+    assert pm.Masks.load(run.mask(1)) == expected
 
 
 def test_a_fleet_of_all_methods_has_the_records_of_each_alone(tmp_path):

@@ -16,7 +16,7 @@ from palmette.pruning.channels.tracing import traced
 from palmette.pruning.cut import scores_of
 from palmette.pruning.decision import Decision
 from palmette.pruning.masks import Masks
-from palmette.pruning.methods import check_shared
+from palmette.pruning.methods import check_fits
 from palmette.pruning.saliency import Saliency
 from palmette.pruning.sources.memory import Memory
 from palmette.pruning.sources.sharding import check_finite, check_whole
@@ -127,7 +127,7 @@ class ChannelGroups:
         One group of each layer stays. `gains` has those of `self.gains`, by name.
         """
         check_budget(budget)
-        check_shared(budget, "channel")
+        check_fits(budget, "channel")
         check_finite({n: weights[n].tensor for n in self.members}, {}, "weight")
         alive = self.alive(masks)
         if saliency is norm_scale:

@@ -19,7 +19,7 @@ from palmette.measures.spectrum import Points, Spectrum, bucket_of, joined
 from palmette.pruning.allocation import LayerFacts, budgets_of
 from palmette.pruning.budgets import Budget, check_budget
 from palmette.pruning.cut import prune, scores_of
-from palmette.pruning.methods import Scope, check_scope
+from palmette.pruning.methods import Scope, check_scope, pattern_of
 from palmette.pruning.saliency import Saliency, magnitude
 from palmette.pruning.sources.memory import Memory, split, write_remaining
 from palmette.pruning.sources.selection import NO_CUT, Threshold
@@ -173,12 +173,14 @@ class FileCut:
         budgets: budget of each weight that is cut neuron by neuron, by name.
         saliency: scores that rank the weights.
         thresholds: threshold and dtype of the keys, by name; other weights are cut neuron by neuron.
+        scope: "neuron", or the pattern "n:m" inside neurons, where weights have no threshold.
         repaired: new values and masks by name, of weights that a repair has changed.
     """
 
     budgets: Mapping[str, Budget]
     saliency: Saliency
     thresholds: Mapping[str, tuple[Threshold, torch.dtype]]
+    scope: Scope
     repaired: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
     def changes(self, stored: StoredWeight, chunk: int = CHUNK) -> Iterator[tuple[FilePart, FilePart, Tensor]]:
@@ -203,7 +205,7 @@ class FileCut:
             for part in stored.parts(stored.entries if stored.transposed and not stored.stacked else chunk):
                 kept = None if part.kept is None else {name: part.kept.reshape(part.weight.shape)}
                 masks, _ = prune(
-                    {name: part.weight}, kept, scope="neuron", budget=self.budgets[name], saliency=self.saliency
+                    {name: part.weight}, kept, scope=self.scope, budget=self.budgets[name], saliency=self.saliency
                 )
                 yield part, masks[name].reshape(part.values.shape)
             return
@@ -229,7 +231,7 @@ def decide(
     byte of the dtype. The cut equals that of `palmette.prune`, without holding all weights in memory; a
     saliency other than `magnitude` loads one weight at a time.
     """
-    check_scope(scope)
+    check_scope(scope, also=("n:m",))
     check_budget(budget)
     if not weights:
         raise NothingToPrune("weights must hold at least one tensor, got none")
@@ -238,7 +240,8 @@ def decide(
         return FileSource.of(survey(weights, budget=budget, neurons=False, chunk=chunk))
 
     budgets = budgets_of(budget, scope, _layers(weights, saliency), network)
-    units = [w for w in weights if len(w.shape) < 2] if scope == "neuron" else weights
+    in_neurons = scope == "neuron" or pattern_of(scope) is not None
+    units = [w for w in weights if len(w.shape) < 2] if in_neurons else weights
     surveys = survey(units, budget=budget, neurons=False, chunk=chunk)
     thresholds: dict[str, tuple[Threshold, torch.dtype]] = {}
     for group in [surveys] if scope == "global" else ([one] for one in surveys):
@@ -246,7 +249,7 @@ def decide(
         plan = budgets[source.weights[0].name].plan(source)
         shares, dtype = source.thresholds(int(plan.cut)), _key_dtype(source.scores)
         thresholds |= {w.name: (at, dtype) for w, (_, at) in zip(source.weights, shares, strict=True)}
-    return FileCut(budgets, saliency, thresholds)
+    return FileCut(budgets, saliency, thresholds, scope)
 
 
 def _layers(weights: Sequence[StoredWeight], saliency: Saliency) -> dict[str, LayerFacts]:

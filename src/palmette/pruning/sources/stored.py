@@ -74,6 +74,11 @@ class StoredWeight:
     gain: StoredWeight | None = None
 
     @property
+    def layout(self) -> Weight:
+        """Shape and layout, without the values."""
+        return Weight(torch.empty(self.shape, device="meta"), self.transposed, self.groups, self.stacked)
+
+    @property
     def entries(self) -> int:
         """Number of values."""
         return math.prod(self.shape)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple
+from contextlib import contextmanager
+from dataclasses import asdict, astuple, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from palmette.errors import NotFinite, RunDamaged
 from palmette.pruning.channels.groups import example_of
 from palmette.pruning.pruner import Pruner
+from palmette.pruning.saliency import Saliency, Subject
 from palmette.studies.engine import Scores, Trainer
 from palmette.studies.experiment import Experiment
 from palmette.studies.folder import RunDir
@@ -23,12 +26,13 @@ from palmette.training.data.augment import Preparation
 from palmette.training.data.images import Images
 from palmette.training.data_parallel import WorkerGroup
 from palmette.training.fleet import Fleet
-from palmette.training.loop import Score
+from palmette.training.loop import Score, training_mode
 from palmette.training.members import Member
 from palmette.training.models import MODELS, build
+from palmette.training.random_streams import mix
 
 CALIBRATION_IMAGES = 512
-"""Number of training images for the saliency "input-weighted"."""
+"""Number of training images for saliencies that need inputs or gradients."""
 
 
 class FleetRun(RunState):
@@ -59,10 +63,33 @@ class FleetRun(RunState):
         """Model that is trained for this run."""
         return self.trained.model
 
-    def inputs(self) -> list[Tensor]:
-        """Prepared training images, for a saliency that needs inputs."""
+    def saliency(self) -> Saliency:
+        """Saliency for the next cut, the same when resumed."""
+        device = self._images.train_images.device
+        with training_mode(self.recipe.precision, device):
+            torch.manual_seed(mix(self.experiment.seed, self.round, CALIBRATION_IMAGES))  # dropout draws numbers
+            return super().saliency()
+
+    def subject(self) -> Subject:
+        """Input of the saliency's builder, with data."""
+        return replace(super().subject(), at_start=self.at_start, samples=self.samples)
+
+    @contextmanager
+    def at_start(self) -> Iterator[None]:
+        """Weights that the next round starts from, with the masks before the cut."""
+        now, epoch = self.snapshot(), self.epoch
+        try:
+            super().begin_round()
+            yield
+        finally:
+            self.load(now)
+            self.epoch = epoch
+
+    def samples(self) -> tuple[Tensor, Tensor]:
+        """Prepared training images and their classes, for a saliency that needs them."""
         images = self._images.train_images[:CALIBRATION_IMAGES]
-        return [Preparation(self._images, device=images.device)(images)]
+        prepared = Preparation(self._images, device=images.device)(images)
+        return prepared, self._images.train_labels[:CALIBRATION_IMAGES]
 
     def after_epoch(self, train: Score) -> None:
         """Count an epoch; keep its weights if later rounds rewind to it."""

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from palmette.errors import RunDamaged, first_line
 from palmette.pruning.masks import Masks
@@ -210,12 +210,12 @@ class RunState:
         """Saliency for the next cut."""
         if self.method is None:
             return self.pruner.saliency
-        dense = None if self.dense is None else {name: self.dense[name] for name in self.weights}
-        return self.method.build_saliency(Subject(self.model, dense, self.inputs))
+        return self.method.build_saliency(self.subject())
 
-    def inputs(self) -> Sequence[Tensor]:
-        """Batches of training inputs, for a saliency that reads them; none if they are unknown."""
-        return ()
+    def subject(self) -> Subject:
+        """Input of the saliency's builder."""
+        dense = None if self.dense is None else {name: self.dense[name] for name in self.weights}
+        return Subject(self.model, dense)
 
     def add_record(self, record: Record) -> None:
         """Add the differences to the record of a round, and the record to the history."""
