@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from checkpoint_files import values
 
+from palmette.checkpoints.formats import onnx as onnx_format
 from palmette.checkpoints.open import open_checkpoint
 from palmette.errors import NotReadable
 
@@ -194,4 +195,11 @@ def test_data_in_other_files_must_be_inside_and_whole(tmp_path, location, offset
     graph = onnx.helper.make_graph([node], "g", [], [], [weight])
     (tmp_path / "a.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
     with pytest.raises(NotReadable, match=r"outside its folder|truncated|is not there"):
+        open_checkpoint(tmp_path / "a.onnx")
+
+
+def test_the_number_of_tensors_is_limited(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_format, "_MOST", 3)
+    (tmp_path / "a.onnx").write_bytes(b"\x3a\x08" + b"\x2a\x00" * 4)
+    with pytest.raises(NotReadable, match="it has more than 3 tensors"):
         open_checkpoint(tmp_path / "a.onnx")

@@ -25,6 +25,7 @@ _LISTS = {1: 4, 10: 5, 11: 10, 16: 5}  # fields of TensorProto with values as a 
 _PASSED_ON = ("Identity", "Cast", "Slice", "Unsqueeze", "Concat")  # gates of an LSTM are put in another order so
 _RECURRENT = ("LSTM", "GRU", "RNN")
 _DEEPEST = 32
+_MOST = 1 << 17  # tensors: two bytes suffice for one
 _CUT_OFF = "is damaged or truncated"
 _DAMAGED = f"it {_CUT_OFF}"
 
@@ -149,6 +150,8 @@ class _Graphs:
 
     def add(self, scope: _Scope, name: str, place: _Range) -> None:
         """Note a tensor."""
+        if len(self.found) == _MOST:
+            raise ValueError(f"it has more than {_MOST:,} tensors")
         scope[name] = len(self.found)
         self.found.append((name, place))
 
