@@ -290,7 +290,8 @@ class Allocated(_OfAnother):
 
     Args:
         budget: how many weights the network keeps.
-        by: "index" (default): more where the PQ Index is high. "sap": less there, as SAP in layer scope.
+        by: "index" (default): more where the PQ Index is high, at the norms of `budget`. "sap": less there, as SAP
+            in layer scope.
             "outliers": more where more scores are above five times their mean (OWL, Yin et al. 2024).
             "alpha": more where spectra have heavy tails (AlphaPruning, Lu et al. 2024). "erk": more in small
             layers (Evci et al. 2020). "uniform": the same everywhere.

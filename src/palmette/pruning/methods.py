@@ -84,8 +84,9 @@ def allocation_of(budget: Budget) -> tuple[Budget, str]:
     return budget.budget, budget.by if budget.spread == Allocated.spread else f"{budget.by}:{budget.spread!r}"
 
 
-SALIENCIES = ("magnitude", "dense-magnitude", "input-weighted")
-"""Magnitude after the round's training, in the trained dense network, or times the norm of its input (Wanda)."""
+SALIENCIES = ("magnitude", "dense-magnitude", "lamp", "input-weighted")
+"""Magnitude after the round's training, in the trained dense network, relative to the larger weights of its layer
+(LAMP), or times the norm of its input (Wanda)."""
 
 
 def check_saliency(name: str) -> None:
