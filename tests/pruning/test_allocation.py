@@ -25,6 +25,46 @@ def test_the_index_keeps_more_where_it_is_high_and_sap_less():
     assert kept(NETWORK, Allocated(half, by="uniform")) == {"0.weight": 200, "1.weight": 200}
 
 
+def test_the_index_has_the_norms_of_the_budget():
+    torch.manual_seed(0)
+    # A few large weights count at (1, 2), many tiny ones at (0.5, 1).
+    few, tiny = torch.ones(400), torch.ones(400)
+    few[:4], tiny[:200] = 30.0, 1e-4
+    weights = {"few.0.weight": few, "tiny.1.weight": tiny}
+    assert pm.pq_index(few, p=1, q=2) > pm.pq_index(tiny, p=1, q=2)
+    assert pm.pq_index(few, p=0.5, q=1) < pm.pq_index(tiny, p=0.5, q=1)
+
+    class Half(pm.FixedRatio):
+        p, q = 1.0, 2.0
+
+    assert kept(weights, Allocated(Half(0.5), spread=0.1)) == {"few.0.weight": 240, "tiny.1.weight": 160}
+    half = Allocated(pm.FixedRatio(0.5), spread=0.1)
+    assert kept(weights, half) == {"few.0.weight": 160, "tiny.1.weight": 240}
+
+
+def test_lamp_keeps_the_largest_weights_of_each_layer():
+    weights = {
+        "small.weight": torch.tensor([0.1, 0.2, 0.2, 0.0]),
+        "large.weight": torch.tensor([10.0, 1.0, 5.0, 5.0]),
+    }
+    # Scores, squared: 1/9, 4/8, 4/4, 0 and 100/100, 1/151, 25/150, 25/125.
+    assert kept(weights, pm.FixedRatio(0.5), scope="global", saliency="lamp") == {
+        "small.weight": 2,
+        "large.weight": 2,
+    }
+    scores = torch.cat([pm.pruning.saliency.lamp(n, w).square() for n, w in weights.items()])
+    exact = [1 / 9, 4 / 8, 1.0, 0.0, 1.0, 1 / 151, 25 / 150, 25 / 125]
+    torch.testing.assert_close(scores, torch.tensor(exact, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_lamp_does_not_depend_on_the_scale_of_a_layer(scale):
+    weight = torch.tensor([[3.0, -4.0], [0.0, 0.5]])
+    torch.testing.assert_close(
+        pm.pruning.saliency.lamp("w", weight * scale), pm.pruning.saliency.lamp("w", weight)
+    )
+
+
 def test_erk_follows_the_sum_over_the_product_of_the_dimensions():
     shapes = {"wide.weight": torch.rand(40, 10), "narrow.weight": torch.rand(10, 10)}
     # 50/400 and 20/100 are as 5 to 8; all of 500 shall keep 252: 5x · 400 + 8x · 100 = 252.

@@ -63,7 +63,7 @@ def densities(budget: Allocated, layers: Mapping[str, LayerFacts], density: floa
     blocks: dict[str, list[str]] = {}
     for name in layers:
         blocks.setdefault(block_of(name), []).append(name)
-    value = {block: _VALUES[budget.by]([layers[n] for n in names]) for block, names in blocks.items()}
+    value = {block: _VALUES[budget.by]([layers[n] for n in names], budget) for block, names in blocks.items()}
     low, high = min(value.values()), max(value.values())
     scaled = {b: (v - low) / (high - low) if high > low else 0.5 for b, v in value.items()}
     sizes = {b: sum(math.prod(layers[n].shape) for n in names) for b, names in blocks.items()}
@@ -104,8 +104,8 @@ def filled(
     return {n: found[n] for n in goals}
 
 
-def _index(block: Sequence[LayerFacts]) -> float:
-    found = float(reduce(add, (power_sums(layer.weights(), p=0.5, q=1.0) for layer in block)).index())
+def _index(block: Sequence[LayerFacts], budget: Budget) -> float:
+    found = float(reduce(add, (power_sums(layer.weights(), p=budget.p, q=budget.q) for layer in block)).index())
     return 0.0 if math.isnan(found) else found
 
 
@@ -114,7 +114,7 @@ def _counted(scores: Memory) -> Tensor:
     return (values if kept is None else values[kept]).abs()
 
 
-def _outliers(block: Sequence[LayerFacts]) -> float:
+def _outliers(block: Sequence[LayerFacts], budget: Budget) -> float:
     """Share of the scores of a block above `_OUTLIER` times their mean."""
     count = sum(int(layer.scores().counts()[0]) for layer in block)
     total = sum(float(_counted(layer.scores()).sum(dtype=torch.float64)) for layer in block)
@@ -122,7 +122,7 @@ def _outliers(block: Sequence[LayerFacts]) -> float:
     return above / max(count, 1)
 
 
-def _heavy_tail(block: Sequence[LayerFacts]) -> float:
+def _heavy_tail(block: Sequence[LayerFacts], budget: Budget) -> float:
     r"""Minus the mean Hill exponent of the spectra: :math:`1 + k / \sum_i \ln(\lambda_i / \lambda_k)`."""
     alphas = []
     for layer in block:
@@ -135,9 +135,9 @@ def _heavy_tail(block: Sequence[LayerFacts]) -> float:
     return -sum(alphas) / len(alphas) if alphas else 0.0
 
 
-_VALUES: Mapping[str, Callable[[Sequence[LayerFacts]], float]] = {
+_VALUES: Mapping[str, Callable[[Sequence[LayerFacts], Budget], float]] = {
     "outliers": _outliers,
     "alpha": _heavy_tail,
     "index": _index,
-    "sap": lambda block: -_index(block),
+    "sap": lambda block, budget: -_index(block, budget),
 }

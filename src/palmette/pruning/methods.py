@@ -117,8 +117,12 @@ def allocation_of(budget: Budget) -> tuple[Budget, str]:
     return budget.budget, budget.by if budget.spread == Allocated.spread else f"{budget.by}:{budget.spread!r}"
 
 
-SALIENCIES = ("magnitude", "dense-magnitude", "input-weighted", "taylor", "fisher", "snip", "grasp", "synflow")
-"""Magnitude after the round's training, in the trained dense network, or times the norm of its input (Wanda).
+SALIENCIES = (
+    *("magnitude", "dense-magnitude", "lamp", "input-weighted"),
+    *("taylor", "fisher", "snip", "grasp", "synflow"),
+)
+"""Magnitude after the round's training, in the trained dense network, relative to the larger weights of its layer
+(LAMP), or times the norm of its input (Wanda).
 
 By gradients: Taylor and Fisher of the trained network; SNIP, GraSP and SynFlow of the network as the next round
 starts, which is at initialisation if rounds are rewound to it.

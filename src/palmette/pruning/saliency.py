@@ -67,6 +67,29 @@ def _look_up(frozen: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
     return frozen[name]
 
 
+def lamp(name: str, weight: Tensor) -> Tensor:
+    r"""Magnitude relative to the weights of the layer that are not smaller (LAMP); for scope "global".
+
+    .. math:: \sqrt{w_u^2 \Big/ \textstyle\sum_{|w_v| \ge |w_u|} w_v^2}
+
+    The square root keeps the order. The largest weight of each layer scores 1, so no layer is emptied before the
+    others. Of equal weights, the first in memory scores least.
+
+    >>> lamp("w", torch.tensor([3.0, -4.0, 0.0]))
+    tensor([0.6000, 1.0000, 0.0000], dtype=torch.float64)
+
+    Lee et al. 2021, Equation 5.
+    """
+    magnitudes = weight.detach().double().abs().flatten()
+    order = magnitudes.argsort(stable=True)
+    sizes = magnitudes[order]
+    sizes = sizes / sizes[-1:].clamp_min(torch.finfo(torch.float64).tiny)  # so that their squares do not overflow
+    sums = sizes.square().flip(0).cumsum(0).flip(0)
+    scores = torch.empty_like(magnitudes)
+    scores[order] = torch.where(sizes > 0, sizes / sums.sqrt(), 0.0)
+    return scores.view(weight.shape)
+
+
 def input_norms(model: nn.Module, batches: Iterable[Batch]) -> dict[str, Tensor]:
     r"""Norm of every input of each Linear, convolution and Conv1D of `model`, by the name of its weight.
 
@@ -211,7 +234,7 @@ def ranking(saliency: Saliency | str, *, dense: Saliency = magnitude) -> Salienc
     found: Any = saliency
     if isinstance(saliency, str):
         check_saliency(saliency)
-        named = {"magnitude": magnitude, "dense-magnitude": dense}
+        named = {"magnitude": magnitude, "dense-magnitude": dense, "lamp": lamp}
         if saliency in SALIENCIES and saliency not in named:
             raise ValueError(
                 f"saliency={saliency!r} needs data, which are not known here; in Python, pass "
@@ -273,6 +296,7 @@ def _loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 BUILDERS: Mapping[str, Callable[[Subject], Saliency]] = {
     "magnitude": lambda subject: magnitude,
     "dense-magnitude": lambda subject: magnitude_of(subject.dense or prunable(subject.model)),
+    "lamp": lambda subject: lamp,
     "input-weighted": lambda subject: weighted_by_inputs(
         input_norms(subject.model, subject.samples()[:1]), subject.model
     ),
