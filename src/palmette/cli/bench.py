@@ -104,4 +104,4 @@ def _fill(network: nn.Module, path: Path) -> None:
 def _prune(network: nn.Module, budget: Budget, scope: str) -> None:
     from palmette.pruning.pruner import Pruner
 
-    Pruner(network, budget=budget, scope=scope).step()  # type: ignore[arg-type]
+    Pruner(network, budget=budget, scope=scope).step()
