@@ -23,8 +23,9 @@ from palmette.checkpoints.writing import check_output
 from palmette.errors import extra, first_line
 from palmette.pruning.budgets import Budget
 from palmette.pruning.choosing.patterns import as_patterns
-from palmette.pruning.methods import Scope, Zeros, check_repair
+from palmette.pruning.methods import Scope, Zeros
 from palmette.pruning.repair.blocks import repair_
+from palmette.pruning.repair.solving import check_by
 from palmette.pruning.saliency import Saliency, input_norms, weighted_by_inputs
 from palmette.pruning.sources.file import FileCut
 from palmette.pruning.sources.stored import StoredWeight
@@ -72,7 +73,7 @@ def prune_calibrated(
     source, out, text = on_disk(source, "pruning"), Path(out), Path(text)
     include, exclude = as_patterns(include, exclude)
     if repair:
-        check_repair(repair)
+        check_by(repair, scope)
     if not (source / "config.json").is_file():
         raise ValueError(f"--calibrate needs a folder of Transformers with a config.json, got {str(source)!r}")
     if not text.is_file():

@@ -142,3 +142,16 @@ def test_cuda_repairs_as_the_cpu_does(by):
     there, chosen = repaired(weight, kept, gram, by=by)
     assert torch.equal(mask.cpu(), chosen)
     torch.testing.assert_close(values.cpu(), there, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("by", REPAIRS)
+def test_a_pattern_is_kept_or_the_repair_refused(by):
+    weight, _, gram = layer()
+    kept = (torch.arange(20) % 4 < 2).expand(6, 20)
+    if by in CHOOSING:
+        with pytest.raises(
+            ValueError, match=rf"repair '{by}' chooses .* scope '2:4'; use 'least-squares' or 'admm'"
+        ):
+            repaired(weight, kept, gram, by=by, scope="2:4")
+    else:
+        assert torch.equal(repaired(weight, kept, gram, by=by, scope="2:4")[1], kept)

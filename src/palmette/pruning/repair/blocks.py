@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from palmette.pruning.masks import Masks, check_match
-from palmette.pruning.methods import Scope, check_repair, check_scope
-from palmette.pruning.repair.solving import repaired
+from palmette.pruning.methods import Scope
+from palmette.pruning.repair.solving import check_by, repaired
 from palmette.pruning.saliency import Batch, layers_of, run, watching
 from palmette.pruning.sources.sharding import check_whole
 from palmette.pruning.weights import evaluating, uncompiled
@@ -60,8 +60,7 @@ def repair_(
     tensor([[1.9091, 0.0000],
             [1.0000, 1.0000]])
     """
-    check_repair(by)
-    check_scope(scope)
+    check_by(by, scope)
     model = uncompiled(model)
     weights = {n: p for n, p in model.named_parameters(remove_duplicate=False) if n in masks}
     check_match(masks, {n: w.shape for n, w in weights.items()}, "the masks")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from palmette.pruning.methods import Scope, check_repair, check_scope
+from palmette.pruning.methods import Scope, check_repair, check_scope, pattern_of
 from palmette.pruning.sources.memory import Memory
 
 _DAMPING = 0.1  # of the diagonal, as in the code of Boža 2024
@@ -58,8 +58,7 @@ def repaired(
 
     It is not 3 since the diagonal is damped by a tenth: inputs that were not seen differ more.
     """
-    check_repair(by)
-    check_scope(scope)
+    check_by(by, scope)
     shape = tuple(weight.shape)
     if len(shape) != 2 or tuple(kept.shape) != shape or tuple(gram.shape) != (shape[1], shape[1]):
         raise ValueError(
@@ -76,6 +75,17 @@ def repaired(
     )
     values, mask = _REPAIRS[by](layer)
     return values.where(mask, 0).to(weight.dtype), mask
+
+
+def check_by(by: str, scope: Scope) -> None:
+    """Raise unless the repair `by` keeps what `scope` asks for."""
+    check_repair(by)
+    check_scope(scope, also=("n:m",))
+    if pattern_of(scope) is not None and by not in ("least-squares", "admm"):
+        raise ValueError(
+            f"repair {by!r} chooses which weights remain, and would break the pattern of scope {scope!r}; use "
+            "'least-squares' or 'admm'"
+        )
 
 
 @dataclass(frozen=True)
