@@ -114,24 +114,19 @@ def keyed(shares: str, sparsity: float, method: str) -> tuple[str, str, str]:
 
 
 def table(lines: list[dict[str, str]]) -> list[str]:
-    """Ratio to the dense perplexity by method and sparsity, for the three shares."""
+    """Ratio to the dense perplexity of each method, sparsity and share that is on file."""
     ratios = {(line["method"], line["shares"], line["sparsity"]): float(line["ratio"]) for line in lines}
-    sparsities = sorted(SPARSITIES)
-    head = " | ".join(f"{sparsity:.0%}" for sparsity in sparsities)
-    written = [f"| method | {head} | LLaMA-2-7B, as published |", "| --- | ---: | ---: | ---: | ---: |"]
-    for method in METHODS:
-        cells = [
-            "/".join(shown(ratios.get(keyed(shares, sparsity, method))) for shares in ("uniform", "OWL", "index"))
-            for sparsity in sparsities
-        ]
-        published = "/".join(f"{value / LLAMA_DENSE:.2f}" for value in LLAMA.get(method, ()))
-        written.append(f"| {method} | {' | '.join(cells)} | {published} |")
+    columns = [shares for shares in ORDER if any(key[1] == shares for key in ratios)]
+    written = [f"| sparsity | method | {' | '.join(columns)} | LLaMA-2-7B, as published |"]
+    written.append(f"| ---: | --- |{' ---: |' * (len(columns) + 1)}")
+    for sparsity, method in product(sorted(SPARSITIES), METHODS):
+        found = [ratios.get(keyed(shares, sparsity, method)) for shares in columns]
+        if any(found):
+            cells = ["" if ratio is None else f"{ratio:.3g}" for ratio in found]
+            at = dict(zip((0.5, 0.6, 0.7), LLAMA.get(method, ()), strict=False)).get(sparsity)
+            published = "" if at is None else f"{at / LLAMA_DENSE:.3g}"
+            written.append(f"| {sparsity:.0%} | {method} | {' | '.join(cells)} | {published} |")
     return written
-
-
-def shown(ratio: float | None) -> str:
-    """Three digits; a dash where there is no row yet."""
-    return "–" if ratio is None else f"{ratio:.3g}"
 
 
 def on_file() -> list[dict[str, str]]:
@@ -150,7 +145,7 @@ if __name__ == "__main__":
     given = parser.parse_args()
     known = {(line["method"], line["shares"], line["sparsity"]) for line in on_file()}
     todo = [key for key in product(SHARES, SPARSITIES, METHODS) if keyed(*key) not in known]
-    todo.sort(key=lambda key: METHODS[key[2]][2] in ("admm", "least-squares"))  # the most telling rows first
+    todo.sort(key=lambda key: METHODS[key[2]][2] != "")  # rows without repair take a minute, others ten
     for row in rows(*loaded(given.gguf, given.wikitext, given.device), todo):
         new = not ROWS.exists()
         with ROWS.open("a", newline="") as file:
