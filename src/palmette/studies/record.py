@@ -276,7 +276,10 @@ def experiment_of(rundir: RunDir, asked: AnyExperiment | None = None) -> AnyExpe
 def _id_unless_whole(text: str, experiment: AnyExperiment) -> str | None:
     """Id in the first line of experiment.toml if it or the checksum belongs to other settings, else None."""
     head, (above, sealed, _) = text.partition("\n")[0], text.rpartition(SEALED)
-    whole = not sealed or text == with_checksum(above)
+    version = re.search(r"^version = (\d+)$", text, re.MULTILINE)
+    # The id of an OwnExperiment does not contain its settings; since version 5 all have a checksum.
+    unsealed = isinstance(experiment, Experiment) or version is None or int(version[1]) < 5
+    whole = text == with_checksum(above) if sealed else unsealed
     if (found := re.fullmatch(r"# (\S+-([0-9a-f]{8}))", head)) and isinstance(experiment, OwnExperiment):
         whole &= not experiment.run or found[2] == experiment.run
     elif found:

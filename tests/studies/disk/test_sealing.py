@@ -18,9 +18,10 @@ import palmette as pm
 from palmette.cli import main
 from palmette.cli.show import _read
 from palmette.errors import MaskMismatch, PalmetteError, RunDamaged, RunInterrupted
+from palmette.studies.experiment import OwnExperiment
 from palmette.studies.folder import RunDir
 from palmette.studies.observer import Observer
-from palmette.studies.record import Record
+from palmette.studies.record import Record, experiment_of
 from palmette.studies.trainers.snapshots import read_good
 
 TICKET = pm.Experiment(method="lottery-ticket", model="linear", epochs=2, rounds=2)
@@ -274,6 +275,19 @@ def test_settings_are_compared_with_the_id_in_their_first_line(finished, tmp_pat
         RunDamaged, match=rf"experiment.toml' was changed: it was written for the run {TICKET.id}, .*-s7-"
     ):
         pm.read_runs(run.path)
+
+
+def test_own_settings_without_their_checksum_are_damaged(tmp_path):
+    spec = OwnExperiment(model="own:net", run="0123abcd")
+    run = RunDir(tmp_path)
+    run.write_text("experiment.toml", spec.to_toml())
+    assert experiment_of(run) == spec
+    text = spec.to_toml().partition("# sealed")[0]
+    run.write_text("experiment.toml", text)
+    with pytest.raises(RunDamaged, match=r"experiment.toml' was changed"):
+        experiment_of(run)
+    run.write_text("experiment.toml", text.replace("version = 5", "version = 4").replace('allocate = ""\n', ""))
+    assert experiment_of(run) == spec
 
 
 def test_deep_values_in_one_run_leave_the_others_readable(finished, tmp_path):
