@@ -45,6 +45,12 @@ def test_the_sessions_on_a_page_are_true(page):
     assert found.failed == 0
 
 
+@pytest.mark.parametrize("page", PAGES, ids=str)
+def test_the_python_that_needs_a_library_or_a_cluster_parses(page):
+    for block in re.findall(r"```py\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL):
+        compile(block, str(page), "exec")
+
+
 def test_the_readme_has_at_most_900_words():
     assert len((ROOT / "README.md").read_text().split()) <= 900
 

@@ -144,10 +144,10 @@ def prune(
     if out.suffix and not own:
         refuse_existing(force, out, masks_file(out))
     see_own_modules(method or "", saliency)
-    named = RunSpec(method=method or "sap", saliency=saliency, allocate=allocate, **given).pruning
+    named = RunSpec(method=method or "sap", saliency=saliency, **given).pruning
     repair = repair or named.repair
     check_used(replace(named, repair=""))
-    chosen = named.budget if given or method else allocated(budget_to(density, scope, named.budget), allocate)
+    chosen = allocated(named.budget if given or method else budget_to(density, scope, named.budget), allocate)
     settings: Any = {"scope": scope, "budget": chosen, "include": include or None, "exclude": exclude}
     settings |= {"zeros": zeros, "pack": pack}
     if calibrate is None:
