@@ -45,10 +45,10 @@ def test_the_sessions_on_a_page_are_true(page):
     assert found.failed == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=str)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_the_python_that_needs_a_library_or_a_cluster_parses(page):
-    for block in re.findall(r"```py\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL):
-        compile(block, str(page), "exec")
+    for block in re.findall(r"```py\n(.*?)```", page.read_text(), re.DOTALL):
+        compile(block, page.name, "exec")
 
 
 def test_the_readme_has_at_most_900_words():
