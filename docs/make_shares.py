@@ -10,7 +10,6 @@ again. ResNets and MiniLM are cut by magnitude, SmolLM2 by Wanda; its calibratio
 from __future__ import annotations
 
 import csv
-import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,16 +30,16 @@ SAPS = (pm.Sap(), pm.Sap(p=1, q=2))
 COLUMNS = ("network", "score", "cut", "shares", "result")
 SENTENCES = 64  # the last long ones of the text, for Wanda
 TITLES = {
-    "uniform": "the same in each layer",
+    "uniform": "uniform",
     "erk": "ERK",
     "lamp": "LAMP",
-    "global": "one threshold for all",
+    "global": "global threshold",
     "outliers": "OWL",
     "alpha": "AlphaPruning",
-    "index 0.5 1": "more where the index (0.5, 1) is high",
-    "index 1 2": "more where the index (1, 2) is high",
-    "sap 0.5 1": "less where the index (0.5, 1) is high, as SAP",
-    "sap 1 2": "less where the index (1, 2) is high, as SAP",
+    "index 0.5 1": "index (0.5, 1)",
+    "index 1 2": "index (1, 2)",
+    "sap 0.5 1": "SAP's direction (0.5, 1)",
+    "sap 1 2": "SAP's direction (1, 2)",
 }
 
 
@@ -144,23 +143,39 @@ def record(given: Sequence[str]) -> None:
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """A row for each way, a column for each network and cut."""
+    """A row for each way, a column for each cut of each network that is measured in all ways."""
     found = {(row["network"], row["cut"], row["shares"]): float(row["result"]) for row in rows}
-    names = list(dict.fromkeys(row["network"] for row in rows))
-    heads = [f"{name}, {float(cut):.0%}" for name in names for cut in map(str, CUTS)]
-    lines = [f"| shares | {' | '.join(heads)} |", f"| --- |{' ---: |' * len(heads)}"]
+    names = [n for n in dict.fromkeys(row["network"] for row in rows) if (n, str(CUTS[-1]), "sap 1 2") in found]
+    columns = [(name, str(cut)) for name in names for cut in CUTS]
+    lines = [f"| shares | {' | '.join(f'{name}, {float(cut):.0%}' for name, cut in columns)} |"]
+    lines.append(f"| --- |{' ---: |' * len(columns)}")
     for way, title in {"dense": "dense", **TITLES}.items():
-        cells = [found.get((n, "0" if way == "dense" else str(c), way), math.nan) for n in names for c in CUTS]
-        lines.append(f"| {title} | {' | '.join(_shown(x) for x in cells)} |")
+        cells = [_shown(found[name, "0" if way == "dense" else cut, way]) for name, cut in columns]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def sap_table(rows: Sequence[Mapping[str, str]]) -> str:
+    """A row for each network and (p, q): SAP in each neuron, and other shares of as large a cut."""
+    found = {(row["network"], row["cut"], row["shares"]): float(row["result"]) for row in rows}
+    ways = ("SAP in each neuron", "SAP: uniform", "SAP: index")
+    lines = ["| network | p, q | SAP in each neuron | the same in each | more where the index is high |"]
+    lines.append("| --- | --- | ---: | ---: | ---: |")
+    for name in dict.fromkeys(row["network"] for row in rows):
+        for cut in (f"{budget.p:g}, {budget.q:g}" for budget in SAPS):
+            if (name, cut, ways[-1]) in found:
+                lines.append(f"| {name} | {cut} | {' | '.join(_shown(found[name, cut, way]) for way in ways)} |")
     return "\n".join(lines) + "\n"
 
 
 def _shown(value: float) -> str:
-    return f"{value:.3f}" if value <= 1 else f"{value:.3g}" if value < 1e4 else f"{value:.0e}"
+    return f"{value:.3f}" if value <= 1 else f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
 
 
 if __name__ == "__main__":
     if sys.argv[1:]:
         record(sys.argv[1:])
-    page = renewed(PAGE.read_text(encoding="utf-8"), "shares", table(recorded()), "make_shares.py")
+    page = PAGE.read_text(encoding="utf-8")
+    for name, made in (("shares", table), ("sap shares", sap_table)):
+        page = renewed(page, name, made(recorded()), "make_shares.py")
     PAGE.write_text(page, encoding="utf-8")
