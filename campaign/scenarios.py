@@ -79,7 +79,7 @@ def _invoked(*arguments: object) -> click.testing.Result:
         raise result.exception
     if result.exit_code:
         said = result.stderr.strip() or result.stdout.strip().splitlines()[-1]
-        raise Refused(f"exit code {result.exit_code}: {said[-300:]}")
+        raise Refused(f"exit code {result.exit_code}: {said[-1000:]}")
     return result
 
 
