@@ -36,10 +36,8 @@ TITLES = {
     "global": "global threshold",
     "outliers": "OWL",
     "alpha": "AlphaPruning",
-    "index 0.5 1": "index (0.5, 1)",
-    "index 1 2": "index (1, 2)",
-    "sap 0.5 1": "SAP's direction (0.5, 1)",
-    "sap 1 2": "SAP's direction (1, 2)",
+    "index 0.5 1": "index",
+    "sap 0.5 1": "SAP's direction",
 }
 
 
@@ -143,15 +141,17 @@ def record(given: Sequence[str]) -> None:
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """A row for each way, a column for each cut of each network that is measured in all ways."""
+    """A row for each cut of each network that is measured in all ways, a column for each way."""
     found = {(row["network"], row["cut"], row["shares"]): float(row["result"]) for row in rows}
-    names = [n for n in dict.fromkeys(row["network"] for row in rows) if (n, str(CUTS[-1]), "sap 1 2") in found]
-    columns = [(name, str(cut)) for name in names for cut in CUTS]
-    lines = [f"| shares | {' | '.join(f'{name}, {float(cut):.0%}' for name, cut in columns)} |"]
-    lines.append(f"| --- |{' ---: |' * len(columns)}")
-    for way, title in {"dense": "dense", **TITLES}.items():
-        cells = [_shown(found[name, "0" if way == "dense" else cut, way]) for name, cut in columns]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
+    lines = [
+        f"| network | cut | dense | {' | '.join(TITLES.values())} |",
+        f"| --- |{' ---: |' * (2 + len(TITLES))}",
+    ]
+    for name in dict.fromkeys(row["network"] for row in rows):
+        if (name, str(CUTS[-1]), "sap 1 2") in found:
+            for cut in CUTS:
+                cells = [found[name, "0", "dense"], *(found[name, str(cut), way] for way in TITLES)]
+                lines.append(f"| {name} | {cut:.0%} | {' | '.join(map(_shown, cells))} |")
     return "\n".join(lines) + "\n"
 
 
