@@ -64,7 +64,7 @@ FORCE = click.option("--force", is_flag=True, help="Overwrite OUT if it exists."
 def scope_option(usual: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Option for the scope of a cut without training."""
     allowed = f"[{'|'.join(SCOPES)}|n:m]"
-    said = "Where weights compete; n:m, such as 2:4, keeps n of every m neighbours along the inputs."
+    said = "Unit within which weights are ranked; n:m, such as 2:4: n of every m neighbouring inputs remain."
     return click.option("--scope", metavar=allowed, default=usual, show_default=True, help=said)
 
 

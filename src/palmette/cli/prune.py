@@ -72,7 +72,7 @@ _METHODS = [name for name, method in METHODS.items() if not target_of(method.bud
     "--saliency",
     metavar="NAME",
     default="",
-    help="Score that ranks the weights: magnitude, or your own as module:function. [default: magnitude]",
+    help="Score that ranks the weights: magnitude, lamp, or your own as module:function. [default: magnitude]",
 )
 @pattern_options
 @click.option(
@@ -93,7 +93,7 @@ _METHODS = [name for name, method in METHODS.items() if not target_of(method.bud
 @click.option(
     "--repair",
     type=click.Choice(REPAIRS),
-    help="After the cut, solve for the weights that stay, to keep the outputs of layers on these sentences.",
+    help="After the cut, update the remaining weights to preserve the outputs of layers on these sentences.",
 )
 @click.option(
     "--device", metavar="TEXT", help="Where --calibrate runs the model. [default: cuda if there is one, else cpu]"
