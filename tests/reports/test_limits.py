@@ -128,8 +128,7 @@ def ran(method, accuracies, seed=0):
         ),
         (
             [ran("one-shot", [0.9, 0.9, 0.7]), ran("one-shot", [0.9, 0.9], seed=1)],
-            "One Shot: in hindsight within 0.01 of dense down to 50.0% of the weights; 1 of 2 "
-            "runs ended there",
+            "One Shot: in hindsight within 0.01 of dense down to 50.0% of the weights; 1 of 2 runs ended there",
         ),
         (
             [ran("one-shot", [0.9, 0.9, 0.7]), ran("lottery-ticket", [0.9, 0.9, 0.9])],

@@ -22,7 +22,7 @@ Loss = Callable[[nn.Module, Any], Tensor]
 
 @dataclass(frozen=True)
 class Gradients:
-    r"""Gradients of a loss by the weights of a model, by name, and the saliencies that follow from them.
+    r"""Gradients of a loss with respect to the weights of a model, by name, and saliencies computed from them.
 
     Each method is a saliency for `Pruner`. Scores use the weights at which the gradients were computed; batches
     :math:`b = 1 … B` are weighted equally.
@@ -238,7 +238,7 @@ def _whole(weights: Mapping[str, Weight], what: str) -> dict[str, Tensor]:
     for name, weight in weights.items():
         if weight.gain is not None:
             raise ValueError(
-                f"{what} needs gradients by weights, but weight norm trains a direction and a gain in place of "
+                f"{what} needs gradients of weights, but weight norm trains a direction and a gain in place of "
                 f"{name!r}; remove the weight norm, or leave the weight out with exclude"
             )
     return tensors_of(weights)
@@ -251,7 +251,7 @@ def _zeros(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _named(name: str, known: Mapping[str, Tensor]) -> Tensor:
     if name not in known:
         raise ValueError(
-            f"there are no gradients by {name!r}, only by {', '.join(known)}; give the same include and exclude "
+            f"there are no gradients of {name!r}, only of {', '.join(known)}; pass the same include and exclude "
             "to both"
         )
     return known[name]

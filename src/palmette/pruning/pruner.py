@@ -208,7 +208,7 @@ class Pruner:
             warnings.warn(said, stacklevel=2)
         if empty := [n for n, kept in masks.counts.items() if kept == 0 < self._masks.counts[n]]:
             warnings.warn(
-                f"no weight is left in {shown(empty)}: nothing passes; exclude it, or cut less", stacklevel=2
+                f"no weight is left in {shown(empty)}: outputs are constant; exclude it, or cut less", stacklevel=2
             )
         self.apply(masks, decision if value is None else replace(decision, score=value))
         return self.decisions[-1]

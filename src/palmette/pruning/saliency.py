@@ -237,7 +237,7 @@ def ranking(saliency: Saliency | str, *, dense: Saliency = magnitude) -> Salienc
         named = {"magnitude": magnitude, "dense-magnitude": dense, "lamp": lamp}
         if saliency in SALIENCIES and saliency not in named:
             raise ValueError(
-                f"saliency={saliency!r} needs data, which are not known here; in Python, pass "
+                f"saliency={saliency!r} needs data, which this call does not have; in Python, pass "
                 f"{_INSTEAD.get(saliency, f'pm.gradients(model, loss, batches).{saliency}')}"
             )
         found = named.get(saliency) or imported(saliency, "saliency")

@@ -116,8 +116,8 @@ def _blocks(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[str, nn.Modu
 
 def _no_chain(model: nn.Module) -> str:
     return (
-        "repair goes block by block, so it needs a model with an nn.ModuleList of blocks that each take the "
-        f"output of the one before as first argument, as in GPT-2 and Llama; {type(model).__name__} has none"
+        "repair works block by block, so it needs a model with an nn.ModuleList of blocks that each take the "
+        f"output of the previous one as first argument, as in GPT-2 and Llama; {type(model).__name__} has none"
     )
 
 
