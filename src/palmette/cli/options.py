@@ -176,6 +176,7 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
         others = [n for n, (other, values) in BELONGS_TO.items() if other == "method" and method not in values]
         own = {n: v for n, v in settings.items() if n not in others} | {"method": method}
         made += [Experiment(**own | pair) for pair in (PAIRS.get(method, ({},)) if both else ({},))]
+    made = list(dict.fromkeys(made))  # Lottery Ticket and One Shot differ in saliency only, which may be given
     return [replace(experiment, seed=seed) for seed in seeds(seed_text) for experiment in made]
 
 
