@@ -279,7 +279,7 @@ def test_layer_without_a_weight_is_named(tmp_path):
     result = run(
         tmp_path / "in.safetensors", "-o", tmp_path / "o.safetensors", "--density", "0.5", "--scope", "global"
     )
-    assert "No weight is left in b: nothing passes; exclude it, or cut less.\n" in result.stdout
+    assert "No weight is left in b: outputs are constant; exclude it, or cut less.\n" in result.stdout
 
 
 def test_saliency_of_the_current_folder_is_found(tmp_path, monkeypatch):
@@ -473,7 +473,7 @@ def test_repair_says_what_was_only_cut_and_leaves_a_folder_that_is_cut_further(t
     result = run(tiny_llama, "-o", first, "--calibrate", text, "--density", "0.5", "--repair", "gradual")
     assert result.exit_code == 0, result.stderr
     said = " ".join(result.output.split())
-    reach = "only cut, as no Linear layers of blocks that the sentences reach: lm_head.weight."
+    reach = "cut but not repaired (not a Linear layer of a block, or unused): lm_head.weight."
     assert f"Repaired by gradual: 14 of 15 weights; {reach}" in said
     state, masks = load_file(first / "model.safetensors"), pm.Masks.load(first / "model.masks.safetensors")
     weights, kept = (torch.cat([of[n].flatten() for n in masks]) for of in (state, masks))
@@ -493,7 +493,7 @@ def test_repair_without_sentences_or_blocks_is_refused(tmp_path, tiny_llama):
     text = tmp_path / "text.txt"
     text.write_text("the cat\n")
     out = tmp_path / "out"
-    assert "--repair admm keeps the outputs of layers on sentences; --calibrate TEXT gives them" in refused(
+    assert "--repair admm needs sentences: pass a Transformers folder and --calibrate TEXT" in refused(
         tiny_llama, "-o", out, "--repair", "admm"
     )
     said = run(tiny_llama, "-o", out, "--calibrate", text, "--repair", "obs").stderr
@@ -509,7 +509,7 @@ def test_repair_without_sentences_or_blocks_is_refused(tmp_path, tiny_llama):
     result = run(tmp_path / "albert", "-o", out, "--calibrate", text, "--repair", "admm")
     said = result.stderr.splitlines()[-1]
     assert result.exit_code == 2
-    assert "repair goes block by block, so it needs a model with an nn.ModuleList of blocks that each" in said
+    assert "repair works block by block, so it needs a model with an nn.ModuleList of blocks that each" in said
     assert "albert' could not be read" not in said
     assert not out.exists()
     with pytest.raises(ValueError, match=r"repair must be one of least-squares, .*, got 'obs'"):

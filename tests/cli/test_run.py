@@ -101,6 +101,11 @@ def test_other_data_are_trained_as_long_as_in_the_paper():
     assert {e.epochs for e in made("--epochs", "3")} == {3}
 
 
+def test_methods_that_a_setting_makes_equal_are_run_once():
+    names = [experiment.method for experiment in experiments(None, {"saliency": "lamp", "seed": "0"})]
+    assert names == ["sap", "sap", "lottery-ticket"]
+
+
 def test_a_setting_is_given_to_the_methods_that_have_it():
     sap, ticket = made("--method", "sap,lottery-ticket", "--eta", "0.1", "--p", "0.3", "--seed", "4")
     assert (sap.eta, sap.p, sap.q, sap.seed) == (0.1, 0.3, 1.0, 4)

@@ -242,7 +242,7 @@ def test_what_has_no_gradients_is_refused():
     with pytest.raises(ValueError, match="got float"):
         pm.gradients(model, lambda model, x: 0.5, [x])
     found = pm.gradients(model, mean, [x])
-    with pytest.raises(ValueError, match="there are no gradients by 'other', only by weight"):
+    with pytest.raises(ValueError, match="there are no gradients of 'other', only of weight"):
         pm.prune({"other": torch.ones(2, 2)}, scope="layer", budget=pm.Sap(), saliency=found.taylor)
     with pytest.raises(ValueError, match=r"grasp needs gradients\(…, hessian=True\)"):
         found.grasp("weight", model.weight)

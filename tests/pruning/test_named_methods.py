@@ -144,7 +144,7 @@ DOORS = {
         ({"method": GROWING}, "only budget and saliency of a method are used here, got grow of Further"),
         (
             {"method": pm.Method(budget=pm.Sap(), repair="admm")},
-            "repair='admm' solves for the weights that stay, on sentences, when nothing is trained",
+            "repair='admm' updates the remaining weights on sentences, in cuts without training",
         ),
         ({"method": "sap", "budget": pm.Sap()}, "budget is given twice, directly and by method='sap'"),
         ({"saliency": "size"}, "saliency must be one of magnitude, dense-magnitude"),
@@ -172,7 +172,7 @@ REPAIRED = pm.Method(budget=pm.FixedRatio(0.5), repair="admm")
 
 def test_a_run_refuses_a_method_that_repairs_and_a_cut_of_a_file_takes_it():
     for method in (REPAIRED, f"{__name__}:REPAIRED"):
-        with pytest.raises(ValueError, match="repair='admm' solves for the weights that stay"):
+        with pytest.raises(ValueError, match="repair='admm' updates the remaining weights"):
             Experiment(data="digits", model="mlp", method=method)
     assert RunSpec(method=f"{__name__}:REPAIRED").pruning == REPAIRED
     with pytest.raises(ValueError, match=r"repair must be one of least-squares, .*, got 'obs'"):

@@ -114,7 +114,7 @@ def test_a_file_is_cut_like_a_model_in_parts(dtype, tmp_path):
 
 def test_widths_that_m_does_not_divide_are_refused(tmp_path):
     model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 4))
-    said = r"scope '2:4' needs a number of inputs that 4 divides, but '0.weight' has 6; .* exclude=\['0.weight'\]"
+    said = r"scope '2:4' needs a number of inputs divisible by 4, but '0.weight' has 6; .* exclude=\['0.weight'\]"
     with pytest.raises(ValueError, match=said):
         pm.Pruner(model, scope="2:4")
     with pytest.raises(ValueError, match=said):

@@ -590,7 +590,7 @@ def test_a_cut_that_takes_the_last_weight_of_a_layer_says_so_once():
     model[1].weight.data.copy_(torch.tensor([[0.1, 0.2]]))
     pruner = pm.Pruner(model, budget=pm.FixedRatio(0.5))
     with pytest.warns(
-        UserWarning, match=r"^no weight is left in 1\.weight: nothing passes; exclude it, or cut less"
+        UserWarning, match=r"^no weight is left in 1\.weight: outputs are constant; exclude it, or cut less"
     ):
         pruner.step()
     assert pruner.step().cut == 1  # no second warning

@@ -55,8 +55,8 @@ def prune_calibrated(
     Args:
         text: file with one sentence on each line.
         saliency: "input-weighted", Wanda's score, or another one, where `repair` needs the sentences.
-        repair: how the weights that stay change, so that the outputs of layers do not: a name in `REPAIRS`, see
-            `palmette.pruning.repair.solving.repaired`; by default not at all.
+        repair: how to update the remaining weights to preserve the outputs of layers: a name in `REPAIRS`, see
+            `palmette.pruning.repair.solving.repaired`; by default they are not changed.
         device: where the model runs, such as "cuda".
 
     >>> import palmette, tempfile, transformers

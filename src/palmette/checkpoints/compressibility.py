@@ -39,7 +39,7 @@ class Measurement:
         sap_cut: scope -> how many entries SAP would cut in its next step.
         neurons, dead_neurons: number of neurons, and how many of them have only zeros.
         bytes: size now.
-        bytes_after: scope -> size after that step, with one bit for each entry and the values that stay.
+        bytes_after: scope -> size after that step, with one bit for each entry and the remaining values.
     """
 
     name: str

@@ -64,7 +64,7 @@ FORCE = click.option("--force", is_flag=True, help="Overwrite OUT if it exists."
 def scope_option(usual: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Option for the scope of a cut without training."""
     allowed = f"[{'|'.join(SCOPES)}|n:m]"
-    said = "Where weights compete; n:m, such as 2:4, keeps n of every m neighbours along the inputs."
+    said = "Unit within which weights are ranked; n:m, such as 2:4: n of every m neighbouring inputs remain."
     return click.option("--scope", metavar=allowed, default=usual, show_default=True, help=said)
 
 
@@ -176,6 +176,7 @@ def experiments(file: Path | None, given: Mapping[str, Any]) -> list[Experiment]
         others = [n for n, (other, values) in BELONGS_TO.items() if other == "method" and method not in values]
         own = {n: v for n, v in settings.items() if n not in others} | {"method": method}
         made += [Experiment(**own | pair) for pair in (PAIRS.get(method, ({},)) if both else ({},))]
+    made = list(dict.fromkeys(made))  # Lottery Ticket and One Shot differ in saliency only, which may be given
     return [replace(experiment, seed=seed) for seed in seeds(seed_text) for experiment in made]
 
 

@@ -72,7 +72,7 @@ _METHODS = [name for name, method in METHODS.items() if not target_of(method.bud
     "--saliency",
     metavar="NAME",
     default="",
-    help="Score that ranks the weights: magnitude, or your own as module:function. [default: magnitude]",
+    help="Score that ranks the weights: magnitude, lamp, or your own as module:function. [default: magnitude]",
 )
 @pattern_options
 @click.option(
@@ -93,7 +93,7 @@ _METHODS = [name for name, method in METHODS.items() if not target_of(method.bud
 @click.option(
     "--repair",
     type=click.Choice(REPAIRS),
-    help="After the cut, solve for the weights that stay, to keep the outputs of layers on these sentences.",
+    help="After the cut, update the remaining weights to preserve the outputs of layers on these sentences.",
 )
 @click.option(
     "--device", metavar="TEXT", help="Where --calibrate runs the model. [default: cuda if there is one, else cpu]"
@@ -152,14 +152,10 @@ def prune(
     settings |= {"zeros": zeros, "pack": pack}
     if calibrate is None:
         if repair:
-            raise ValueError(
-                f"--repair {repair} keeps the outputs of layers on sentences; --calibrate TEXT gives them, for a "
-                "folder of Transformers"
-            )
+            raise ValueError(f"--repair {repair} needs sentences: pass a Transformers folder and --calibrate TEXT")
         if named.of_inputs:
             raise ValueError(
-                f"saliency {named.saliency!r} looks at inputs, and a file has none; --calibrate TEXT gives them, "
-                "for a folder of Transformers"
+                f"saliency {named.saliency!r} needs inputs: pass a Transformers folder and --calibrate TEXT"
             )
         cut = prune_checkpoint(source, out, saliency=named.saliency, **settings)
     else:
@@ -228,11 +224,13 @@ def _show(title: str, cut: CheckpointCut, repair: str) -> None:
         after = "none" if math.isnan(cut.index_after) else f"{cut.index_after:.4f}"
         sentences.append(f"PQ Index of the kept weights: {cut.index_before:.4f} before, {after} now.")
     if empty := [layer.name for layer in cut.layers if not layer.after]:
-        sentences.append(f"No weight is left in {', '.join(empty)}: nothing passes; exclude it, or cut less.")
+        sentences.append(
+            f"No weight is left in {', '.join(empty)}: outputs are constant; exclude it, or cut less."
+        )
     if repair:
         left = [layer.name for layer in cut.layers if layer.name not in cut.repaired]
         others = (
-            f"; only cut, as no Linear layers of blocks that the sentences reach: {in_short(left)}" if left else ""
+            f"; cut but not repaired (not a Linear layer of a block, or unused): {in_short(left)}" if left else ""
         )
         sentences.append(f"Repaired by {repair}: {len(cut.repaired)} of {len(cut.layers)} weights{others}.")
     written = size(cut.weights_file.stat().st_size)

@@ -183,11 +183,11 @@ class TailMass(Budget):
 
 @dataclass(frozen=True)
 class Densities(Budget):
-    r"""Densities to reach one after another: each unit is cut to the first one below its own.
+    r"""List of densities to reach: each cut takes a unit to the first one below its own.
 
     .. math:: c = d - \mathrm{round}(n \rho_k), \qquad k = \min \{ i : \mathrm{round}(n \rho_i) < d \}
 
-    of :math:`n` weights, :math:`d` of them kept. Nothing is cut below the last.
+    for :math:`n` weights, of which :math:`d` are kept. Nothing is cut below the last density.
 
     Args:
         densities: :math:`\rho`, decreasing, between 0 and 1, as numbers or as text separated by commas; or a
@@ -307,10 +307,10 @@ class Allocated(_OfAnother):
 
     Args:
         budget: how many weights the network keeps.
-        by: "index" (default): more where the PQ Index is high, at the norms of `budget`. "sap": less there.
-            "outliers": more where more scores are above five times their mean (OWL, Yin et al. 2024).
-            "alpha": more where spectra have heavy tails (AlphaPruning, Lu et al. 2024). "erk": more in small
-            layers (Evci et al. 2020). "uniform": the same everywhere.
+        by: which blocks keep more. "index" (default): those with a high PQ Index, at the norms of `budget`. "sap":
+            those with a low one. "outliers": those with more scores above five times their mean (OWL, Yin et al.
+            2024). "alpha": those with heavy-tailed spectra (AlphaPruning, Lu et al. 2024). "erk": small layers
+            (Evci et al. 2020). "uniform": none.
         spread: :math:`\lambda`; the densities of two blocks differ by at most twice as much.
 
     >>> import torch, palmette as pm

@@ -1,4 +1,4 @@
-"""One cut of a set of weights: measure, count, select and mask; `regrow` and `TopK` also bring others back."""
+"""One cut of a set of weights: measure, count, select and mask; `regrow` and `TopK` also restore weights."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def prune(
     Args:
         weights: by name; the first axis of a plain tensor counts neurons, a `Weight` has its own layout.
         masks: which weights are kept so far, all by default.
-        scope: "neuron", "layer", "global" or "n:m": the unit inside which weights are compared, see `Pruner`.
+        scope: "neuron", "layer", "global" or "n:m": the unit within which weights are ranked, see `Pruner`.
         budget: how many weights to prune.
         saliency: how much each weight matters, as for `Pruner`.
 
@@ -107,7 +107,7 @@ def regrow(
     by: Saliency | str,
     saliency: Saliency | str = magnitude,
 ) -> Masks:
-    """Prune a share of the kept weights of each unit, and bring as many others back: each unit keeps its number.
+    """Prune a fraction of the kept weights of each unit and restore equally many others.
 
     The arguments are not modified.
 
@@ -115,7 +115,7 @@ def regrow(
         weights, scope, saliency: as for `prune`; not "n:m", and not sharded.
         masks: which weights are kept so far.
         share: fraction of the kept weights to prune, those of the smallest saliency.
-        by: scores of the others, of which the largest come back; those just pruned compete.
+        by: scores of the pruned weights; the largest are restored. Weights just pruned are candidates too.
 
     >>> import torch
     >>> weights, slopes = {"w": torch.tensor([[4.0, 1.0, 0.0, 0.0]])}, torch.tensor([[0.0, 1.0, 2.0, 3.0]])
@@ -123,7 +123,7 @@ def regrow(
     >>> regrow(weights, masks, scope="layer", share=0.5, by=lambda name, weight: slopes)["w"]
     tensor([[ True, False, False,  True]])
 
-    Evci et al. 2020 (RigL) bring back by the gradient, Mocanu et al. 2018 (SET) at random.
+    Evci et al. 2020 (RigL) restore by gradient, Mocanu et al. 2018 (SET) at random.
     """
     check_whole(tensors_of(weights), "regrow")
     left, decision = prune(weights, masks, scope=scope, budget=FixedRatio(share), saliency=saliency)
@@ -139,15 +139,15 @@ def regrow(
 
 
 class TopK:
-    """Weight-sparse training: after each step of an optimizer, as many weights remain as the budget says.
+    """Weight-sparse training: after each optimizer step, keep only the largest weights.
 
-    All weights have gradients, optimizer state and updates; those that are not among the largest afterwards become
-    zero, and may come back in any step. There is nothing to save: the masks follow from the weights.
+    All weights have gradients, optimizer state and updates, so a weight that is zero can grow again in any step.
+    There is nothing to save: the masks follow from the weights.
 
     Args:
         model: the model to train.
         hold: its optimizer; a copied one needs a new TopK.
-        budget: how many weights are zero, such as ``Densities([0.05])``; it may be replaced in training.
+        budget: how many weights are zero, such as ``Densities([0.05])``; can be replaced during training.
         scope, saliency, include, exclude: as for `Pruner`, with scope "layer" by default.
 
     >>> import torch
@@ -160,7 +160,7 @@ class TopK:
     >>> int(model.weight.count_nonzero()), sparse.masks.density
     (2, 0.5)
 
-    Gao et al. 2025, who also let the density fall during training.
+    Gao et al. 2025, who also lower the density during training.
     """
 
     def __init__(

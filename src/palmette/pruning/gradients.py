@@ -22,16 +22,16 @@ Loss = Callable[[nn.Module, Any], Tensor]
 
 @dataclass(frozen=True)
 class Gradients:
-    r"""Gradients of a loss by the weights of a model, by name, and the saliencies that follow from them.
+    r"""Gradients of a loss with respect to the weights of a model, by name, and saliencies computed from them.
 
-    Each method is a saliency for `Pruner`, of the weights at which the gradients were computed. The batches
-    :math:`b = 1 … B` count alike.
+    Each method is a saliency for `Pruner`. Scores use the weights at which the gradients were computed; batches
+    :math:`b = 1 … B` are weighted equally.
 
     Args:
         weights: :math:`w`, copied.
         mean: :math:`g = \frac{1}{B} \sum_b g_b`.
         squares: :math:`\frac{1}{B} \sum_b g_b^2`.
-        flow: :math:`H g`, the Hessian times the gradient; empty unless asked for.
+        flow: :math:`H g`, the Hessian times the gradient; empty without ``hessian=True``.
     """
 
     weights: Mapping[str, Tensor]
@@ -49,31 +49,31 @@ class Gradients:
     def fisher(self, name: str, weight: Tensor) -> Tensor:
         r"""Change of the loss at a minimum, to second order: :math:`\frac{1}{2B} \sum_b w_i^2 g_{bi}^2`.
 
-        The empirical Fisher information takes the place of the Hessian's diagonal if each batch is one example.
+        With batches of one example, the empirical Fisher information replaces the Hessian's diagonal.
 
         LeCun et al. 1990; Theis et al. 2018. For trained networks.
         """
         return _named(name, self.weights).square() * self.squares[name] / 2
 
     def slope(self, name: str, weight: Tensor) -> Tensor:
-        r"""Gradient, also by pruned weights: :math:`|g_i|`, by which `Pruner.regrow` brings them back.
+        r"""Magnitude of the gradient, also for pruned weights: :math:`|g_i|`; for `Pruner.regrow`.
 
         Evci et al. 2020.
         """
         return _named(name, self.mean)
 
     def snip(self, name: str, weight: Tensor) -> Tensor:
-        r"""Connection sensitivity: :math:`|w_i g_i| / \sum_j |w_j g_j|`, the sum over all weights.
+        r"""Connection sensitivity: :math:`|w_i g_i| / \sum_j |w_j g_j|`, summed over all weights.
 
-        Lee et al. 2019. For networks at initialisation, in training mode.
+        Lee et al. 2019. For networks at initialization, in training mode.
         """
         return self.taylor(name, weight) / self._sensitivity
 
     def grasp(self, name: str, weight: Tensor) -> Tensor:
-        r"""Loss of gradient flow without the weight: :math:`w_i (H g)_i`, in the order of signed numbers.
+        r"""Loss of gradient flow without the weight: :math:`w_i (H g)_i`, ranked with its sign.
 
-        Wang et al. 2020, with the opposite sign, since the largest scores are pruned there. The authors' code also
-        divides the outputs by a temperature of 200. For networks at initialisation, in training mode.
+        Wang et al. 2020 prune the largest scores, with the opposite sign. Their code also divides the outputs by a
+        temperature of 200. For networks at initialization, in training mode.
         """
         if not self.flow:
             raise ValueError("grasp needs gradients(…, hessian=True), which also computes the Hessian's product")
@@ -93,16 +93,16 @@ def gradients(
     include: Iterable[str] | None = None,
     exclude: Iterable[str] = (),
 ) -> Gradients:
-    """Gradients of `loss` by the prunable weights of `model`, from which saliencies follow.
+    """Gradients of `loss` with respect to the prunable weights of `model`, for saliencies.
 
-    The model runs in the mode it is in: call ``model.eval()`` for a trained one, and stay in training mode at
-    initialisation, where batch norm has no statistics yet. Buffers and `grad` do not change.
+    The mode of the model does not change: call ``model.eval()`` for a trained one, but use training mode at
+    initialization, when batch norm has no statistics yet. Buffers and `grad` are not modified.
 
     Args:
         model: any module that is not sharded.
         loss: function of the model and a batch that returns the mean loss of the batch.
-        batches: whatever `loss` takes.
-        hessian: whether to compute the Hessian times the gradient too, which `grasp` needs: thrice the time.
+        batches: batches for `loss`.
+        hessian: also compute the Hessian times the gradient, for `grasp`; takes three times as long.
         include, exclude: patterns of parameter names, as for `Pruner`.
 
     >>> model = nn.Linear(2, 1, bias=False)
@@ -146,12 +146,12 @@ def synflow(
 
     :math:`R` is the sum of the outputs for an input of ones, with all parameters replaced by their magnitudes.
 
-    One cut empties layers; the authors take 100 cuts down to the density :math:`\rho`, to :math:`\rho^{k/100}`
-    after :math:`k`, with new scores before each: ``pruner.saliency = synflow(model, inputs)``.
+    A single large cut empties layers. The authors make 100 cuts, as ``Densities("geometric:0.1:100")`` does, with
+    new scores before each: ``pruner.saliency = synflow(model, inputs)``.
 
     Args:
         model: the model, which must return a tensor; it is not changed.
-        inputs: a batch of inputs, of which only the shape matters.
+        inputs: a batch of inputs; only its shape is used.
         include, exclude: patterns of parameter names, as for `Pruner`.
 
     >>> model = nn.Sequential(nn.Linear(1, 2, bias=False), nn.Linear(2, 1, bias=False))
@@ -179,10 +179,10 @@ def synflow(
 class Movement:
     r"""Saliency of weights that move away from zero in fine-tuning: :math:`-\sum_t w_i^{(t)} g_i^{(t)}`.
 
-    The sum is over all steps of `optimizer` from now on, in the order of signed numbers.
+    The sum is over all later steps of `optimizer`; scores are ranked with their sign.
 
     Args:
-        model: the model, whose gradients must be whole before each step.
+        model: the model; its gradients must not be sharded when the optimizer steps.
         optimizer: the optimizer that trains it.
         include, exclude: patterns of parameter names, as for `Pruner`.
 
@@ -238,7 +238,7 @@ def _whole(weights: Mapping[str, Weight], what: str) -> dict[str, Tensor]:
     for name, weight in weights.items():
         if weight.gain is not None:
             raise ValueError(
-                f"{what} needs gradients by weights, but weight norm trains a direction and a gain in place of "
+                f"{what} needs gradients of weights, but weight norm trains a direction and a gain in place of "
                 f"{name!r}; remove the weight norm, or leave the weight out with exclude"
             )
     return tensors_of(weights)
@@ -251,7 +251,7 @@ def _zeros(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _named(name: str, known: Mapping[str, Tensor]) -> Tensor:
     if name not in known:
         raise ValueError(
-            f"there are no gradients by {name!r}, only by {', '.join(known)}; give the same include and exclude "
+            f"there are no gradients of {name!r}, only of {', '.join(known)}; pass the same include and exclude "
             "to both"
         )
     return known[name]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from palmette.pruning.saliency import Saliency, Subject
 
 Scope = Literal["neuron", "layer", "global", "channel"] | str
-"""Unit in which weights compete; "n:m", such as "2:4", keeps n of every m neighbours along the inputs."""
+"""Unit within which weights are ranked; "n:m", such as "2:4", keeps n of every m neighbours along the inputs."""
 Zeros = Literal["pruned", "count"]
 """Zeros of a weight that has been pruned before: pruned, or weights like others."""
 SCOPES: tuple[Scope, ...] = ("neuron", "layer", "global")
@@ -73,13 +73,13 @@ def check_scope(scope: str, *, also: Collection[str] = ()) -> None:
 
 
 def check_fits(budget: Budget, scope: str) -> None:
-    """Raise where `Allocated` shares a cut between layers that compete, or a scope "n:m" has another budget."""
+    """Raise where `Allocated` shares a cut between layers ranked together, or a scope "n:m" has another budget."""
     if pattern := pattern_of(scope):
         n, m = pattern
         if not (isinstance(budget, Densities) and [round(m * rho) for rho in budget.values()] == [n]):
             raise ValueError(
-                f"scope {scope!r} keeps {n} of every {m} weights, so its budget is Densities([{n / m:.4g}]), the "
-                f"default there, or --method densities --densities {n / m:.4g} in palmette run; got {budget!r}"
+                f"scope {scope!r} keeps {n} of every {m} weights, so its budget is Densities([{n / m:.4g}]), or "
+                f"--method densities --densities {n / m:.4g} in palmette run; got {budget!r}"
             )
     if isinstance(budget, Allocated) and scope in ("global", "channel"):
         raise ValueError(
@@ -139,7 +139,7 @@ def check_saliency(name: str) -> None:
 
 
 REPAIRS = ("least-squares", "admm", "admm-gradual", "gradual", "sparsegpt")
-"""Solutions for the weights that remain, see `palmette.pruning.repair.solving.repaired`."""
+"""Ways to update the remaining weights after a cut, see `palmette.pruning.repair.solving.repaired`."""
 
 
 def check_repair(name: str) -> None:
@@ -155,7 +155,7 @@ class Method:
     Args:
         budget: how many weights to prune, such as `Sap(p=1, q=2)` or a custom `Budget`.
         saliency: which weights to prune first: one of `SALIENCIES`, or ``"module:function"`` of a `Saliency`.
-        repair: how the remaining weights change after a cut without training: one of `REPAIRS`; empty for not.
+        repair: how to update the remaining weights after a cut without training: one of `REPAIRS`, or empty.
         label: the name in tables and figures.
 
     >>> import palmette as pm
@@ -232,8 +232,8 @@ def check_unrepaired(method: Method) -> None:
     """Raise if `method` repairs, where training follows or nothing is known of the inputs."""
     if method.repair:
         raise ValueError(
-            f"repair={method.repair!r} solves for the weights that stay, on sentences, when nothing is trained "
-            f"afterwards: palmette prune --calibrate TEXT --repair {method.repair}; leave it out here"
+            f"repair={method.repair!r} updates the remaining weights on sentences, in cuts without training: "
+            f"palmette prune --calibrate TEXT --repair {method.repair}; leave it out here"
         )
 
 

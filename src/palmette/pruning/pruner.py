@@ -53,8 +53,8 @@ class Pruner:
         method: a key of `METHODS` or a `Method`; sets `budget` and, unless given, `saliency`.
         budget: how many weights to prune in a step; `Sap()` by default.
         scope: "neuron", "layer" or "global" (default): the unit within which weights are ranked. In scope "n:m",
-            such as "2:4", n of every m neighbours along the inputs remain; the budget follows. In scope "channel",
-            whole channels are cut, which `compact` can remove.
+            such as "2:4", n of every m neighbours along the inputs remain, which sets the budget. In scope
+            "channel", whole channels are cut, which `compact` can remove.
         saliency: how much each weight matters, by default its magnitude. A function of a name and a weight, its
             path ``"module:function"``, a `PerCut`, or "dense-magnitude": the magnitude just before the first step,
             which the Pruner copies and saves in `state_dict`. Train the dense model first.
@@ -208,18 +208,18 @@ class Pruner:
             warnings.warn(said, stacklevel=2)
         if empty := [n for n, kept in masks.counts.items() if kept == 0 < self._masks.counts[n]]:
             warnings.warn(
-                f"no weight is left in {shown(empty)}: nothing passes; exclude it, or cut less", stacklevel=2
+                f"no weight is left in {shown(empty)}: outputs are constant; exclude it, or cut less", stacklevel=2
             )
         self.apply(masks, decision if value is None else replace(decision, score=value))
         return self.decisions[-1]
 
     def regrow(self, share: float, *, by: Saliency | str) -> int:
-        """Prune a share of the kept weights, let as many others grow back from zero; return how many are new.
+        """Prune a fraction of the kept weights, restore equally many others at zero, and return how many are new.
 
         Args:
             share: fraction of the kept weights of each unit to prune, those of the smallest saliency.
-            by: scores of the others, of which the largest come back, such as `Gradients.slope` (RigL, Evci et al.
-                2020) or ``lambda name, weight: torch.rand_like(weight)`` (SET, Mocanu et al. 2018).
+            by: scores of the pruned weights, of which the largest are restored: `Gradients.slope` (RigL, Evci et
+                al. 2020) or ``lambda name, weight: torch.rand_like(weight)`` (SET, Mocanu et al. 2018).
         """
         self._check_still_there()
         if self.channels is not None:

@@ -68,12 +68,12 @@ def _look_up(frozen: Mapping[str, Tensor], name: str, weight: Tensor) -> Tensor:
 
 
 def lamp(name: str, weight: Tensor) -> Tensor:
-    r"""Magnitude relative to the weights of the layer that are not smaller (LAMP); for scope "global".
+    r"""Magnitude relative to all weights of the layer at least as large (LAMP); for scope "global".
 
     .. math:: \sqrt{w_u^2 \Big/ \textstyle\sum_{|w_v| \ge |w_u|} w_v^2}
 
-    The square root keeps the order. The largest weight of each layer scores 1, so no layer is emptied before the
-    others. Of equal weights, the first in memory scores least.
+    The square root does not change the order. The largest weight of each layer scores 1, so no layer is emptied
+    before the others. Of equal weights, the first scores least.
 
     >>> lamp("w", torch.tensor([3.0, -4.0, 0.0]))
     tensor([0.6000, 1.0000, 0.0000], dtype=torch.float64)
@@ -187,10 +187,10 @@ class DenseMagnitude:
 
 @dataclass(frozen=True)
 class PerCut:
-    """Saliency that a Pruner makes anew for each cut, since it follows from more than the weights.
+    """Saliency that is recomputed for each cut, from data or gradients.
 
     Args:
-        make: function of the model as it is before the cut that returns a saliency.
+        make: function that takes the model before the cut and returns a saliency.
 
     >>> x = torch.tensor([[1.0, 3.0]])
     >>> taylor = PerCut(lambda model: gradients(model, lambda model, x: model(x).mean(), [x]).taylor)
@@ -237,7 +237,7 @@ def ranking(saliency: Saliency | str, *, dense: Saliency = magnitude) -> Salienc
         named = {"magnitude": magnitude, "dense-magnitude": dense, "lamp": lamp}
         if saliency in SALIENCIES and saliency not in named:
             raise ValueError(
-                f"saliency={saliency!r} needs data, which are not known here; in Python, pass "
+                f"saliency={saliency!r} needs data, which this call does not have; in Python, pass "
                 f"{_INSTEAD.get(saliency, f'pm.gradients(model, loss, batches).{saliency}')}"
             )
         found = named.get(saliency) or imported(saliency, "saliency")

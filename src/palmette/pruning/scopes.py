@@ -103,7 +103,7 @@ def check_widths(weights: Mapping[str, Weight], scope: str) -> None:
     if odd:
         said = ", ".join(f"{name!r} has {inputs}" for name, inputs in odd.items())
         raise ValueError(
-            f"scope {scope!r} needs a number of inputs that {pattern[1]} divides, but {said}; leave such weights "
+            f"scope {scope!r} needs a number of inputs divisible by {pattern[1]}, but {said}; leave such weights "
             f"out with exclude={list(odd)}"
         )
 

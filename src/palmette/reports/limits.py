@@ -177,9 +177,7 @@ def _all_runs(count: int) -> str:
 
 
 def _percent(values: Sequence[float]) -> str:
-    """Mean in percent, with the range of several values."""
+    """Mean in percent, with the range of values that differ."""
     mean = fmean(values)
-    if len(values) == 1:
-        return f"{in_percent(mean, mean)}%"
     low, high = (in_percent(value, mean) for value in (min(values), max(values)))
-    return f"{in_percent(mean, mean)}% ({low} to {high})"
+    return f"{in_percent(mean, mean)}%" + (f" ({low} to {high})" if low != high else "")

@@ -86,7 +86,7 @@ class RunSpec:
     )
     scope: Scope = setting(
         "global",
-        "Unit within which weights are compared: neuron, layer or global; n:m, such as 2:4: one cut leaves n of "
+        "Unit within which weights are ranked: neuron, layer or global; n:m, such as 2:4: one cut leaves n of "
         "every m neighbours; or channel: whole channels are cut.",
         PRUNED,
     )

@@ -154,7 +154,7 @@ class Other(nn.Module):
 @pytest.mark.parametrize("order", [(0, 1), (1, 0), (0,), (0, 0)])
 def test_model_whose_blocks_are_no_chain_is_refused(order):
     model = Other(order=order)
-    with pytest.raises(ValueError, match=r"goes block by block, .* as in GPT-2 and Llama; Other has none"):
+    with pytest.raises(ValueError, match=r"works block by block, .* as in GPT-2 and Llama; Other has none"):
         repair_(model, cut(model), [torch.randn(5, 4)])
     with pytest.raises(ValueError, match="Linear has none"):
         repair_(nn.Linear(4, 4), {"weight": torch.ones(4, 4, dtype=torch.bool)}, [torch.randn(5, 4)])

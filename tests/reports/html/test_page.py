@@ -270,8 +270,8 @@ def test_verdict_names_the_best_method_with_its_deviation():
     lead, first, second = verdict(study)
     assert lead == "In hindsight, 75% of the weights can go within one point of accuracy."
     assert first == (
-        "Lottery Ticket goes furthest within 0.01 of dense (in hindsight): a density of 25.0% (25.0 to 25.0); "
-        "next is One Shot at 50.0% (50.0 to 50.0), beyond the noise of 2 seeds."
+        "Lottery Ticket goes furthest within 0.01 of dense (in hindsight): a density of 25.0%; "
+        "next is One Shot at 50.0%, beyond the noise of 2 seeds."
     )
     assert second == "The PQ Index turned up in 0 of 4 runs; 4 collapsed."
     row = outcome(study.series[0])
@@ -297,7 +297,7 @@ def several(densities, **settings):
 def test_series_that_differ_within_noise_are_tied():
     sap, ticket = several([0.0186, 0.0188]), several([0.017, 0.021], method="lottery-ticket")
     assert verdict(studies(sap + ticket)[0])[1] == (
-        "SAP (p=0.5, q=1) goes furthest within 0.01 of dense (in hindsight): a density of 1.9% (1.9 to 1.9), a "
+        "SAP (p=0.5, q=1) goes furthest within 0.01 of dense (in hindsight): a density of 1.9%, a "
         "tie with Lottery Ticket at 1.9% (1.7 to 2.1)."
     )
     sap = several([0.2, 0.3])
@@ -318,7 +318,7 @@ def test_single_run_does_not_lead_where_others_have_several():
     single = several([0.1], method="one-shot") + several([0.4], gamma=3)
     assert verdict(studies(runs + single)[0])[1] == (
         "SAP (p=0.5, q=1) goes furthest of the methods with several runs within 0.01 of dense (in hindsight): a "
-        "density of 20.0% (20.0 to 20.0); next is Lottery Ticket at 30.0% (30.0 to 30.0), beyond the noise of 2 "
+        "density of 20.0%; next is Lottery Ticket at 30.0%, beyond the noise of 2 "
         "seeds; the best single run is of One Shot: 10.0%."
     )
     assert "SAP (p=0.5, q=1) goes furthest" in verdict(studies(runs[:2] + single)[0])[1]

@@ -1,1 +1,1 @@
-"""Repair: after a cut, solve for the remaining weights so that outputs on calibration inputs stay put."""
+"""Repair: after a cut, solve for the remaining weights to preserve outputs on calibration inputs."""

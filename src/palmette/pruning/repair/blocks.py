@@ -31,10 +31,10 @@ def repair_(
     allowed: Mapping[str, Tensor] | None = None,
     scope: Scope = "neuron",
 ) -> tuple[Masks, list[str]]:
-    """Cut a dense `model` by `masks`, and repair Linear layers and Conv1D of its blocks with `repaired`.
+    """Apply `masks` to a dense `model`, and repair the Linear and Conv1D layers of its blocks with `repaired`.
 
-    Blocks are the modules of its largest `nn.ModuleList`, each called with the output of the one before it. In
-    memory are the model, the inputs of one block and one second moment for each layer of a block.
+    Blocks are the modules of the largest `nn.ModuleList`, each called with the output of the previous one. Memory
+    holds the model, the inputs of one block, and the second moments of the layers of one block.
 
     Args:
         model: changed in place.
@@ -43,8 +43,8 @@ def repair_(
         by, allowed, scope: as for `repaired`; `allowed` by name.
 
     Returns:
-        The masks, which differ from those given where the repair chooses, and the names of weights that were only
-        cut: outside the blocks, of other kinds, or without inputs.
+        The masks, which differ from `masks` if the repair chooses weights, and the names of weights that were cut
+        but not repaired: outside the blocks, in other layers, or without inputs.
 
     >>> class Network(nn.Module):
     ...     def __init__(self):
@@ -116,8 +116,8 @@ def _blocks(model: nn.Module, masks: Mapping[str, Tensor]) -> tuple[str, nn.Modu
 
 def _no_chain(model: nn.Module) -> str:
     return (
-        "repair goes block by block, so it needs a model with an nn.ModuleList of blocks that each take the "
-        f"output of the one before as first argument, as in GPT-2 and Llama; {type(model).__name__} has none"
+        "repair works block by block, so it needs a model with an nn.ModuleList of blocks that each take the "
+        f"output of the previous one as first argument, as in GPT-2 and Llama; {type(model).__name__} has none"
     )
 
 

@@ -19,7 +19,7 @@ from palmette.pruning.methods import Scope, check_repair, check_scope, pattern_o
 from palmette.pruning.sources.memory import Memory
 
 _DAMPING = 0.1  # of the diagonal, as in the code of Boža 2024
-_STEPS, _CHOOSING = 20, 15  # iterations of ADMM, and those that choose weights anew, as there
+_STEPS, _CHOOSING = 20, 15  # iterations of ADMM, and those that choose weights, as there
 _BLOCK, _BLOCK_DAMPING = 128, 0.01  # inputs at a time, and of the mean of the diagonal, as in SparseGPT
 _MOST = 1000  # iterations of conjugate gradients
 
@@ -33,30 +33,29 @@ def repaired(
     allowed: Tensor | None = None,
     scope: Scope = "neuron",
 ) -> tuple[Tensor, Tensor]:
-    r"""Values of the remaining weights that keep the layer's outputs, and which weights remain.
+    r"""Values for the remaining weights that preserve the layer's outputs, and the mask of these weights.
 
-    A repair that chooses anew keeps as many weights as `kept` has, in each neuron or in the layer. The weights of
-    an input that is always zero stay as they are.
+    Some repairs choose the weights themselves, as many as `kept` has. The weights of an input that is always zero
+    are not changed.
 
     Args:
         weight: dense weights, one row per neuron.
         kept: True where a weight remains.
         gram: :math:`H = X^T X` of the inputs.
         by: "least-squares": the exact solution for `kept`. "admm": twenty steps towards it (Boža 2024).
-            "admm-gradual": ADMM that prunes more with each step and chooses the weights itself, as published.
-            "gradual": its choice, then the exact solution. "sparsegpt": Frantar and Alistarh 2023, which
-            chooses too, 128 inputs at a time.
+            "admm-gradual": ADMM that prunes more with each step and chooses the weights, as published.
+            "gradual": the same choice, then the exact solution. "sparsegpt": Frantar and Alistarh 2023, which
+            also chooses, 128 inputs at a time.
         allowed: weights to choose from, all by default.
-        scope: a repair that chooses keeps the number of weights of each neuron in scope "neuron", and of the layer
-            in others.
+        scope: "neuron" preserves the number of weights of each neuron, others that of the layer.
 
     >>> weight, kept = torch.tensor([[2.0, 1.0]]), torch.tensor([[True, False]])
-    >>> same = torch.ones(2, 2)  # both inputs are always equal, so that the one does the work of both
+    >>> same = torch.ones(2, 2)  # both inputs are always equal, so one can replace the other
     >>> values, _ = repaired(weight, kept, same)
     >>> values
     tensor([[2.9091, 0.0000]])
 
-    It is not 3 since the diagonal is damped by a tenth: inputs that were not seen differ more.
+    The result is below 3 because the diagonal is damped by a tenth, for inputs not in the sample.
     """
     check_by(by, scope)
     shape = tuple(weight.shape)
@@ -90,7 +89,7 @@ def check_by(by: str, scope: Scope) -> None:
 
 @dataclass(frozen=True)
 class _Problem:
-    """What a repair knows of a layer, see `repaired`."""
+    """Arguments of a repair of one layer, see `repaired`."""
 
     weight: Tensor
     kept: Tensor
@@ -99,7 +98,7 @@ class _Problem:
     per_neuron: bool
 
     def units(self, values: Tensor) -> Tensor:
-        """One row per unit inside which weights compete."""
+        """One row per unit within which weights are ranked."""
         return values if self.per_neuron else values.reshape(1, -1)
 
     def counts(self, mask: Tensor) -> Tensor:
@@ -172,7 +171,7 @@ def _gradual(layer: _Problem) -> tuple[Tensor, Tensor]:
 
 
 def _sparsegpt(layer: _Problem) -> tuple[Tensor, Tensor]:
-    """Input by input: each error is made up for by the weights of later inputs."""
+    """Input by input: the weights of later inputs compensate for each error."""
     gram = layer.gram.clone()
     gram.diagonal().add_(_BLOCK_DAMPING * float(gram.diagonal().mean()) or 1.0)
     factor = torch.linalg.cholesky(torch.linalg.inv(gram), upper=True).to(layer.weight.dtype)

@@ -15,8 +15,8 @@ Values: TypeAlias = dict[tuple[str, str], Line]  # by panel and method
 NAME = "published (Diao et al. 2023)"
 """For the legend."""
 NOTE = (
-    "Figure 3 of the paper, read off with a ruler where lines are not hidden; accuracies of single rounds, from "
-    "the means over all rounds so far that it shows"
+    "Figure 3 of the paper, read off where lines are visible; accuracies are converted from its running means to "
+    "single rounds"
 )
 """For the caption."""
 FIGURE_3 = "cifar10-resnet18-global.csv"
