@@ -190,6 +190,13 @@ def test_rows_and_baselines_are_in_canonical_order():
         compare(table(*runs), baseline="x")
 
 
+def test_patterns_come_after_other_scopes():
+    pattern = {"method": "densities"}
+    scopes = {"4:8": "0.5", "2:4": "0.5", "global": "0.5", "1:4": "0.25"}
+    found = compare(table(*((pattern | {"scope": s, "densities": d}, [1.0], [0.5]) for s, d in scopes.items())))
+    assert found["scope"].tolist() == ["global", "1:4", "2:4", "4:8"]
+
+
 def test_latex_rows_are_complete_and_escaped():
     odd = {"data": "my_data & 50%#{~^\\$}.npz"}
     text = as_latex(
