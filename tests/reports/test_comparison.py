@@ -286,6 +286,7 @@ def test_a_run_inside_the_folder_of_another_is_separate(tmp_path):
     assert found[["model", "seed", "round"]].values.tolist() == [
         [model, seed, t] for model, seed in (("own:Linear", 0), ("linear", 0), ("own:Linear", 1)) for t in (0, 1)
     ]
+    assert compare(found)["n"].tolist() == [1, 1, 2, 2]  # with settings that the others do not have
 
 
 def test_runs_without_a_test_accuracy_are_refused(tmp_path):
