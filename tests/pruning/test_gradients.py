@@ -86,6 +86,8 @@ def test_movement_prunes_first_what_moves_towards_zero():
     model = line(2.0, -1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     movement = pm.Movement(model, optimizer)
+    with pytest.raises(ValueError, match="Movement has seen no step"):
+        pm.prune(pm.prunable(model), scope="layer", budget=pm.FixedRatio(0.5), saliency=movement)
     for _ in range(2):  # weights (2, -1), then (1.5, -1.5), with gradients (1, 1)
         optimizer.zero_grad()
         mean(model, torch.ones(1, 2)).backward()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import palmette as pm
-from palmette.errors import ParameterGone
+from palmette.errors import NotHeld, ParameterGone
 from palmette.pruning.cut import regrow
 
 
@@ -195,6 +195,20 @@ def test_top_k_keeps_the_largest_of_a_dense_update():
     model.weight.grad = torch.zeros(1, 4)
     optimizer.step()
     assert model.weight.tolist() == [[4.0, 0.0, 0.0, 0.0]]
+
+
+def test_top_k_notices_an_optimizer_whose_step_is_never_called(tmp_path):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    sparse = pm.TopK(model, hold=optimizer, budget=pm.Densities([0.25]))
+    step(model, optimizer)
+    sparse.check()
+    with torch.no_grad():  # as the second step of SAM
+        model[0].weight += 1
+    with pytest.raises(NotHeld, match=r"96 pruned weights \(0.weight\) are no longer zero: .* make a TopK"):
+        sparse.check()
+    with pytest.warns(UserWarning, match="96 pruned weights"):
+        pm.save(tmp_path / "a.safetensors", model)
 
 
 @pytest.mark.parametrize("make", [pm.Movement, lambda model, hold: pm.TopK(model, hold=hold, budget=pm.Sap())])

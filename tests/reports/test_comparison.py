@@ -190,6 +190,13 @@ def test_rows_and_baselines_are_in_canonical_order():
         compare(table(*runs), baseline="x")
 
 
+def test_patterns_come_after_other_scopes():
+    pattern = {"method": "densities"}
+    scopes = {"4:8": "0.5", "2:4": "0.5", "global": "0.5", "1:4": "0.25"}
+    found = compare(table(*((pattern | {"scope": s, "densities": d}, [1.0], [0.5]) for s, d in scopes.items())))
+    assert found["scope"].tolist() == ["global", "1:4", "2:4", "4:8"]
+
+
 def test_latex_rows_are_complete_and_escaped():
     odd = {"data": "my_data & 50%#{~^\\$}.npz"}
     text = as_latex(
@@ -279,6 +286,7 @@ def test_a_run_inside_the_folder_of_another_is_separate(tmp_path):
     assert found[["model", "seed", "round"]].values.tolist() == [
         [model, seed, t] for model, seed in (("own:Linear", 0), ("linear", 0), ("own:Linear", 1)) for t in (0, 1)
     ]
+    assert compare(found)["n"].tolist() == [1, 1, 2, 2]  # with settings that the others do not have
 
 
 def test_runs_without_a_test_accuracy_are_refused(tmp_path):

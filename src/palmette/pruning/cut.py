@@ -9,11 +9,11 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from palmette.errors import NothingToPrune
+from palmette.errors import NotHeld, NothingToPrune
 from palmette.pruning.allocation import LayerFacts, budgets_of
 from palmette.pruning.budgets import Budget, FixedRatio, check_budget
 from palmette.pruning.decision import Decision
-from palmette.pruning.holding import steppers_of
+from palmette.pruning.holding import Watch, in_words, steppers_of
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude, ranking
@@ -177,13 +177,20 @@ class TopK:
         self._weights = prunable(model, include=include, exclude=exclude)
         self.budget, self.scope, self.saliency = budget, scope, saliency
         steppers = steppers_of(hold, tensors_of(self._weights))
+        self._watch = Watch(Masks.ones_like(tensors_of(self._weights)).of_parameters(self._weights)[0])
         self._hold()
         for one in steppers:
             one.register_step_post_hook(lambda *_: self._hold())
 
+    def check(self) -> None:
+        """Raise `NotHeld` unless every pruned weight of this process is zero; `save` warns of the same."""
+        if said := in_words({name: int(count) for name, count in self._watch.back().items()}):
+            raise NotHeld(said)
+
     def _hold(self) -> None:
         self.masks, _ = prune(self._weights, scope=self.scope, budget=self.budget, saliency=self.saliency)
         self.masks.apply_(self._weights)
+        self._watch.expect(self.masks.of_parameters(self._weights)[1])
 
 
 def scores_of(name: str, weight: Tensor, saliency: Saliency) -> Tensor:

@@ -217,7 +217,12 @@ class Movement:
                 self.sums[name] = self.sums[name].to(weight.device) - weight.float() * weight.grad
 
     def __call__(self, name: str, weight: Tensor) -> Tensor:
-        """Scores of a weight."""
+        """Scores of a weight; raise before the first step."""
+        if not any(bool(sums.any()) for sums in self.sums.values()):
+            raise ValueError(
+                "Movement has seen no step with gradients; train first, and give it the optimizer whose step() is "
+                "called"
+            )
         return in_order(_named(name, self.sums))
 
 

@@ -23,11 +23,11 @@ from palmette.measures.rows import INTEGER
 from palmette.pruning.choosing.coverage import shown
 from palmette.pruning.sources.sharding import local
 
-_HOLDERS: weakref.WeakSet[Holder] = weakref.WeakSet()
+_HOLDERS: weakref.WeakSet[Watch] = weakref.WeakSet()
 _ADVICE = (
-    "something that is not held changed them. Call pruner.hold(optimizer) for each optimizer whose step() is "
-    "called, also for each new one, and pruner.masks.apply_(pruner.weights) after other updates, such as loading "
-    "or averaging weights, or an optimizer without step()"
+    "something that is not held changed them. Call pruner.hold(optimizer), or make a TopK with it, for each "
+    "optimizer whose step() is called, also for each new one, and pruner.masks.apply_(pruner.weights) after other "
+    "updates, such as loading or averaging weights, or an optimizer without step()"
 )
 
 
@@ -46,16 +46,38 @@ def came_back(model: nn.Module) -> str:
     return " ".join(filter(None, (in_words({n: int(c) for n, c in h.back().items()}) for h in ours)))
 
 
-class Holder:
-    """Keeps pruned entries of parameters at zero during the lifetime of a held optimizer."""
+class Watch:
+    """Masks of parameters, and whether their pruned entries are zero."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = dict(parameters)
         self._kept: dict[str, Tensor] = {}
+        _HOLDERS.add(self)
+
+    def expect(self, masks: Mapping[str, Tensor]) -> None:
+        """Look at these masks from now on."""
+        self._kept = {n: local(m) for n, m in masks.items()}
+
+    @torch.no_grad()
+    def back(self) -> dict[str, Tensor]:
+        """Number of pruned weights of this process that are not zero, by name."""
+        weights = {name: local(self._parameters[name]) for name in self._kept}
+        return {n: ((w != 0) & ~self._mask_near(n, w)).sum() for n, w in weights.items()}
+
+    def _mask_near(self, name: str, values: Tensor) -> Tensor:
+        if self._kept[name].device != values.device:  # the model has moved
+            self._kept[name] = self._kept[name].to(values.device)
+        return self._kept[name]
+
+
+class Holder(Watch):
+    """Keeps pruned entries of parameters at zero during the lifetime of a held optimizer."""
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        super().__init__(parameters)
         self._optimizers: weakref.WeakSet[torch.optim.Optimizer] = weakref.WeakSet()
         self._seen: dict[str, int] = {}  # versions of the weights after the last step that was held
         self._told = False
-        _HOLDERS.add(self)
         for name, parameter in self._parameters.items():
             _after_accumulation(parameter, weakref.WeakMethod(self._zero_gradient), name)
 
@@ -119,12 +141,6 @@ class Holder:
             torch._foreach_mul_(weights, [self._mask_near(n, w) for n, w in zip(kept, weights, strict=True)])
             self._seen |= {name: weight._version for name, weight in zip(kept, weights, strict=True)}
 
-    @torch.no_grad()
-    def back(self) -> dict[str, Tensor]:
-        """Number of pruned weights of this process that are not zero, by name."""
-        weights = {name: local(self._parameters[name]) for name in self._kept}
-        return {n: ((w != 0) & ~self._mask_near(n, w)).sum() for n, w in weights.items()}
-
     def _notice(self, name: str) -> None:
         """Warn, once after each cut, if weights that something else has changed are no longer zero."""
         weight = local(self._parameters[name])
@@ -144,11 +160,6 @@ class Holder:
             part = local(gradient)
             if _is_plain(part) and part.shape == self._kept[name].shape:
                 _integers(part).mul_(self._mask_near(name, part))
-
-    def _mask_near(self, name: str, values: Tensor) -> Tensor:
-        if self._kept[name].device != values.device:  # the model has moved
-            self._kept[name] = self._kept[name].to(values.device)
-        return self._kept[name]
 
 
 def steppers_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tensor]) -> list[torch.optim.Optimizer]:

@@ -272,7 +272,7 @@ def check_masks_file(path: Path) -> dict[str, str]:
             if theirs is not None and theirs != metadata.get("weights"):
                 raise MaskMismatch(
                     f"has masks of other weights than {weights.name} next to it has: one of the two was replaced "
-                    "alone. Cut again, or remove the masks to continue without"
+                    "alone; cut again, or remove the masks to continue without"
                 )
     return metadata
 

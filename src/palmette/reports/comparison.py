@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,15 +72,20 @@ def with_names(table: pd.DataFrame) -> pd.DataFrame:
     made: dict[str, AnyExperiment] = {}
     for row in table.drop_duplicates("id").to_dict("records"):
         kind: type[Any] = OwnExperiment if isinstance(row.get("run"), str) else Experiment
-        # Next to numbers, None is NaN in a table.
-        values = {f.name: None if row[f.name] != row[f.name] else row[f.name] for f in fields(kind)}
-        made[row["id"]] = kind(**values)
+        made[row["id"]] = kind(**{f.name: _given(f, row[f.name]) for f in fields(kind)})
     names, held_out, maximize = {}, {}, {}
     for key, e in made.items():
         names[key], maximize[key] = name_of(e), getattr(e, "maximize", True)
         held_out[key] = e.evaluate if isinstance(e, OwnExperiment) else e.validation_images(2**60)
     columns = {"name": names, "held_out": held_out, "maximize": maximize}
     return table.assign(**{column: table["id"].map(values) for column, values in columns.items()})
+
+
+def _given(field: Field[Any], value: Any) -> Any:
+    """Setting in a table, where None next to numbers is NaN, and whole numbers next to NaN are floats."""
+    if value != value:
+        return None
+    return int(value) if type(field.default) is int and value == int(value) else value
 
 
 def at_densities(table: pd.DataFrame, densities: Sequence[float]) -> pd.DataFrame:

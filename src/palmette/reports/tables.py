@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from palmette.pruning.methods import SCOPES, rank_of
+from palmette.pruning.methods import SCOPES, pattern_of, rank_of
 from palmette.reports.phases import COLLAPSE, FOLLOWING, is_scored, judged, phases_of, turns
 from palmette.reports.statistics import WITHIN, MeanSd, last_within
 from palmette.words import counted, in_percent
@@ -34,8 +34,14 @@ NOTES = (
 
 def canonical_order(column: pd.Series) -> pd.Series:
     """Sort key for a column of settings: methods and scopes in their canonical order, all else by value."""
-    order = {"method": rank_of, "scope": (*SCOPES, "channel").index}.get(str(column.name))
+    order = {"method": rank_of, "scope": _rank_of_scope}.get(str(column.name))
     return column if order is None else column.map(order)
+
+
+def _rank_of_scope(scope: str) -> float:
+    """Rank in tables; patterns n:m come last, by m and then by n."""
+    known, pattern = (*SCOPES, "channel"), pattern_of(scope)
+    return known.index(scope) if pattern is None else len(known) + pattern[1] + pattern[0] / pattern[1]
 
 
 def by_method(runs: Iterable[Run], names: Iterable[str] | None = None) -> dict[str, list[Sequence[Record]]]:

@@ -38,7 +38,7 @@ class Experiment(Recipe, RunSpec):
         p, q, eta, gamma, beta, ratio: parameters of the budget; the method's by default.
         allocate: how layers share each cut, as `by` of `Allocated`: "index", or "index:0.1" with a spread.
         saliency: a key of `SALIENCIES`, or ``"module:function"``; the method's by default.
-        scope: "neuron", "layer", "global" or "channel", see `Pruner`.
+        scope: "neuron", "layer", "global", "channel" or "n:m", see `Pruner`.
         rounds: :math:`T`; round 0 trains the dense network.
         seed: seed of the initial weights and the data order.
         rewind: "init", "epoch:k", "learning-rate" or "fine-tune".
