@@ -122,11 +122,16 @@ def table(lines: list[dict[str, str]]) -> list[str]:
     for sparsity, method in product(sorted(SPARSITIES), METHODS):
         found = [ratios.get(keyed(shares, sparsity, method)) for shares in columns]
         if any(found):
-            cells = ["" if ratio is None else f"{ratio:.3g}" for ratio in found]
+            cells = ["" if ratio is None else shown(ratio) for ratio in found]
             at = dict(zip((0.5, 0.6, 0.7), LLAMA.get(method, ()), strict=False)).get(sparsity)
-            published = "" if at is None else f"{at / LLAMA_DENSE:.3g}"
+            published = "" if at is None else shown(at / LLAMA_DENSE)
             written.append(f"| {sparsity:.0%} | {method} | {' | '.join(cells)} | {published} |")
     return written
+
+
+def shown(ratio: float) -> str:
+    """A ratio with three digits."""
+    return f"{ratio:#.3g}".rstrip(".")
 
 
 def on_file() -> list[dict[str, str]]:
