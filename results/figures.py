@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import matplotlib
 from matplotlib.figure import Figure
+from PIL import Image
 
 from palmette.files import write_whole
 from palmette.reports.comparison import name_of
@@ -53,14 +54,11 @@ def write(of: Study) -> None:
 
 def front(of: Study) -> bytes:
     """The picture of the front page: accuracy by density, and density by round."""
-    runs = [run for name in of.methods for run in _runs(of, name)]
-    return _png(draw(runs, panels=(PANELS[3], PANELS[2])))
+    return _png(draw([r for name in of.methods for r in _runs(of, name)], panels=(PANELS[3], PANELS[2])))
 
 
 def _png(figure: Figure) -> bytes:
     """With a palette, which is a third of the size."""
-    from PIL import Image
-
     whole, small = Image.open(io.BytesIO(as_file(figure, "png"))).convert("RGB"), io.BytesIO()
     whole.quantize(256, dither=Image.Dither.NONE).save(small, "PNG", optimize=True)
     return small.getvalue()
@@ -116,8 +114,7 @@ def _scopes(of: Study) -> Figure:
             shown = [(x, y) for x, y, _ in points(PANELS[-1], _records(of, name, scope)) if y > 50]
             curves[f"{scope} scope"] = shown, look
         cells.append((replace(PANELS[-1], title=name), curves))
-    caption = "Test accuracy, %, means over seeds; above 50 %."
-    return _chart(cells, caption=caption, share="all")
+    return _chart(cells, caption="Test accuracy, %, means over seeds; above 50 %.", share="all")
 
 
 def _variants(of: Mapping[str, Study], names: Sequence[str]) -> Figure:
@@ -140,12 +137,10 @@ def _variants(of: Mapping[str, Study], names: Sequence[str]) -> Figure:
             if early := [(t, v) for t, v in marks if t <= last]:
                 curves["published"] = early, OPEN
             cells.append((replace(panel, title=name + "\n" + title if len(names) > 1 else title), curves))
-    return _chart(
-        cells,
-        caption=f"Open marks: {NOTE}." if theirs else "Means over seeds.",
-        columns=len(names) if len(names) > 1 else len(panels),
-        share="row" if len(names) > 1 else False,
-    )
+    caption = f"Open marks: {NOTE}." if theirs else "Means over seeds."
+    if len(names) == 1:
+        return _chart(cells, caption=caption, columns=len(panels))
+    return _chart(cells, caption=caption, columns=len(names), share="row")
 
 
 def _chart(
