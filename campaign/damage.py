@@ -267,8 +267,9 @@ def _cases(seed: int) -> Iterator[Case]:
 ROWS = (
     Row(
         "damage",
-        "a bit flipped, a digit changed, a line or file removed, a file cut short or swapped, in finished and "
-        "interrupted runs, in pruned and packed checkpoints; refused by name, or all that is read is the same",
+        "bit flips, changed digits, removed lines and files, truncated and swapped files, in finished and "
+        "interrupted runs and in pruned and packed checkpoints; the damage is reported, or all that is read is "
+        "unchanged",
         2000,
         _cases,
     ),

@@ -118,8 +118,8 @@ def _cases(seed: int) -> Iterator[Case]:
 ROWS = (
     Row(
         "kills",
-        "SIGKILL before, or in the middle of, every write, fsync, rename and truncate of `run`, `sweep`, `prune`, "
-        "`prune_and_retrain` and `data get`; resumed, all files are those of an undisturbed run",
+        "SIGKILL before or in the middle of every write, fsync, rename and truncate of `run`, `sweep`, `prune`, "
+        "`prune_and_retrain` and `data get`; after resuming, all files equal those of an undisturbed run",
         300,
         _cases,
     ),

@@ -252,7 +252,7 @@ ROWS = (
     Row(
         "optimizers",
         f"every optimizer of torch × plain, AMP, accumulation, EMA, SWA, compile, DDP, FSDP2 and resuming, "
-        f"{STEPS} steps each, looked at after every step; no pruned weight comes back",
+        f"{STEPS} steps each; after every step, all pruned weights are zero",
         300,
         _cases,
     ),

@@ -147,14 +147,14 @@ def _long_cases(seed: int) -> Iterator[Case]:
 ROWS = (
     Row(
         "overlap",
-        "a process stopped at a file operation, a second one with the same command, then the first continues; one "
-        "of them says that the folder is in use, or both do the same",
+        "one process pauses at a file operation, a second runs the same command, then the first continues; one "
+        "reports that the folder is in use, or both write the same files",
         250,
         _overlap_cases,
     ),
     Row(
         "clocks",
-        "runs while the clocks jump by up to eleven days; all files are those of an undisturbed run",
+        "runs while the clocks jump by up to eleven days; all files equal those of an undisturbed run",
         16,
         _clock_cases,
     ),

@@ -175,9 +175,9 @@ def _cases(seed: int) -> Iterator[Case]:
 ROWS = (
     Row(
         "power-cuts",
-        "power cut after every operation of the same commands: contents without fsync old, torn or zero, names "
-        "without fsync of their folder undone; resumed, all files are those of an undisturbed run, or the damage "
-        "is named",
+        "power cut after every file operation of the same commands: unsynced contents are old, torn or zero, "
+        "unsynced names undone; after resuming, all files equal those of an undisturbed run, or the damage is "
+        "reported",
         1000,
         _cases,
     ),

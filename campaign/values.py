@@ -258,7 +258,7 @@ ROWS = (
     Row(
         "values",
         "measures, cuts, masks and packed files of random tensors, float64 to float8, with denormals, ±0, "
-        "infinities, NaN, no entries and strides: six properties",
+        "infinities and NaN, empty and strided: six properties hold",
         5000,
         _cases,
     ),
