@@ -13,7 +13,7 @@ from palmette.errors import NotHeld, NothingToPrune
 from palmette.pruning.allocation import LayerFacts, budgets_of
 from palmette.pruning.budgets import Budget, FixedRatio, check_budget
 from palmette.pruning.decision import Decision
-from palmette.pruning.holding import Watch, in_words, steppers_of
+from palmette.pruning.holding import ZeroCheck, in_words, steppers_of
 from palmette.pruning.masks import Masks, check_match
 from palmette.pruning.methods import Scope, check_scope
 from palmette.pruning.saliency import Saliency, magnitude, ranking
@@ -177,7 +177,7 @@ class TopK:
         self._weights = prunable(model, include=include, exclude=exclude)
         self.budget, self.scope, self.saliency = budget, scope, saliency
         steppers = steppers_of(hold, tensors_of(self._weights))
-        self._watch = Watch(Masks.ones_like(tensors_of(self._weights)).of_parameters(self._weights)[0])
+        self._watch = ZeroCheck(Masks.ones_like(tensors_of(self._weights)).of_parameters(self._weights)[0])
         self._hold()
         for one in steppers:
             one.register_step_post_hook(lambda *_: self._hold())

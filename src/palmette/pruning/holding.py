@@ -23,7 +23,7 @@ from palmette.measures.rows import INTEGER
 from palmette.pruning.choosing.coverage import shown
 from palmette.pruning.sources.sharding import local
 
-_HOLDERS: weakref.WeakSet[Watch] = weakref.WeakSet()
+_CHECKS: weakref.WeakSet[ZeroCheck] = weakref.WeakSet()
 _ADVICE = (
     "something that is not held changed them. Call pruner.hold(optimizer), or make a TopK with it, for each "
     "optimizer whose step() is called, also for each new one, and pruner.masks.apply_(pruner.weights) after other "
@@ -42,17 +42,17 @@ def in_words(back: Mapping[str, int]) -> str:
 def came_back(model: nn.Module) -> str:
     """Sentence about masks that are not held in `model`; empty if all are."""
     there = {id(p) for p in model.parameters()}
-    ours = [holder for holder in _HOLDERS if any(id(p) in there for p in holder._parameters.values())]
+    ours = [holder for holder in _CHECKS if any(id(p) in there for p in holder._parameters.values())]
     return " ".join(filter(None, (in_words({n: int(c) for n, c in h.back().items()}) for h in ours)))
 
 
-class Watch:
+class ZeroCheck:
     """Masks of parameters, and whether their pruned entries are zero."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = dict(parameters)
         self._kept: dict[str, Tensor] = {}
-        _HOLDERS.add(self)
+        _CHECKS.add(self)
 
     def expect(self, masks: Mapping[str, Tensor]) -> None:
         """Look at these masks from now on."""
@@ -70,7 +70,7 @@ class Watch:
         return self._kept[name]
 
 
-class Holder(Watch):
+class Holder(ZeroCheck):
     """Keeps pruned entries of parameters at zero during the lifetime of a held optimizer."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
@@ -119,7 +119,7 @@ class Holder(Watch):
         steppers = steppers_of(optimizer, self._parameters)
         names = set[str]().union(*(updated_by(one, self._parameters) for one in steppers))
         ours = {id(parameter) for parameter in self._parameters.values()}
-        for other in _HOLDERS:
+        for other in _CHECKS:
             if other is not self:
                 other._kept = {n: m for n, m in other._kept.items() if id(other._parameters[n]) not in ours}
         self._zero_weights(names)
