@@ -81,11 +81,11 @@ def map_chart(names: Sequence[str], top: float) -> dict[str, Any]:
         .mark_rect()
         .encode(
             x=alt.X("q:O", axis=alt.Axis(labelAngle=0, grid=False)),
-            y=alt.Y("p:O", sort="descending", axis=alt.Axis(grid=False, titleAngle=0, titlePadding=12)),
+            y=alt.Y("p:O", axis=alt.Axis(grid=False, titleAngle=0, titlePadding=12)),
             color=alt.Color(
                 "pq_index:Q",
                 title="PQ Index",
-                scale=alt.Scale(scheme="viridis", type="sqrt", domain=[0, top]),
+                scale=alt.Scale(scheme="cividis", type="sqrt", domain=[0, top]),
                 legend=alt.Legend(orient="bottom", format="~g", gradientLength=200, tickCount=4),
             ),
             tooltip=vega.tooltip("p", "q", "pq_index", "round", "n"),
