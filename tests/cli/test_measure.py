@@ -89,6 +89,15 @@ def test_example_has_the_numbers_of_the_library(p, q):
         assert row["retained_lower_bound"] == pytest.approx(bound, rel=1e-12)
 
 
+def test_table_of_very_many_layers_ends_early_with_the_total_of_all(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys.modules["palmette.cli.measure"], "MOST_LINES", 3)
+    save_file({f"{i}.weight": torch.eye(2) for i in range(5)}, tmp_path / "five.safetensors")
+    lines = run(tmp_path / "five.safetensors").stdout.splitlines()
+    assert [line.split()[0] for line in lines[2:6]] == ["0", "1", "2", "all"]
+    assert lines[5].split()[1] == "10"
+    assert lines[7] == "The first 3 of 5 layers, and the total of all; --csv and --json list them all."
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_table_fits_the_terminal(columns):
     result = run("example", columns=columns)

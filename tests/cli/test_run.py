@@ -208,6 +208,15 @@ def test_model_in_the_working_directory_is_found(tmp_path):
     assert json.loads(done.stdout.splitlines()[0])["kept"] == 640
 
 
+def test_a_reader_that_closes_the_pipe_ends_the_run_in_silence(tmp_path):
+    command = [sys.executable, "-m", "palmette", "run", *SMALL, "--seeds", "0..3", "--out", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as run:
+        assert json.loads(run.stdout.readline())["round"] == 0
+        run.stdout.close()
+        assert run.stderr.read() == ""
+    assert run.returncode == 1
+
+
 def test_a_dry_run_of_training_that_diverges_says_what_it_costs():
     (plan,) = lines(run(*SMALL, "--learning-rate", "1e30", "--dry-run"))
     assert plan["seconds"] > 0

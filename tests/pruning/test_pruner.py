@@ -477,6 +477,20 @@ def test_decisions_of_many_cuts_take_few_tensors_and_earlier_states_are_read():
         assert [g.d.dtype for g in other.decisions[0].groups] == [g.d.dtype for g in pruner.decisions[0].groups]
 
 
+@pytest.mark.parametrize("damaged", [b"", b"no archive", [1], {"decisions": "[7]"}, {"decisions": "["}])
+def test_damaged_decisions_are_refused_and_change_nothing(damaged):
+    pruner = pm.Pruner(network(), scope="neuron", budget=pm.FixedRatio(0.1))
+    pruner.step()
+    if not isinstance(damaged, bytes):
+        torch.save(damaged, written := io.BytesIO())
+        damaged = written.getvalue()
+    other = pm.Pruner(network(), scope="neuron")
+    with pytest.raises(ValueError, match="the decisions in this state are damaged"):
+        other.load_state_dict(pruner.state_dict() | {"decisions": damaged})
+    assert other.density == 1
+    assert other.decisions == []
+
+
 def of_another_model(pruner):
     other = pm.Pruner(nn.Sequential(nn.Linear(6, 8)))
     return other.state_dict()

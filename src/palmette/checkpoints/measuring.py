@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from operator import add
 from typing import Any
 
 from palmette.checkpoints.compressibility import Compressibility, Measurement
 from palmette.errors import NothingToPrune
 from palmette.measures.pq import PowerSums
-from palmette.measures.spectrum import Counts, Spectrum, joined, points_of
+from palmette.measures.spectrum import Counts, Points, Spectrum, joined, points_of
 from palmette.pruning.budgets import Sap
 from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.choosing.zeros import are_pruned, without_zeros
@@ -20,7 +18,7 @@ from palmette.pruning.counting import CutPlan
 from palmette.pruning.methods import SCOPES, Zeros
 from palmette.pruning.sources.file import FileSource
 from palmette.pruning.sources.stored import CHUNK, StoredWeight
-from palmette.pruning.sources.survey import Survey, survey
+from palmette.pruning.sources.survey import Survey, batches, one_below_another, plans, survey
 
 
 def measure(
@@ -50,6 +48,7 @@ class Layer:
         measures: of its magnitudes, by the names of `Measurement`.
         cuts: how many weights SAP would cut in scope "neuron" and in scope "layer".
         counts: its magnitudes if all are 16-bit floats; the weight is then not read again.
+        points: likewise of other weights, while all weights are few enough for exact magnitudes.
     """
 
     name: str
@@ -63,11 +62,12 @@ class Layer:
     cuts: Mapping[str, int]
     dead: int
     counts: Counts | None
+    points: Points | None = None
 
     @staticmethod
-    def of(one: Survey, budget: Sap) -> Layer:
-        """The layer that a survey describes."""
-        stored, plan = one.stored, budget.plan_of_sums(one.layer)
+    def of(one: Survey, plan: CutPlan, budget: Sap, *, exact: bool) -> Layer:
+        """The layer that a survey describes, with its plan in scope "layer"; with `exact`, keep its magnitudes."""
+        stored = one.stored
         return Layer(
             name=stored.name,
             shape=stored.shape,
@@ -80,7 +80,12 @@ class Layer:
             cuts={"neuron": one.neuron_cut, "layer": int(plan.cut)},
             dead=one.dead,
             counts=one.spectrum.counts() if one.spectrum.narrow else None,
+            points=one.spectrum.points() if exact and not one.spectrum.narrow else None,
         )
+
+    def magnitudes(self) -> Points | None:
+        """Magnitudes of the weight, or None if it has to be read again."""
+        return self.points if self.counts is None else joined(points_of(self.counts))
 
     def measurement(self, cut: int) -> Measurement:
         """The complete measurement, given how many weights the layer loses in scope "global"."""
@@ -115,19 +120,23 @@ def look(weights: Sequence[StoredWeight], *, budget: Sap, zeros: Zeros = "count"
     sparse: dict[int, StoredWeight] = {}
     wide = Spectrum()
 
-    def note(number: int, one: Survey) -> None:
-        layers[number] = Layer.of(one, budget)
-        if not one.spectrum.narrow:
-            wide.merge(one.spectrum)
+    def note(surveys: Iterable[tuple[int, Survey]]) -> None:
+        for batch in batches(surveys, lambda item: item[1].stored):
+            for (i, one), plan in zip(batch, plans(budget, [one.layer for _, one in batch]), strict=True):
+                if not one.spectrum.narrow:
+                    wide.merge(one.spectrum)
+                layers[i] = Layer.of(one, plan, budget, exact=wide.exact)
 
-    for i, one in enumerate(survey(weights, budget=budget, chunk=chunk)):
-        may = zeros == "pruned" and one.stored.kept is None and len(one.stored.shape) > 1
-        if may and are_pruned(one.spectrum.zeros, one.stored.entries):
-            sparse[i] = without_zeros(one.stored)
-        else:
-            note(i, one)
-    for i, one in zip(sparse, survey([*sparse.values()], budget=budget, chunk=chunk), strict=True):
-        note(i, one)
+    def first_pass() -> Iterator[tuple[int, Survey]]:
+        for i, one in enumerate(survey(weights, budget=budget, chunk=chunk)):
+            may = zeros == "pruned" and one.stored.kept is None and len(one.stored.shape) > 1
+            if may and are_pruned(one.spectrum.zeros, one.stored.entries):
+                sparse[i] = without_zeros(one.stored)
+            else:
+                yield i, one
+
+    note(first_pass())
+    note(zip(sparse, survey([*sparse.values()], budget=budget, chunk=chunk), strict=True))
     return Findings(tuple(layers[i] for i in range(len(weights))), wide)
 
 
@@ -151,14 +160,14 @@ def conclude(
         without_zeros(w) if w.kept is None and layer.measures["d"] < math.prod(layer.shape) else w
         for layer, w in zip(found, weights, strict=True)
     ]
-    sums, spectrum = reduce(add, (layer.sums for layer in found)), Spectrum()
+    sums, spectrum = one_below_another([layer.sums for layer in found]).over_rows(), Spectrum()
     for layer in found:
         spectrum.add_counts(layer.counts or {})
     for part in parts:
         spectrum.merge(part.wide)
     plan = budget.plan_of_sums(sums)
     cut = int(plan.cut)
-    points = {i: joined(points_of(one.counts)) for i, one in enumerate(found) if one.counts is not None}
+    points = {i: known for i, one in enumerate(found) if (known := one.magnitudes()) is not None}
     source = FileSource(weights, sums, weights, spectrum, points, chunk)
     cuts = [cut] if len(found) == 1 else [c for c, _ in source.thresholds(cut)]
     layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
+MOST_LINES = 1000
 _FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, to make room for long names
 
 
@@ -197,11 +198,16 @@ def _show(report: Compressibility) -> None:
     numbers = report.plain_numbers
     head = f"{report.title}, PQ Index at p={report.budget.p:g}, q={report.budget.q:g}"
     head += "" if numbers else "; SAP's next cut in three scopes"
-    shown = (*report.layers, *([report.whole] if len(report.layers) > 1 else []))
+    shown = (*report.layers[:MOST_LINES], *([report.whole] if len(report.layers) > 1 else []))
     ending = ".weight" if all(m.name.endswith(".weight") for m in report.layers) else ""
     names = [m.name.removesuffix(ending) for m in shown]
     print_text(console, printable(head))
     print_table(console, names, _columns(shown, numbers), gap=2 if console.width >= 100 else 1)
+    if (count := len(report.layers)) > MOST_LINES:
+        text = (
+            f"The first {MOST_LINES:,} of {count:,} layers, and the total of all; --csv and --json list them all."
+        )
+        print_text(console, text)
     for text in (*report.verdict, *_sizes(report), *(f"Mind: {text}" for text in report.warnings)):
         print_text(console, printable(text))
 

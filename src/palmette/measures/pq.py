@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,8 +91,16 @@ class PowerSums:
             self.q,
         )
 
+    def split(self, sizes: Sequence[int]) -> list[PowerSums]:
+        """Sums of so many rows each, in order."""
+        columns = (column.split(list(sizes)) for column in (self.d, self.scale, self.p_sum, self.q_sum))
+        parts = zip(*columns, strict=True)
+        return [PowerSums(d, scale, p_sum, q_sum, self.p, self.q) for d, scale, p_sum, q_sum in parts]
+
     def over_rows(self) -> PowerSums:
         """The sums of all rows taken as one."""
+        if len(self.d) == 1 and bool(self.p_sum > 0):
+            return self
         scale = self._needed_scale().max()
         ratio = (self.scale / scale).clamp_max(1.0)
         return PowerSums(

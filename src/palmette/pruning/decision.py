@@ -151,7 +151,13 @@ def _parts_of(decision: Decision) -> tuple[str, tuple[Tensor, ...]]:
 
 def unpacked(content: bytes) -> list[Decision]:
     """Inverse of `packed`; earlier versions wrote a list of states."""
-    state = torch.load(io.BytesIO(content), weights_only=True)
+    try:
+        return _unpacked(torch.load(io.BytesIO(content), weights_only=True))
+    except Exception as error:  # damaged bytes can break anything
+        raise ValueError("the decisions in this state are damaged; load another checkpoint") from error
+
+
+def _unpacked(state: Any) -> list[Decision]:
     if isinstance(state, list):
         return [Decision.from_state_dict(one) for one in state]
     heads = json.loads(state["decisions"])

@@ -119,7 +119,7 @@ def _trained(
     """Train a fleet; return its outcomes. After an error, train the rest one by one to isolate the failure."""
     try:
         return run_together(fleet, company=company, size=size, observer=observer, **where)
-    except (RunInterrupted, NotWritten):
+    except (RunInterrupted, NotWritten, BrokenPipeError):  # the last: nobody reads what an observer prints
         raise
     except Exception as error:  # a model, its data or a device may raise anything
         outcomes: Outcomes = {folder: why for folder in fleet if (why := why_over(folder)) is not None}

@@ -25,7 +25,7 @@ from palmette.pruning.sources.memory import Memory, split, write_remaining
 from palmette.pruning.sources.selection import NO_CUT, Threshold
 from palmette.pruning.sources.source import ExactSource
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
-from palmette.pruning.sources.survey import Survey, in_order, survey
+from palmette.pruning.sources.survey import Survey, batches, in_order, survey
 
 
 @dataclass(frozen=True)
@@ -123,17 +123,24 @@ class FileSource(ExactSource):
         self, scores: Sequence[StoredWeight], low: float, high: float, dtype: torch.dtype
     ) -> Iterator[tuple[int, Points]]:
         """Number of magnitudes of each below `low`, and those up to `high`: at most 2,048 values of float32."""
-        look = partial(_between_in_part, _key(low, dtype) - 1, _key(high, dtype) + 1, dtype)
+        look = partial(_between_in_parts, _key(low, dtype) - 1, _key(high, dtype) + 1, dtype)
         parts = (part for one in scores for part in one.parts(self.chunk))
-        for _, found in groupby(in_order(look, parts), key=lambda one: id(one[0])):
+        looked = (one for batch in in_order(look, batches(parts, lambda part: part.of)) for one in batch)
+        for _, found in groupby(looked, key=lambda one: id(one[0])):
             looked_at = [(below, points) for _, below, points in found]
             yield sum(below for below, _ in looked_at), joined([points for _, points in looked_at])
 
 
-def _between_in_part(low: int, high: int, dtype: torch.dtype, part: FilePart) -> tuple[StoredWeight, int, Points]:
-    counts, _, between = split(part.row, low, high, 4096, dtype)
-    keys, times = np.unique(between.numpy(), return_counts=True)
-    return part.of, counts[low], (torch.from_numpy(keys).view(dtype).to(torch.float64).numpy(), times)
+def _between_in_parts(
+    low: int, high: int, dtype: torch.dtype, batch: Sequence[FilePart]
+) -> list[tuple[StoredWeight, int, Points]]:
+    found = []
+    for part in batch:
+        counts, _, between = split(part.row, low, high, 4096, dtype)
+        keys, times = np.unique(between.numpy(), return_counts=True)
+        values = torch.from_numpy(keys).view(dtype).to(torch.float64).numpy()
+        found.append((part.of, counts[low], (values, times)))
+    return found
 
 
 def _between(points: Points, low: float, high: float) -> tuple[int, Points]:

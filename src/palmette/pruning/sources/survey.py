@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import groupby
 from operator import add
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,10 +19,13 @@ from palmette.measures.pq import PowerSums, power_sums
 from palmette.measures.rows import Rows
 from palmette.measures.spectrum import NARROW, Spectrum
 from palmette.pruning.budgets import Budget
+from palmette.pruning.counting import CutPlan
 from palmette.pruning.sources.stored import CHUNK, FilePart, StoredWeight
 
+_Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 _SMALL = 1 << 12  # entries
+_AT_ONCE = 64  # small weights
 
 
 @dataclass(frozen=True)
@@ -54,25 +57,54 @@ def survey(
         chunk: entries per read.
     """
     parts = (part for stored in weights for part in stored.parts(chunk))
-    looked_at = in_order(partial(_look, budget, neurons), parts)
-    for _, seen in groupby(looked_at, key=lambda one: id(one.stored)):
-        yield _together(seen, budget, neurons)
+    looked_at = in_order(partial(_look, budget, neurons), batches(parts, lambda part: part.of))
+    seen_parts = (one for batch in looked_at for one in batch)
+    by_weight = (_merged(seen) for _, seen in groupby(seen_parts, key=lambda one: id(one.stored)))
+    for batch in batches(by_weight, lambda seen: seen[0].stored):
+        yield from _together(batch, budget, neurons)
 
 
-def in_order(work: Callable[[FilePart], _Result], parts: Iterable[FilePart]) -> Iterator[_Result]:
-    """`work` of each part, in order, in as many threads as torch has, while the caller reads the next part.
+def batches(items: Iterable[_Item], stored: Callable[[_Item], StoredWeight]) -> Iterator[list[_Item]]:
+    """Consecutive items of small weights, up to `_AT_ONCE` of them; an item of a larger weight alone."""
+    batch: list[_Item] = []
+    for item in items:
+        small = stored(item).entries < _SMALL
+        if batch and (not small or len(batch) == _AT_ONCE):
+            yield batch
+            batch = []
+        batch.append(item)
+        if not small:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
-    At most threads + 2 parts are alive. Small parts are done here, where threads would take longer to wake up.
+
+def plans(budget: Budget, sums: Sequence[PowerSums]) -> list[CutPlan]:
+    """Plan of each, computed for all rows at once: a small weight would take longer than its share."""
+    whole = budget.plan_of_sums(one_below_another(sums))
+    columns = (whole.index, whole.retained, whole.cut)
+    parts = zip(*(column.split([len(one.d) for one in sums]) for column in columns), strict=True)
+    return [CutPlan(one, *part) for one, part in zip(sums, parts, strict=True)]
+
+
+def in_order(work: Callable[[list[FilePart]], _Result], parts: Iterable[list[FilePart]]) -> Iterator[_Result]:
+    """`work` of each batch of parts, in order, in as many threads as torch has, while the caller reads the next.
+
+    At most threads + 2 batches are alive. Small weights are done here, where threads would wait for one another.
     """
     threads = torch.get_num_threads()
     waiting: deque[Future[_Result]] = deque()
     try:
         torch.set_num_threads(1)  # idle torch threads would slow down the workers
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-            for part in parts:
-                small = part.values.numel() < _SMALL
-                waiting.append(_done(work(part)) if small else pool.submit(work, part))
-                del part  # free it before the next one is read
+            for batch in parts:
+                small = batch[0].of.entries < _SMALL
+                if small and not waiting:
+                    yield work(batch)
+                    continue
+                waiting.append(_done(work(batch)) if small else pool.submit(work, batch))
+                del batch  # free it before the next one is read
                 if len(waiting) > threads:
                     yield waiting.popleft().result()
             while waiting:
@@ -98,15 +130,37 @@ class _Seen:
     dead: int = 0
 
 
-def _look(budget: Budget, neurons: bool, part: FilePart) -> _Seen:
+def _look(budget: Budget, neurons: bool, batch: Sequence[FilePart]) -> list[_Seen]:
+    p, q, seen = float(budget.p), float(budget.q), list[_Seen]()
+    for (quick, masked, *_), alike in groupby(batch, key=partial(_kind, q)):
+        parts = list(alike)
+        rows = [part.rows(part.values) for part in parts]
+        if quick:
+            cuts = [_cut_and_dead(matrix, budget) if neurons else (0, 0) for matrix in rows]
+            seen += [_Seen(part.of, _spectrum(part), None, *cut) for part, cut in zip(parts, cuts, strict=True)]
+        else:
+            kept = [part.rows(part.kept) for part in parts if part.kept is not None]
+            whole = Rows.of(_concatenated(rows), _concatenated(kept) if masked else None)
+            of_parts = power_sums(whole, p=p, q=q).split([len(matrix) for matrix in rows])
+            seen += [_Seen(part.of, _spectrum(part), one) for part, one in zip(parts, of_parts, strict=True)]
+    return seen
+
+
+def _kind(q: float, part: FilePart) -> tuple[Any, ...]:
+    """What parts share that are measured together: whether without power sums, masked, and the kind of rows."""
+    values, masked = part.rows(part.values), part.kept is not None
+    quick = values.dtype in NARROW and values.device.type == "cpu" and not masked and q <= 2
+    return quick and not _in_parts(part.of), masked, values.shape[1], values.dtype, values.device
+
+
+def _concatenated(matrices: Sequence[Tensor]) -> Tensor:
+    return matrices[0] if len(matrices) == 1 else torch.cat([*matrices])
+
+
+def _spectrum(part: FilePart) -> Spectrum:
     spectrum = Spectrum()
     spectrum.add(part.values, part.kept)
-    p, q = float(budget.p), float(budget.q)
-    values, kept = part.rows(part.values), None if part.kept is None else part.rows(part.kept)
-    quick = values.dtype in NARROW and values.device.type == "cpu" and kept is None and q <= 2
-    if quick and not _in_parts(part.of):
-        return _Seen(part.of, spectrum, None, *(_cut_and_dead(values, budget) if neurons else (0, 0)))
-    return _Seen(part.of, spectrum, power_sums(Rows.of(values, kept), p=p, q=q))
+    return spectrum
 
 
 def _in_parts(stored: StoredWeight) -> bool:
@@ -119,27 +173,43 @@ def _cut_and_dead(values: Tensor, budget: Budget) -> tuple[int, int]:
     p, q = float(budget.p), float(budget.q)
     sums = narrow_power_sums(values, p=p, q=q)
     low, high = (replace(sums, p_sum=sums.p_sum * (1 + off)) for off in (-SHARE, SHARE))
-    most, cut = budget.plan_of_sums(_one_below_another([low, high])).cut.view(2, -1)
+    most, cut = budget.plan_of_sums(one_below_another([low, high])).cut.view(2, -1)
     unsure = (cut != most) | sums.q_sum.isinf()
     if bool(unsure.any()):
         cut[unsure] = budget.plan_of_sums(power_sums(Rows.of(values[unsure]), p=p, q=q)).cut
     return int(cut.sum()), int((sums.q_sum == 0).sum())
 
 
-def _together(seen: Iterable[_Seen], budget: Budget, neurons: bool) -> Survey:
-    spectrum = Spectrum()
-    parts: list[_Seen] = []
+def _merged(seen: Iterator[_Seen]) -> list[_Seen]:
+    """All parts of a weight, with all magnitudes in the first."""
+    parts = [next(seen)]
     for one in seen:
-        spectrum.merge(one.spectrum)
+        parts[0].spectrum.merge(one.spectrum)
         parts.append(replace(one, spectrum=Spectrum()))  # its magnitudes are no longer needed
-    stored = parts[0].stored
+    return parts
+
+
+def _together(batch: Sequence[Sequence[_Seen]], budget: Budget, neurons: bool) -> Iterator[Survey]:
+    """Survey of each weight, from its parts."""
+    rows = [_rows(parts) for parts in batch]
+    measured = [one for one in rows if one is not None]
+    cuts = iter([int(plan.cut.sum()) for plan in plans(budget, measured)] if neurons and measured else [])
+    for parts, sums in zip(batch, rows, strict=True):
+        stored, spectrum = parts[0].stored, parts[0].spectrum
+        if sums is None:
+            cut, dead = (sum(getattr(one, key) for one in parts) for key in ("neuron_cut", "dead"))
+            yield Survey(stored, _counted(spectrum, budget), spectrum, cut, dead)
+        else:
+            dead = int((sums.q_sum == 0).sum()) if neurons else 0
+            yield Survey(stored, sums.over_rows(), spectrum, next(cuts, 0), dead)
+
+
+def _rows(parts: Sequence[_Seen]) -> PowerSums | None:
+    """Power sums of the neurons of a weight, if its parts have them."""
     sums = [one.neurons for one in parts if one.neurons is not None]
     if not sums:
-        cut, dead = (sum(getattr(one, key) for one in parts) for key in ("neuron_cut", "dead"))
-        return Survey(stored, _counted(spectrum, budget), spectrum, cut, dead)
-    rows = reduce(add, sums) if _in_parts(stored) else _one_below_another(sums)
-    cut = int(budget.plan_of_sums(rows).cut.sum()) if neurons else 0
-    return Survey(stored, rows.over_rows(), spectrum, cut, int((rows.q_sum == 0).sum()) if neurons else 0)
+        return None
+    return reduce(add, sums) if _in_parts(parts[0].stored) else one_below_another(sums)
 
 
 def _counted(spectrum: Spectrum, budget: Budget) -> PowerSums:
@@ -149,7 +219,8 @@ def _counted(spectrum: Spectrum, budget: Budget) -> PowerSums:
     return PowerSums(torch.tensor([spectrum.d]), torch.ones(1, dtype=torch.float64), p_sum, q_sum, p, q)
 
 
-def _one_below_another(sums: Sequence[PowerSums]) -> PowerSums:
+def one_below_another(sums: Sequence[PowerSums]) -> PowerSums:
+    """Power sums of the rows of all."""
     if len(sums) == 1:
         return sums[0]
     d, scale, p_sum, q_sum = map(torch.cat, zip(*((s.d, s.scale, s.p_sum, s.q_sum) for s in sums), strict=True))
