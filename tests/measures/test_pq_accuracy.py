@@ -97,14 +97,14 @@ def test_one_entry_far_from_equal_others_keeps_the_accuracy(far, dtype):
 
 
 @pytest.mark.parametrize("far", [0.0, 1e-300, 1e-3, 2.5])
-@pytest.mark.parametrize("share", [0.001, 0.01, 0.1])
+@pytest.mark.parametrize("share", [0.001, 0.1])
 def test_some_entries_far_from_nearly_equal_others_keep_the_accuracy(far, share):
     rng = np.random.default_rng(9)
     w = np.where(rng.random(1000) < share, far, 1 + 1e-6 * rng.standard_normal(1000))
     reference = Reference(w)
     for p, q in CORNERS:
         assert reference.error(pq_index(w, p=p, q=q), p, q) < 1e-12, (p, q)
-        masked = pq_index(np.r_[w, np.full(99_000, 7.0)], p=p, q=q, kept=np.arange(100_000) < 1000)
+        masked = pq_index(np.r_[w, np.full(9000, 7.0)], p=p, q=q, kept=np.arange(10_000) < 1000)
         assert reference.error(masked, p, q) < 1e-12, (p, q)
 
 

@@ -507,7 +507,7 @@ def with_a_broken_decision(pruner):
     ("state", "error", "says"),
     [
         (of_another_model, MaskMismatch, "missing: 3.weight"),
-        (with_a_broken_decision, TypeError, "d"),
+        (with_a_broken_decision, ValueError, "damaged"),
         (lambda pruner: {}, ValueError, "['decisions', 'masks']"),
         (lambda pruner: pruner.model.state_dict(), ValueError, "['decisions', 'masks']"),
     ],
