@@ -1,0 +1,148 @@
+"""Compare what makes a network prunable: no penalty, weight decay, an l1 penalty, or the PQ Index as a penalty.
+
+    PYTHONPATH=src python docs/run_penalty.py [--data FashionMNIST CIFAR10] [--model mlp] [--epochs 4]
+        [--seeds 0 1 2 3] [--out results/penalty/runs.csv] [--data-dir FOLDER]
+
+Each network is trained, then pruned by 30 % a round with learning-rate rewinding, always with its penalty. The
+file gets a row for each round; the same command goes on where it was stopped. See results/penalty/PLAN.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import palmette as pm
+from palmette.pruning.weights import prunable
+from palmette.training.data import load
+from palmette.training.data.augment import Preparation
+from palmette.training.data.split import validation_split
+from palmette.training.loop import evaluate
+from palmette.training.models import build
+
+ARMS = {
+    "none": (0.0,),
+    "weight decay": (5e-4, 5e-3),
+    "l1": (1e-5, 1e-4),
+    "PQ Index": (0.01, 0.1, 1.0),
+}
+"""Penalty -> strengths."""
+RATIO, ROUNDS, LOST = 0.3, 20, 0.03
+BATCH, RATE, HELD_OUT = 250, 0.1, 5000
+
+
+@dataclass(frozen=True)
+class Row:
+    """A round of a network; `headroom` is the largest cut of the dense one within a point, in scope global."""
+
+    data: str
+    model: str
+    penalty: str
+    strength: float
+    seed: int
+    round: int
+    density: float
+    validation: float
+    test: float
+    index: float
+    headroom: float
+
+
+def penalty_of(model: nn.Module, penalty: str, strength: float) -> Callable[[], Tensor] | None:
+    """The term to add to the loss of a batch; weight decay is the optimizer's."""
+    if penalty == "PQ Index":
+        return pm.PQPenalty(model, strength=strength)
+    weights = [weight.tensor for weight in prunable(model).values()]
+    if penalty == "l1":
+        return lambda: strength * torch.stack([w.abs().sum() for w in weights]).sum()
+    return None
+
+
+def rounds(
+    data: str, name: str, penalty: str, strength: float, seed: int, *, epochs: int, folder: str | None
+) -> Iterator[Row]:
+    """Train, then prune and retrain until 3 points of held-out accuracy are lost."""
+    images = load(data, folder=folder)
+    images, held_out, answers = validation_split(images, count=min(HELD_OUT, len(images.train_images) // 6))
+    prepare = Preparation(images, device=images.train_images.device)
+    x, y = prepare(images.train_images), images.train_labels
+    model = build(name, shape=images.shape, classes=images.classes, seed=seed)
+    extra = penalty_of(model, penalty, strength)
+    pruner = pm.Pruner(model, budget=pm.FixedRatio(RATIO), scope="global", zeros="count")
+    generator = torch.Generator().manual_seed(seed)
+
+    def train() -> None:
+        decay = strength if penalty == "weight decay" else 0.0
+        optimizer = torch.optim.SGD(model.parameters(), RATE, momentum=0.9, nesterov=True, weight_decay=decay)
+        steps = epochs * (len(x) // BATCH)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        pruner.hold(optimizer)
+        model.train()
+        for _ in range(epochs):
+            for batch in torch.randperm(len(x), generator=generator).split(BATCH)[: len(x) // BATCH]:
+                loss = functional.cross_entropy(model(x[batch]), y[batch])
+                optimizer.zero_grad()
+                (loss if extra is None else loss + extra()).backward()
+                optimizer.step()
+                schedule.step()
+
+    headroom, dense = float("nan"), None
+    for t in range(ROUNDS + 1):
+        if t:
+            pruner.step()
+        train()
+        validation = evaluate(model, held_out, answers, prepare).accuracy
+        test = evaluate(model, images.test_images, images.test_labels, prepare).accuracy
+        if dense is None:
+            dense = validation
+            report = pm.how_compressible(
+                model,
+                evaluate=lambda m: evaluate(m, held_out, answers, prepare).accuracy,
+                tolerance=0.01,
+                scopes=["global"],
+            )
+            headroom = report.headroom[0].share
+        kept = torch.cat([w.tensor.detach().flatten() for w in prunable(model).values()])
+        index = float(pm.pq_index(kept[kept != 0], p=0.5, q=1))
+        yield Row(data, name, penalty, strength, seed, t, pruner.density, validation, test, index, headroom)
+        if dense - validation > LOST:
+            return
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--data", nargs="+", default=["FashionMNIST", "CIFAR10"])
+    parser.add_argument("--model", default="mlp")
+    parser.add_argument("--epochs", type=int, default=4)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3])
+    parser.add_argument("--out", type=Path, default=Path("results/penalty/runs.csv"))
+    parser.add_argument("--data-dir")
+    asked = parser.parse_args(arguments)
+    names, done = [field.name for field in fields(Row)], set[tuple[str, ...]]()
+    if asked.out.exists():
+        with asked.out.open(encoding="utf-8", newline="") as file:
+            done = {tuple(row[n] for n in names[:5]) for row in csv.DictReader(file)}
+    for data in asked.data:
+        for seed in asked.seeds:
+            for penalty, strength in ((p, s) for p, strengths in ARMS.items() for s in strengths):
+                if (data, asked.model, penalty, str(strength), str(seed)) in done:
+                    continue
+                ladder = list(
+                    rounds(data, asked.model, penalty, strength, seed, epochs=asked.epochs, folder=asked.data_dir)
+                )
+                new = not asked.out.exists()
+                with asked.out.open("a", encoding="utf-8", newline="") as file:  # a whole run at once
+                    writer = csv.writer(file)
+                    writer.writerows([names, *map(astuple, ladder)] if new else map(astuple, ladder))
+                print(data, penalty, strength, seed, len(ladder), round(ladder[-1].density, 4), flush=True)
+
+
+if __name__ == "__main__":
+    main()
