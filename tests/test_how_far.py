@@ -4,7 +4,16 @@ import re
 
 import numpy as np
 import pytest
-from how_far import by_the_rule, claim_rows, schedule_rows, searches, verdict_lines, verdicts
+from how_far import (
+    by_the_rule,
+    claim_rows,
+    prediction_rows,
+    schedule_rows,
+    searches,
+    verdict_lines,
+    verdicts,
+)
+from prediction.predict import judged, networks
 from results.records import HERE
 
 from palmette.reports.reading import whole_runs
@@ -18,6 +27,7 @@ CLAIM = FOLDER / "claim.tar.xz"
 TABLES = {
     "schedules": lambda: schedule_rows(FOLDER / "schedules.tar.xz", CLAIM),
     "claim": lambda: claim_rows(CLAIM),
+    "prediction": lambda: prediction_rows(judged(networks(FOLDER))),
 }
 
 
@@ -83,3 +93,15 @@ def test_the_baseline_is_the_first_failure_of_cuts_of_a_fifth():
     ]
     first = [next(a.round for a in attempts_of(records) if not records[a.round]["good"]) for records in runs]
     assert f"the baseline, take {min(first)} to {max(first)}." in " ".join(PAGE.split())
+
+
+def test_numbers_of_the_prediction_are_those_of_the_ladders():
+    found = networks(FOLDER)
+    within = judged(found).set_index("features")["within"]
+    text = " ".join(PAGE.split())
+    assert f"{len(found)} ladders" in text
+    assert f"{found['target'].isna().sum()} that never lose a point are left out" in text
+    dense = within["dense network"]
+    assert f"{dense.min():.0%} to {dense.max():.0%} of networks within a factor of 1.5" in text
+    assert dense.max() < 0.8, "the bar of the plan is met: the page must say so"
+    assert (FOLDER / "ladders.csv").stat().st_size < 2_000_000

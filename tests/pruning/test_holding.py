@@ -386,7 +386,7 @@ def test_optimizers_in_a_wrapper_are_held():
     pruner = halved(model, hold=optimizer)
     pruner.step()
     train(model, pruner, optimizer, steps=2)
-    with pytest.raises(TypeError, match=r"this Wrapper tells nobody of its steps: .* hold the optimizers that it"):
+    with pytest.raises(TypeError, match=r"this Wrapper does not run step hooks: .* hold the optimizers that it"):
         pruner.hold(Wrapper())
 
 

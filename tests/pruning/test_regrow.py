@@ -69,7 +69,7 @@ def test_rigl_brings_back_where_the_loss_would_fall_fastest():
     pruner = pm.Pruner(model, scope="layer", budget=pm.FixedRatio(0.5))
     pruner.step()
     found = pm.gradients(model, lambda model, x: model(x).mean(), [torch.tensor([[1.0, 1.0, 5.0, -9.0]])])
-    assert pruner.regrow(0.5, by=found.slope) == 1
+    assert pruner.regrow(0.5, by=found.magnitude) == 1
     assert pruner.masks["weight"].tolist() == [[True, False, False, True]]
     assert model.weight.tolist() == [[3.0, 0.0, 0.0, 0.0]]
 
@@ -117,7 +117,7 @@ def test_no_more_than_k_are_non_zero_after_every_step_of_rigl_and_set(kind, ways
     for number in range(12):
         step(model, optimizer, ways=ways)
         if number % 3 == 2:
-            pruner.regrow(0.3, by=pm.gradients(model, loss, [(X, Y)]).slope if number < 6 else randomly)
+            pruner.regrow(0.3, by=pm.gradients(model, loss, [(X, Y)]).magnitude if number < 6 else randomly)
         pruner.check()
         assert pruner.masks.kept == k
         assert sum(int(w.tensor.count_nonzero()) for w in pruner.weights.values()) <= k
@@ -200,7 +200,7 @@ def test_top_k_keeps_the_largest_of_a_dense_update():
 def test_top_k_notices_an_optimizer_whose_step_is_never_called(tmp_path):
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    sparse = pm.TopK(model, hold=optimizer, budget=pm.Densities([0.25]))
+    sparse = pm.TopK(model, hold=optimizer, budget=pm.Densities([0.25]), scope="layer")
     step(model, optimizer)
     sparse.check()
     with torch.no_grad():  # as the second step of SAM

@@ -46,6 +46,18 @@ def schedule_rows(mlp, linear):
     return rows
 
 
+def prediction_rows(judged):
+    """Share of networks predicted within the factor of the bar and, in brackets, the median factor."""
+    rows = []
+    for (_, value), part in judged.groupby(["left out", "value"], sort=False):
+        cells = [
+            f"{within:.0%} ({factor:.1f})"
+            for within, factor in zip(part["within"], part["median factor"], strict=True)
+        ]
+        rows.append(f"| {value} | {part['n'].iloc[0]} | {' | '.join(cells)} |")
+    return rows
+
+
 def by_the_rule(found):
     """The schedule with the fewest retrainings among those on average at most 1.25 times the best density."""
     return min((n for n, rows in found.items() if rows[:, 3].mean() <= 1.25), key=lambda n: found[n][:, 1].mean())

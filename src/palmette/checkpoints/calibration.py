@@ -81,7 +81,7 @@ def prune_calibrated(
     sentences = [line for line in _text(text).splitlines() if line.strip()]
     if not sentences:
         raise ValueError(f"{str(text)!r} has no text to calibrate with; put one sentence on each line")
-    check_output(source, out, folder=not pack)  # told before the model is loaded, if it will not do
+    check_output(source, out, folder=not pack)  # fail before the model is loaded
     loaded = _Loaded.of(source, sentences, device)
     return prune_checkpoint(
         source,

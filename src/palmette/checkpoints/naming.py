@@ -102,7 +102,7 @@ def _cannot(tensor: StoredWeight, vectors: bool) -> str:
 
 
 def _is_buffer(tensor: StoredWeight) -> bool:
-    """Whether a tensor is no parameter of a model, although a file has it beside them."""
+    """Whether a tensor is a buffer, not a parameter."""
     if _BUFFER.search(tensor.name) or tensor.dtype in (torch.int64, torch.bool):
         return True
     ones, sides = tensor.shape[:-2], tensor.shape[-2:]  # GPT-2's causal mask is called bias

@@ -136,7 +136,7 @@ class Command:
             self.problems = {n: e for n, e in self.problems.items() if n not in finished}  # by another process
             ended = self.signal if len(finished) < len(self.planned) else 0
             if live:
-                self._tell_what_failed()
+                self._print_failures()
             if ended:
                 self._say_how_to_resume()
                 return 128 + ended
@@ -153,7 +153,7 @@ class Command:
         # KeyboardInterrupt is the second Ctrl-C; the files on disk are complete.
         with display, suppress(RunInterrupted, KeyboardInterrupt):
             self._outcomes(watch)
-        watch.tell_of_busy()
+        watch.report_busy()
         self.trained = True
 
     def _outcomes(self, watch: Watch) -> None:
@@ -246,7 +246,7 @@ class Command:
             console.print()
             print_text(console, answer(runs, names), "bold")
 
-    def _tell_what_failed(self) -> None:
+    def _print_failures(self) -> None:
         """Print failures by reason; runs in use by other commands are named already."""
         failed = [
             (name, e.seed, why_not(e.id, why))

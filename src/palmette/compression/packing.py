@@ -37,7 +37,7 @@ _NAMES = (
     "float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
 )
 _ROOM, _SHARE = 1 << 28, 1 << 16
-"""Bytes that a file unpacks to at most, and times its size; more only into a model, which says how many it has."""
+"""Limits of the unpacked size if no model says how large it is: bytes, and a multiple of the size of the file."""
 _DTYPES = {name: getattr(torch, name) for name in _NAMES.split() if hasattr(torch, name)}
 _Model = TypeVar("_Model", bound=nn.Module)
 

@@ -164,17 +164,17 @@ class Cutting:
         self._due += [name for name in due if name not in (*self._done, *self._due)]
         return bool(self._due)
 
-    def _cut_if_due(self, *, tell: bool = True, agree: Callable[[float], float] = float) -> bool:
+    def _cut_if_due(self, *, verbose: bool = True, agree: Callable[[float], float] = float) -> bool:
         """Judge the network before a step, and cut if a cut is due; return whether the network has changed.
 
         Args:
-            tell: whether this process reports.
+            verbose: whether this process reports.
             agree: mean of a score over all processes.
         """
         due, self._due = self._due, []
         if not due or self._ended:
             return False
-        say, first = self._say if tell else _silent, self._judge.dense is None
+        say, first = self._say if verbose else _silent, self._judge.dense is None
         score, good = "", False
         if not self._judge.off:
             verdict = self._judge.verdict(agree)
@@ -202,17 +202,17 @@ class Cutting:
         return True
 
     def _judge_at_end(
-        self, *, tell: bool = True, agree: Callable[[float], float] = float, restore: bool = True
+        self, *, verbose: bool = True, agree: Callable[[float], float] = float, restore: bool = True
     ) -> bool:
         """Judge the network at the end of training; return whether an earlier one was restored.
 
         Args:
-            tell, agree: as for `_cut_if_due`.
+            verbose, agree: as for `_cut_if_due`.
             restore: whether an earlier network may replace this one.
         """
         if self._judge.off or not self._judge.dense or not self._done:  # nothing to compare, or nothing was cut
             return False
-        verdict, say = self._judge.verdict(agree), self._say if tell else _silent
+        verdict, say = self._judge.verdict(agree), self._say if verbose else _silent
         if verdict.good is False and restore and self._kept is not None:
             self._restore(f"at the end of training {verdict.text}", say)
             return True

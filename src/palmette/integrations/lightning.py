@@ -60,7 +60,7 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         """Judge and cut if a cut is due."""
-        if self._cut_if_due(tell=trainer.is_global_zero, agree=_mean_over_processes(trainer)):
+        if self._cut_if_due(verbose=trainer.is_global_zero, agree=_mean_over_processes(trainer)):
             self._change_averages(trainer, restart=self._ended != "")
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, outputs: Any, *_: Any) -> None:
@@ -93,7 +93,7 @@ class PalmetteCallback(Cutting, Callback):  # type: ignore[misc]
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Judge the network, and warn about cuts that were not made."""
-        if self._judge_at_end(tell=trainer.is_global_zero, agree=_mean_over_processes(trainer)):
+        if self._judge_at_end(verbose=trainer.is_global_zero, agree=_mean_over_processes(trainer)):
             self._change_averages(trainer, restart=True)
         self._end()
 

@@ -73,7 +73,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
 
     def on_step_begin(self, args: TrainingArguments, state: TrainerState, *_: Any, **kwargs: Any) -> None:
         """Judge and cut if a cut is due."""
-        if self._cut_if_due(tell=state.is_world_process_zero):
+        if self._cut_if_due(verbose=state.is_world_process_zero):
             self._save_in(state, masks=True)
 
     def on_step_end(self, args: Any, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
@@ -133,7 +133,7 @@ class PalmetteCallback(Cutting, TrainerCallback):  # type: ignore[misc]
         loaded = args.load_best_model_at_end and state.best_model_checkpoint is not None
         if loaded:
             self._use_masks_of(Path(state.best_model_checkpoint))
-        if self._judge_at_end(tell=state.is_world_process_zero, restore=not loaded):
+        if self._judge_at_end(verbose=state.is_world_process_zero, restore=not loaded):
             self._save_in(state, masks=True)
         self._end()
 

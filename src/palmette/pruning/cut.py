@@ -148,7 +148,7 @@ class TopK:
         model: the model to train.
         hold: its optimizer; a copied one needs a new TopK.
         budget: how many weights are zero, such as ``Densities([0.05])``; can be replaced during training.
-        scope, saliency, include, exclude: as for `Pruner`, with scope "layer" by default.
+        scope, saliency, include, exclude: as for `Pruner`.
 
     >>> import torch
     >>> model = torch.nn.Linear(4, 1, bias=False)
@@ -169,7 +169,7 @@ class TopK:
         *,
         hold: torch.optim.Optimizer,
         budget: Budget,
-        scope: Scope = "layer",
+        scope: Scope = "global",
         saliency: Saliency | str = magnitude,
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),

@@ -55,7 +55,7 @@ class Gradients:
         """
         return _named(name, self.weights).square() * self.squares[name] / 2
 
-    def slope(self, name: str, weight: Tensor) -> Tensor:
+    def magnitude(self, name: str, weight: Tensor) -> Tensor:
         r"""Magnitude of the gradient, also for pruned weights: :math:`|g_i|`; for `Pruner.regrow`.
 
         Evci et al. 2020.

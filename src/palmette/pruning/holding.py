@@ -169,8 +169,8 @@ def steppers_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, Tenso
     found = list(_inside(optimizer))
     if not found:
         raise TypeError(
-            f"this {type(optimizer).__name__} tells nobody of its steps: its __init__ did not call that of "
-            "torch.optim.Optimizer; hold the optimizers that it steps"
+            f"this {type(optimizer).__name__} does not run step hooks: its __init__ never called "
+            "torch.optim.Optimizer.__init__; hold the optimizers that it steps"
         )
     # Frozen ones stay zero under an optimizer of other parameters, such as adapters that heal a pruned base.
     trained = any(parameter.requires_grad for parameter in parameters.values())

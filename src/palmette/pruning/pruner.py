@@ -19,7 +19,7 @@ from palmette.pruning.choosing.coverage import coverage, shown, surprises
 from palmette.pruning.choosing.names import gain_of
 from palmette.pruning.choosing.torch_prune import from_torch_prune
 from palmette.pruning.choosing.values import check_changeable
-from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros, told_of_zeros
+from palmette.pruning.choosing.zeros import as_zeros, masks_of_zeros, zeros_warning
 from palmette.pruning.cut import prune, regrow
 from palmette.pruning.decision import Decision, packed, unpacked
 from palmette.pruning.holding import Holder, in_words
@@ -135,7 +135,7 @@ class Pruner:
             self._set(self._masks & self._fitted(Masks(masks), "the masks"))
         elif zeros == "pruned" and (zero := masks_of_zeros({n: w for n, w in chosen.items() if n not in found})):
             self._set(Masks({**self._masks, **zero}))
-            said = told_of_zeros(chosen, list(zero), self._masks.total - self._masks.kept)
+            said = zeros_warning(chosen, list(zero), self._masks.total - self._masks.kept)
             warnings.warn(said, stacklevel=2)
         if hold is not None:
             self.hold(hold)
@@ -218,8 +218,8 @@ class Pruner:
 
         Args:
             share: fraction of the kept weights of each unit to prune, those of the smallest saliency.
-            by: scores of the pruned weights, of which the largest are restored: `Gradients.slope` (RigL, Evci et
-                al. 2020) or ``lambda name, weight: torch.rand_like(weight)`` (SET, Mocanu et al. 2018).
+            by: scores of the pruned weights, of which the largest are restored: `Gradients.magnitude` (RigL, Evci
+                et al. 2020) or ``lambda name, weight: torch.rand_like(weight)`` (SET, Mocanu et al. 2018).
         """
         self._check_still_there()
         if self.channels is not None:

@@ -119,7 +119,7 @@ class Reach:
 
     @property
     def ended(self) -> int:
-        """Number of runs in which nothing sparser was found bad."""
+        """Number of runs in which no sparser network exceeded the loss."""
         if self.limits:
             return sum(limit.bad_density is None for limit in self.limits)
         return sum(t == len(records) - 1 for (_, records), t in zip(self.runs, self.rounds, strict=True))

@@ -50,12 +50,11 @@ class Experiment(Recipe, RunSpec):
         epochs: this and all following settings as in `Recipe`.
 
     >>> import palmette as pm
-    >>> print(*pm.Experiment(q=2).to_toml().splitlines()[:5], sep="\n")
-    # digits-mlp-sap-p0.5-q2-s0-218b54e1
-    version = 5
+    >>> print(*pm.Experiment(q=2).to_toml().splitlines()[2:6], sep="\n")
     data = "digits"
     model = "mlp"
     method = "sap"
+    p = 0.5
 
     Diao et al. 2023, Algorithm 1 and Section 4.1. Precision and compile are settings, the device is not.
     """

@@ -45,13 +45,13 @@ def networks_to_keep(spec: AnyExperiment, records: Sequence[Mapping[str, Any]]) 
 
 
 def extends(there: AnyExperiment, asked: AnyExperiment, rundir: RunDir) -> bool:
-    """Whether `asked` is the run that is `there` with more rounds, and its folder has what they start from."""
+    """Whether `asked` only adds rounds to the run `there`, and a checkpoint to resume from exists."""
     more = asked.rounds > there.rounds and replace(there, rounds=asked.rounds) == asked
     return more and goes_on(records_of(rundir), asked.rounds) and bool(rundir.checkpoint_numbers())
 
 
 def longer(rundir: RunDir, spec: AnyExperiment) -> str:
-    """Settings of a run in the words of its folder, with which other files are sealed, but for `spec.rounds`."""
+    """Text of experiment.toml with only `rounds` and the id changed, so that existing checksums stay valid."""
     text = rundir.experiment.read_text(encoding="utf-8") if rundir.experiment.exists() else ""
     text, found = re.subn(r"(?m)^rounds = .*$", f"rounds = {spec.rounds}", text)
     if not found:  # a new folder, or one of version 1, which has no seals

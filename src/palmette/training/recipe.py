@@ -107,7 +107,7 @@ class Recipe:
 
         parameters = list(parameters)
         cuda = all(p.is_cuda for p in parameters)
-        # On a GPU the learning rate lies there, so that a recorded step can read it.
+        # Keep the learning rate on the GPU, where CUDA graphs read it.
         rate = torch.tensor(self.learning_rate, device=parameters[0].device) if cuda else self.learning_rate
         if self.optimizer == "sgd":
             return torch.optim.SGD(

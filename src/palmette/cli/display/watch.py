@@ -28,7 +28,7 @@ class Watch(Observer):
 
     def epoch(self, experiment: Experiment, progress: Progress) -> None:
         """An epoch is trained."""
-        self.tell_of_busy()
+        self.report_busy()
         self.display.epoch(self.number[experiment.id], progress)
 
     def recorded(self, experiment: Experiment, record: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class Watch(Observer):
             self.events.pop(experiment.id).close()
         self.display.end(self.number[experiment.id], said)
 
-    def tell_of_busy(self) -> None:
+    def report_busy(self) -> None:
         """Say which runs other processes use, in one sentence for all."""
         if not self.busy:
             return

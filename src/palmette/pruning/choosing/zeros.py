@@ -40,7 +40,7 @@ def masks_of_zeros(weights: Mapping[str, Weight]) -> dict[str, Tensor]:
     return {n: w.values != 0 for n, w in weights.items() if are_pruned(*counts[n])}
 
 
-def told_of_zeros(weights: Mapping[str, Weight], pruned: Sequence[str], zeros: int) -> str:
+def zeros_warning(weights: Mapping[str, Weight], pruned: Sequence[str], zeros: int) -> str:
     """Warning that `zeros` of the weights `pruned` stay; it names weights that are nothing but zeros."""
     said = f"{zeros:,} zeros ({shown(pruned)}) count as pruned before and stay; zeros='count' lets them train"
     blank = [n for n, (none, entries) in _counts(weights).items() if 0 < entries == none]

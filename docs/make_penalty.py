@@ -1,26 +1,31 @@
 """Compare what makes a network prunable: no penalty, weight decay, an l1 penalty, or the PQ Index as a penalty.
 
-    PYTHONPATH=src python docs/run_penalty.py [--data FashionMNIST CIFAR10] [--model mlp] [--epochs 4]
+    PYTHONPATH=src python docs/make_penalty.py [--data FashionMNIST CIFAR10] [--model mlp] [--epochs 4]
         [--seeds 0 1 2 3] [--out results/penalty/runs.csv] [--data-dir FOLDER]
 
 Each network is trained, then pruned by 30 % a round with learning-rate rewinding, always with its penalty. The
-file gets a row for each round; the same command goes on where it was stopped. See results/penalty/PLAN.md.
+file gets a row for each round; the same command goes on where it was stopped. Then the table of
+results/penalty/README.md is written. See results/penalty/PLAN.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, fields
+from itertools import product
 from pathlib import Path
 
 import torch
+from marks import renewed
 from torch import Tensor, nn
 from torch.nn import functional
 
 import palmette as pm
 from palmette.pruning.weights import prunable
+from palmette.reports.statistics import Difference, MeanSd
 from palmette.training.data import load
 from palmette.training.data.augment import Preparation
 from palmette.training.data.split import validation_split
@@ -35,7 +40,7 @@ ARMS = {
 }
 """Penalty -> strengths."""
 RATIO, ROUNDS, LOST = 0.3, 20, 0.03
-BATCH, RATE, HELD_OUT = 250, 0.1, 5000
+BATCH, RATE, HELD_OUT, LOSS = 250, 0.1, 5000, 0.01
 
 
 @dataclass(frozen=True)
@@ -116,6 +121,81 @@ def rounds(
             return
 
 
+Ladders = dict[tuple[str, float], list[list[Row]]]
+"""(penalty, strength) -> the rounds of each seed."""
+
+
+def ladders_of(rows: Sequence[Row]) -> dict[str, Ladders]:
+    """Rounds by network, penalty, strength and seed."""
+    found: dict[str, Ladders] = {}
+    for row in rows:
+        seeds = found.setdefault(f"{row.data} {row.model}", {}).setdefault((row.penalty, row.strength), [])
+        if row.round == 0:
+            seeds.append([])
+        seeds[-1].append(row)
+    return found
+
+
+def limit(ladder: Sequence[Row], least: float, score: str) -> float:
+    """Log density at which `score` falls below `least` for good, interpolated; 0 if it always is below."""
+    scores = [getattr(row, score) for row in ladder]
+    good = [t for t, value in enumerate(scores) if value >= least]
+    if not good:
+        return 0.0
+    last = good[-1]
+    x, y = math.log(ladder[last].density), scores[last]
+    if last == len(ladder) - 1:
+        return x
+    share = (y - least) / (y - scores[last + 1])
+    return float(x + share * (math.log(ladder[last + 1].density) - x))
+
+
+def limits(ladders: Ladders, score: str) -> dict[tuple[str, float], list[float]]:
+    """Log limit of each seed, at a point below the mean dense score without a penalty."""
+    dense = MeanSd.of(getattr(seed[0], score) for seed in ladders["none", 0.0]).mean
+    return {arm: [limit(seed, dense - LOSS, score) for seed in seeds] for arm, seeds in ladders.items()}
+
+
+def chosen(ladders: Ladders) -> list[tuple[str, float]]:
+    """Each penalty with the strength whose mean limit on held-out images is smallest."""
+    found = {arm: MeanSd.of(seeds).mean for arm, seeds in limits(ladders, "validation").items()}
+    return [(p, min(strengths, key=lambda s: found[p, s])) for p, strengths in ARMS.items()]
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A line for each network and penalty, at the chosen strength."""
+    lines = [
+        "| network | penalty | strength | dense accuracy | its index | largest cut without retraining | limit "
+        "| ratio of PQ Index's limit |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |",
+    ]
+    for network, ladders in ladders_of(rows).items():
+        found, arms = limits(ladders, "test"), chosen(ladders)
+        for arm in arms:
+            dense = [seed[0] for seed in ladders[arm]]
+            test, index, cut = (
+                MeanSd.of(getattr(r, n) for r in dense).mean for n in ("test", "index", "headroom")
+            )
+            ratio = Difference.between(found[arms[-1]], found[arm])
+            interval = "to".join(f" {math.exp(x):.2f} " for x in (ratio.low, ratio.high)).strip()
+            beside = "" if arm == arms[-1] else f"{math.exp(ratio.mean):.2f} ({interval})"
+            lines.append(
+                f"| {network} | {arm[0]} | {arm[1]:g} | {100 * test:.1f} % | {index:.3f} | {100 * cut:.0f} % "
+                f"| {100 * math.exp(MeanSd.of(found[arm]).mean):.2f} % | {beside} |"
+            )
+    return "\n".join(lines) + "\n"
+
+
+def read(file: Path) -> list[Row]:
+    """Rows of the file."""
+    kinds: dict[str, Callable[[str], object]] = {"str": str, "int": int, "float": float}
+    with file.open(encoding="utf-8", newline="") as handle:
+        return [
+            Row(*(kinds[str(field.type)](row[field.name]) for field in fields(Row)))  # type: ignore[arg-type]
+            for row in csv.DictReader(handle)
+        ]
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", nargs="+", default=["FashionMNIST", "CIFAR10"])
@@ -125,23 +205,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("results/penalty/runs.csv"))
     parser.add_argument("--data-dir")
     asked = parser.parse_args(arguments)
-    names, done = [field.name for field in fields(Row)], set[tuple[str, ...]]()
-    if asked.out.exists():
-        with asked.out.open(encoding="utf-8", newline="") as file:
-            done = {tuple(row[n] for n in names[:5]) for row in csv.DictReader(file)}
-    for data in asked.data:
-        for seed in asked.seeds:
-            for penalty, strength in ((p, s) for p, strengths in ARMS.items() for s in strengths):
-                if (data, asked.model, penalty, str(strength), str(seed)) in done:
-                    continue
-                ladder = list(
-                    rounds(data, asked.model, penalty, strength, seed, epochs=asked.epochs, folder=asked.data_dir)
-                )
-                new = not asked.out.exists()
-                with asked.out.open("a", encoding="utf-8", newline="") as file:  # a whole run at once
-                    writer = csv.writer(file)
-                    writer.writerows([names, *map(astuple, ladder)] if new else map(astuple, ladder))
-                print(data, penalty, strength, seed, len(ladder), round(ladder[-1].density, 4), flush=True)
+    done = {astuple(row)[:5] for row in read(asked.out)} if asked.out.exists() else set()
+    every = product(asked.data, asked.seeds, ((p, s) for p, strengths in ARMS.items() for s in strengths))
+    for data, seed, (penalty, strength) in every:
+        arm = (data, asked.model, penalty, strength, seed)
+        if arm in done:
+            continue
+        ladder = list(rounds(*arm, epochs=asked.epochs, folder=asked.data_dir))
+        new = not asked.out.exists()
+        with asked.out.open("a", encoding="utf-8", newline="") as file:  # a whole run at once
+            csv.writer(file).writerows([[f.name for f in fields(Row)]] * new + [astuple(row) for row in ladder])
+        print(*arm, len(ladder), round(ladder[-1].density, 4), flush=True)
+    if (page := asked.out.with_name("README.md")).exists():
+        text = renewed(page.read_text(encoding="utf-8"), "penalties", table(read(asked.out)), "make_penalty.py")
+        page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
