@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from safetensors.torch import load_file, save_file
 
 import palmette as pm
-from palmette.checkpoints import parts
+from palmette.checkpoints import measuring, parts
 from palmette.checkpoints.parts import measure_part, merge_parts
 from palmette.cli import main
 from palmette.measures import spectrum
@@ -179,3 +179,16 @@ def test_spectra_of_more_numbers_than_there_are_are_damage(tmp_path):
     part["wide"]["few"] = {"float32": bomb}
     with pytest.raises(ValueError, match="part 1 of 1 is damaged; measure it again"):
         merge_parts([part | {"sha256": parts._digest(part)}])
+
+
+@pytest.mark.parametrize("room", [0, 3000])
+def test_magnitudes_of_very_many_layers_are_read_again(tmp_path, monkeypatch, room):
+    checkpoint(tmp_path / "a.safetensors", KINDS["mixed"])
+    whole = pm.how_compressible(tmp_path / "a.safetensors")
+    monkeypatch.setattr(measuring, "_ROOM", room)
+    found = measuring.look
+    monkeypatch.setattr(parts, "look", lambda *given, **named: found(*given, **(named | {"chunk": 8})))
+    measured = [measure_part(tmp_path / "a.safetensors", part, 2) for part in (1, 2)]
+    kept = [layer["counts"] is not None for part in measured for layer in part["layers"]]
+    assert any(kept) == (room > 0)
+    assert merge_parts(measured) == whole

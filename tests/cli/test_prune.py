@@ -303,6 +303,7 @@ def test_bad_input_or_output_is_refused_with_the_way_out(tmp_path):
     for arguments, words in (
         ((file, "-o", file), "must not overwrite the one to cut"),
         ((file, "-o", tmp_path / "out.pt"), "is written as .safetensors, got"),
+        ((file, "-o", tmp_path / "out.masks.safetensors"), "is for masks, got"),
         ((tmp_path / "no.pt", "-o", out), "no file at"),
         ((tmp_path / "full", "-o", tmp_path / "full" / "new"), "must not overwrite the one to cut"),
         ((tmp_path / "full", "-o", tmp_path / "full"), "must not overwrite the one to cut"),

@@ -217,6 +217,26 @@ def test_a_reader_that_closes_the_pipe_ends_the_run_in_silence(tmp_path):
     assert run.returncode == 1
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_output_that_cannot_be_written_is_no_failure_of_the_run(tmp_path):
+    command = [sys.executable, "-m", "palmette", "run", *SMALL, "--out", str(tmp_path)]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "standard output cannot be written: No space left on device" in done.stderr
+    assert not list(tmp_path.glob("*/failure.txt"))
+
+
+@pytest.mark.parametrize("arguments", [["run", *SMALL[:-1]], ["table", "runs"]], ids=["run", "table"])
+def test_a_closed_stdout_is_no_terminal(arguments):
+    assert run(*SMALL, "--out", "runs").exit_code == 0
+    command = [sys.executable, "-c", "import os, sys; os.close(1); os.execv(sys.executable, sys.argv[1:])"]
+    done = subprocess.run(
+        [*command, sys.executable, "-m", "palmette", *arguments], stderr=subprocess.PIPE, text=True, check=True
+    )
+    assert "Error" not in done.stderr
+
+
 def test_a_dry_run_of_training_that_diverges_says_what_it_costs():
     (plan,) = lines(run(*SMALL, "--learning-rate", "1e30", "--dry-run"))
     assert plan["seconds"] > 0

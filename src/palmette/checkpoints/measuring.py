@@ -20,6 +20,9 @@ from palmette.pruning.sources.file import FileSource
 from palmette.pruning.sources.stored import CHUNK, StoredWeight
 from palmette.pruning.sources.survey import Survey, batches, one_below_another, plans, survey
 
+_ROOM = 1 << 20
+"""Distinct magnitudes of 16-bit layers that are kept at least; ten bytes each."""
+
 
 def measure(
     weights: Sequence[StoredWeight],
@@ -47,7 +50,7 @@ class Layer:
         sums: power sums of the weight as one row.
         measures: of its magnitudes, by the names of `Measurement`.
         cuts: how many weights SAP would cut in scope "neuron" and in scope "layer".
-        counts: its magnitudes if all are 16-bit floats; the weight is then not read again.
+        counts: its magnitudes if all are 16-bit floats and there is room; the weight is then not read again.
         points: likewise of other weights, while all weights are few enough for exact magnitudes.
     """
 
@@ -65,7 +68,7 @@ class Layer:
     points: Points | None = None
 
     @staticmethod
-    def of(one: Survey, plan: CutPlan, budget: Sap, *, exact: bool) -> Layer:
+    def of(one: Survey, plan: CutPlan, budget: Sap, *, counts: Counts | None, exact: bool) -> Layer:
         """The layer that a survey describes, with its plan in scope "layer"; with `exact`, keep its magnitudes."""
         stored = one.stored
         return Layer(
@@ -79,13 +82,9 @@ class Layer:
             measures=_measures(one.spectrum, budget, plan),
             cuts={"neuron": one.neuron_cut, "layer": int(plan.cut)},
             dead=one.dead,
-            counts=one.spectrum.counts() if one.spectrum.narrow else None,
+            counts=counts,
             points=one.spectrum.points() if exact and not one.spectrum.narrow else None,
         )
-
-    def magnitudes(self) -> Points | None:
-        """Magnitudes of the weight, or None if it has to be read again."""
-        return self.points if self.counts is None else joined(points_of(self.counts))
 
     def measurement(self, cut: int) -> Measurement:
         """The complete measurement, given how many weights the layer loses in scope "global"."""
@@ -108,24 +107,28 @@ class Layer:
 
 @dataclass(frozen=True)
 class Findings:
-    """Result of one pass over some weights; `wide` has the magnitudes of all weights of more than 16 bits."""
+    """Result of one pass over some weights; `rest` has the magnitudes of all layers without `counts`."""
 
     layers: tuple[Layer, ...]
-    wide: Spectrum
+    rest: Spectrum
 
 
 def look(weights: Sequence[StoredWeight], *, budget: Sap, zeros: Zeros = "count", chunk: int = CHUNK) -> Findings:
     """Read each weight once, or twice where its zeros count as pruned."""
     layers: dict[int, Layer] = {}
     sparse: dict[int, StoredWeight] = {}
-    wide = Spectrum()
+    rest, room = Spectrum(), max(chunk, _ROOM)
 
     def note(surveys: Iterable[tuple[int, Survey]]) -> None:
+        nonlocal room
         for batch in batches(surveys, lambda item: item[1].stored):
             for (i, one), plan in zip(batch, plans(budget, [one.layer for _, one in batch]), strict=True):
-                if not one.spectrum.narrow:
-                    wide.merge(one.spectrum)
-                layers[i] = Layer.of(one, plan, budget, exact=wide.exact)
+                counts = one.spectrum.counts() if one.spectrum.narrow else None
+                room -= sum(len(used) for used, _ in (counts or {}).values())
+                if counts is None or room < 0:
+                    rest.merge(one.spectrum)
+                    counts = None
+                layers[i] = Layer.of(one, plan, budget, counts=counts, exact=rest.exact)
 
     def first_pass() -> Iterator[tuple[int, Survey]]:
         for i, one in enumerate(survey(weights, budget=budget, chunk=chunk)):
@@ -137,7 +140,7 @@ def look(weights: Sequence[StoredWeight], *, budget: Sap, zeros: Zeros = "count"
 
     note(first_pass())
     note(zip(sparse, survey([*sparse.values()], budget=budget, chunk=chunk), strict=True))
-    return Findings(tuple(layers[i] for i in range(len(weights))), wide)
+    return Findings(tuple(layers[i] for i in range(len(weights))), rest)
 
 
 def conclude(
@@ -164,15 +167,31 @@ def conclude(
     for layer in found:
         spectrum.add_counts(layer.counts or {})
     for part in parts:
-        spectrum.merge(part.wide)
+        spectrum.merge(part.rest)
     plan = budget.plan_of_sums(sums)
     cut = int(plan.cut)
-    points = {i: known for i, one in enumerate(found) if (known := one.magnitudes()) is not None}
-    source = FileSource(weights, sums, weights, spectrum, points, chunk)
+    source = FileSource(weights, sums, weights, spectrum, _Known(found), chunk)
     cuts = [cut] if len(found) == 1 else [c for c, _ in source.thresholds(cut)]
     layers = tuple(layer.measurement(c) for layer, c in zip(found, cuts, strict=True))
     whole = _together(layers, _measures(spectrum, budget, plan), left_out)
     return Compressibility(budget, layers, whole, tuple(left_out), title)
+
+
+class _Known(Mapping[int, Points]):
+    """Magnitudes of layers that are not read again, by position; made when asked for, as they take more memory."""
+
+    def __init__(self, layers: Sequence[Layer]) -> None:
+        self._layers = {i: one for i, one in enumerate(layers) if one.counts is not None or one.points is not None}
+
+    def __getitem__(self, position: int) -> Points:
+        one = self._layers[position]
+        return joined(points_of(one.counts or {})) if one.points is None else one.points
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
 
 
 def _measures(spectrum: Spectrum, budget: Sap, plan: CutPlan) -> dict[str, Any]:

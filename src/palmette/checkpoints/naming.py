@@ -74,7 +74,8 @@ def sort_out(
         if not reason and matches(names[tensor.name], unwanted):
             reason = "excluded"
         if reason:
-            left_out.append(LeftOut(tensor.name, tensor.shape, reason, tensor.nbytes))
+            size = 0 if tensor.name in contents.aliases else tensor.nbytes  # counted under the other name
+            left_out.append(LeftOut(tensor.name, tensor.shape, reason, size))
         elif is_stack(tensor.name, tensor.shape):
             weights.append(replace(tensor, transposed=inputs_first(tensor.name, shapes), stacked=True))
         elif is_gpt2 and tensor.name in conv1d:

@@ -34,7 +34,7 @@ from palmette.pruning.choosing.zeros import as_zeros
 from palmette.pruning.methods import Zeros
 from palmette.pruning.sources.stored import MEMORY, StoredWeight, unreadable, within
 
-FORMAT = "palmette-part-2"
+FORMAT = "palmette-part-3"
 _PLAIN = ("name", "dtype", "coding", "neurons", "bytes", "measures", "cuts", "dead")
 _MOST = 1 << BUCKET_BITS  # numbers in an array
 _NARROW = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -83,7 +83,7 @@ def measure_part(
         "of": of,
         **{key: getattr(budget, key) for key in OF_SAP},
         "layers": [_layer_to_json(layer) for layer in found.layers],
-        "wide": _wide_to_json(found.wide),
+        "wide": _rest_to_json(found.rest),
         "left_out": [asdict(tensor) for tensor in checkpoint.left_out],
     }
     return result | {"sha256": _digest(result)}
@@ -172,7 +172,7 @@ def _opened(part: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
 
 def _findings(part: Mapping[str, Any]) -> Findings:
     with _undamaged(part):
-        return Findings(tuple(map(_layer_from_json, part["layers"])), _wide_from_json(part["wide"]))
+        return Findings(tuple(map(_layer_from_json, part["layers"])), _rest_from_json(part["wide"]))
 
 
 def _settings(part: Mapping[str, Any]) -> tuple[list[LeftOut], Sap]:
@@ -268,23 +268,26 @@ def _counts_from_json(plain: Mapping[str, Sequence[str]]) -> Counts:
     return {_NARROW[name]: (_decoded(used, "<u2"), _decoded(n, "<i8")) for name, (used, n) in plain.items()}
 
 
-def _wide_to_json(spectrum: Spectrum) -> dict[str, Any]:
+def _rest_to_json(spectrum: Spectrum) -> dict[str, Any]:
     few, buckets = spectrum.wide()
     return {
-        "zeros": spectrum.zeros,
+        "zeros": spectrum.zeros - sum(int(n[used == 0].sum()) for used, n in spectrum.counts().values()),
+        "narrow": _counts_to_json(spectrum.counts()),
         "few": {str(x.dtype): _coded(x) for x in few},
         "buckets": {str(bits): list(map(_coded, arrays)) for bits, arrays in buckets.items()},
     }
 
 
-def _wide_from_json(plain: Mapping[str, Any]) -> Spectrum:
+def _rest_from_json(plain: Mapping[str, Any]) -> Spectrum:
     few = [_decoded(coded, {"float32": "<f4", "float64": "<f8"}[name]) for name, coded in plain["few"].items()]
     types = ("<i4", "<i8", "<f8")
     buckets = {
         {"31": 31, "63": 63}[bits]: tuple(_decoded(coded, kind) for coded, kind in zip(arrays, types, strict=True))
         for bits, arrays in plain["buckets"].items()
     }
-    return Spectrum.of_wide(few, buckets, zeros=_count(plain["zeros"]))
+    found = Spectrum.of_wide(few, buckets, zeros=_count(plain["zeros"]))
+    found.add_counts(_counts_from_json(plain["narrow"]))
+    return found
 
 
 def _coded(array: np.ndarray[Any, Any]) -> str:

@@ -74,6 +74,8 @@ def check_output(source: Path, out: Path, *, folder: bool) -> None:
         raise ValueError(f"{str(out)!r} exists; choose a new folder")
     if not folder and out.suffix != ".safetensors":
         raise ValueError(f"a cut checkpoint is written as .safetensors, got {str(out)!r}")
+    if not folder and out.name.endswith(".masks.safetensors"):
+        raise ValueError(f"a name ending in .masks.safetensors is for masks, got {str(out)!r}")
     if not folder and out.is_dir():
         raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
 

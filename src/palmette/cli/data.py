@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text
+from palmette.cli.display.printing import JSON, console_of_stdout, is_terminal, plain_table, print_text
 from palmette.cli.options import PATH
 from palmette.training.data import DATA_SETS, canonical
 from palmette.training.data import load as load_images
@@ -84,7 +84,7 @@ def get(ctx: click.Context, name: str, data_dir: Path | None) -> None:
     columns = bars.TextColumn("{task.description}"), *kinds
     tasks: dict[str, Any] = {}
     console = Console(stderr=True)
-    with bars.Progress(*columns, console=console, disable=not sys.stderr.isatty()) as bar:
+    with bars.Progress(*columns, console=console, disable=not is_terminal(sys.stderr)) as bar:
 
         def progress(file: str, done: int, total: int | None) -> None:
             if file not in tasks:

@@ -20,7 +20,7 @@ import click
 from palmette.cli.display.dry_run import show_plan
 from palmette.cli.display.lines import JsonLines, Lines
 from palmette.cli.display.live import Display, Live
-from palmette.cli.display.printing import console_of_stdout, print_text, say
+from palmette.cli.display.printing import console_of_stdout, is_terminal, print_text, say
 from palmette.cli.display.watch import Watch, by_reason, why_not
 from palmette.cli.options import (
     PATH,
@@ -123,7 +123,7 @@ class Command:
 
     def run(self) -> int:
         """Run everything, fleet by fleet, and print the results; return the exit code."""
-        console, live = console_of_stdout(), sys.stdout.isatty() and not self.as_json
+        console, live = console_of_stdout(), is_terminal(sys.stdout) and not self.as_json
         start_from_shorter(self.planned, self.out, say=say)
         standings, names = self.standings(), self.names()
         if live:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from palmette.cli.display.printing import JSON, console_of_stdout, plain_table, print_text, say
+from palmette.cli.display.printing import JSON, console_of_stdout, is_terminal, plain_table, print_text, say
 from palmette.cli.options import PATH
 from palmette.errors import extra
 from palmette.files import write_whole
@@ -55,7 +55,7 @@ def table(runs: tuple[Path, ...], baseline: str | None, at: str | None, out: Pat
         click.echo(frame.to_json(orient="records", indent=1))
     elif out is not None:
         click.echo(f"{out}: {counted(len(frame), 'row')}")
-    elif sys.stdout.isatty():
+    elif is_terminal(sys.stdout):
         console, (titles, rows) = console_of_stdout(), cells(frame)
         console.print(plain_table(*titles, words=WORDS, rows=rows))
         print_text(console, f"\n{notes(frame)}", "dim")

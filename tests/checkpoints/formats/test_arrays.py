@@ -78,7 +78,7 @@ def test_arrays_larger_than_their_file_are_refused(tmp_path, shape):
     (tmp_path / "a.npy").write_bytes(header(shape) + bytes(32))
     npz(tmp_path / "a.npz", zipfile.ZIP_STORED, header(shape) + bytes(32))
     for name in ("a.npy", "a.npz"):
-        with pytest.raises(NotReadable, match="it is shorter than its header says"):
+        with pytest.raises(NotReadable, match=r"it is shorter than its header says|has 2\^63 entries or more"):
             open_checkpoint(tmp_path / name)
 
 

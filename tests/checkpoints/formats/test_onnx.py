@@ -198,6 +198,14 @@ def test_data_in_other_files_must_be_inside_and_whole(tmp_path, location, offset
         open_checkpoint(tmp_path / "a.onnx")
 
 
+def test_a_tensor_of_very_many_axes_is_refused_at_once(tmp_path):
+    from onnx import TensorProto
+
+    many = TensorProto(dims=[1 << 62] * 100_000, data_type=1, name="w")
+    with pytest.raises(NotReadable, match="'w' has 100,000 axes; a tensor has at most 64"):
+        open_checkpoint(saved(tmp_path / "a.onnx", [], [many]))
+
+
 def test_the_number_of_tensors_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(onnx_format, "_MOST", 3)
     (tmp_path / "a.onnx").write_bytes(b"\x3a\x08" + b"\x2a\x00" * 4)

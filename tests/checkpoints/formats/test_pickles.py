@@ -56,6 +56,7 @@ def test_every_kind_of_tensor_is_read_in_parts(tmp_path, nesting, zipped):
         (name, state[name].dtype, tuple(state[name].shape)) for name in names
     ]
     assert found.aliases == {"tied.weight": "0.weight"}
+    assert [one.bytes for one in found.left_out if one.name == "tied.weight"] == [0]
     for weight in found.weights:
         assert torch.equal(weight.read(1, 2), state[weight.name][1:2])
 

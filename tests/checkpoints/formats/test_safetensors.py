@@ -86,6 +86,22 @@ def test_float8_is_measured_by_its_values(tmp_path):
     assert (layer.dtype, layer.bytes) == ("float8_e4m3fn", 256)
 
 
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ([1] * 65, "'w' has 65 axes; a tensor has at most 64"),
+        ([0] + [1 << 62] * 100_000, "'w' has 100,001 axes"),
+        ([0, 1 << 40, 1 << 40], r"'w' has 2\^63 entries or more"),
+    ],
+)
+def test_shapes_that_no_tensor_has_are_refused_at_once(tmp_path, shape, said):
+    size = 0 if 0 in shape else 4
+    header = json.dumps({"w": {"dtype": "F32", "shape": shape, "data_offsets": [0, size]}}).encode()
+    (tmp_path / "a.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(size))
+    with pytest.raises(NotReadable, match=said):
+        pm.how_compressible(tmp_path / "a.safetensors")
+
+
 def test_tensors_of_unknown_dtype_are_left_out(tmp_path):
     head = {"a.weight": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]}}
     head |= {"b.weight": {"dtype": "F4", "shape": [4, 2], "data_offsets": [16, 20]}}

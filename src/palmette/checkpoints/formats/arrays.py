@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from palmette.checkpoints.formats.contents import Contents
+from palmette.checkpoints.formats.raw import check_shape
 from palmette.measures.rows import as_tensor
 from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.sources.stored import StoredWeight
@@ -86,6 +87,7 @@ def members(archive: ZipFile) -> list[ZipInfo]:
 def _check_whole(header: _Header, there: int) -> None:
     """Refuse an array of more bytes than there are after its header."""
     shape, _, dtype = header
+    check_shape("the array", shape)
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize > there:
         raise ValueError("it is shorter than its header says")
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from palmette.checkpoints.formats.contents import Contents, check_together
+from palmette.checkpoints.formats.raw import check_shape
 from palmette.errors import extra
 from palmette.pruning.sources.stored import StoredWeight, unreadable
 
@@ -109,6 +110,7 @@ def _stored(file: Path, entry: tuple[str, tuple[int, ...], int, int], head: _Hea
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, dequantize
 
     name, shape, number, offset = entry
+    check_shape(name, shape)
     kind: Any = GGMLQuantizationType(number)
     block, width = GGML_QUANT_SIZES[kind]
     start, size = head.at + offset, math.prod(shape) // block * width

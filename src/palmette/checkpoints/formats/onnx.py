@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from palmette.checkpoints.formats.contents import Contents, check_together, is_inside
-from palmette.checkpoints.formats.raw import part_of
+from palmette.checkpoints.formats.raw import check_shape, part_of
 from palmette.pruning.sources.stored import StoredWeight, in_memory, unreadable
 
 _FLOATS = {1: torch.float32, 10: torch.float16, 11: torch.float64, 16: torch.bfloat16}  # TensorProto.DataType
@@ -173,8 +173,7 @@ def _contents(file: Path, graphs: _Graphs) -> Contents:
         name = name if times[name] == 1 else f"{name}#{times[name]}"
         head = _fields(graphs.data, place)
         shape = tuple(_integers(graphs.data, head, 1))
-        if any(size >= 1 << 63 for size in shape):
-            raise ValueError(_DAMAGED)
+        check_shape(name, shape)
         if i in graphs.recurrent and len(shape) == 3:  # directions × units of all gates × inputs
             shape = (shape[0] * shape[1], shape[2])
         tensor = _stored(file, name, shape, head, graphs)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,21 @@ PAST_CACHE: float = (
 """Size in bytes from which files bypass the page cache, which takes time to fill: half of the machine's memory."""
 
 
+MOST_AXES = 64
+"""Largest number of axes of a tensor, as in NumPy and torch."""
+
 Bytes = Callable[[int, int], np.ndarray[Any, Any]]
 """Reader of a file: (start, count) -> bytes, fewer where the file ends."""
+
+
+def check_shape(name: str, shape: Sequence[int]) -> None:
+    """Refuse more axes or entries than a tensor can have; an axis of length 0 does not excuse the others."""
+    size = 1
+    for length in shape[: MOST_AXES + 1]:
+        size *= max(1, length)
+    if len(shape) > MOST_AXES or size >= 1 << 63:
+        what = f"{len(shape):,} axes" if len(shape) > MOST_AXES else "2^63 entries or more"
+        raise ValueError(f"{name!r} has {what}; a tensor has at most {MOST_AXES} axes and fewer than 2^63 entries")
 
 
 def from_disk(file: Path, dtype: torch.dtype) -> Bytes:

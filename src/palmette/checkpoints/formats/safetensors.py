@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from palmette.checkpoints.formats.contents import Contents
-from palmette.checkpoints.formats.raw import Bytes, from_disk, part_from, part_of
+from palmette.checkpoints.formats.raw import Bytes, check_shape, from_disk, part_from, part_of
 from palmette.compression.packing import load
 from palmette.errors import MaskMismatch
 from palmette.pruning.masks import MASKS_FORMAT, SEALED_FORMAT, WEIGHTS_SEAL, check_masks_file, shapes_in
@@ -91,6 +91,8 @@ def tensors_of(file: Path, source: Source = from_disk) -> tuple[list[StoredWeigh
         _check_seal(file, header, start, seal)
     masks = masks_file(file)
     shapes = {name: tuple(entry["shape"]) for name, entry in header.items()}
+    for name, shape in shapes.items():
+        check_shape(name, shape)
     kept = _kept(masks, shapes) if masks.is_file() and masks != file else {}
     found = []
     for name, entry in header.items():

@@ -11,6 +11,7 @@ import click
 
 from palmette.cli.display.pace import Pace, units
 from palmette.cli.display.printing import say
+from palmette.errors import NotWritten
 from palmette.studies.observer import Progress
 from palmette.studies.status import Standing
 from palmette.words import duration, in_percent, measured
@@ -85,4 +86,9 @@ class JsonLines(Lines):
         }
         # JSON has no NaN, the score of an untrained network (no epochs).
         plain = json.loads(json.dumps(line), parse_constant=lambda _: None)
-        click.echo(json.dumps(plain))
+        try:
+            click.echo(json.dumps(plain))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise NotWritten(f"standard output cannot be written: {error.strerror}; runs resume") from error

@@ -7,7 +7,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TextIO, TypeAlias
 
 import click
 
@@ -50,6 +50,11 @@ def wrapped(text: str, width: int, indent: str = "") -> str:
     return "\n".join(lines)
 
 
+def is_terminal(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal; None if it was closed before the start."""
+    return stream is not None and stream.isatty()
+
+
 def print_text(console: Console, text: str, style: str = "", indent: str = "") -> None:
     """Print sentences, wrapped for reading in a terminal."""
     width = min(console.width, _READABLE) if _has_width(console) else sys.maxsize
@@ -58,7 +63,7 @@ def print_text(console: Console, text: str, style: str = "", indent: str = "") -
 
 def say(text: object, indent: str = "") -> None:
     """Print a message to stderr, or with an indent a line of one, wrapped in a terminal."""
-    width = min(shutil.get_terminal_size().columns, _READABLE) if sys.stderr.isatty() else sys.maxsize
+    width = min(shutil.get_terminal_size().columns, _READABLE) if is_terminal(sys.stderr) else sys.maxsize
     click.echo(wrapped(str(text) if indent else f"palmette: {text}", width, indent), err=True)
 
 
