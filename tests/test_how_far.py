@@ -97,7 +97,8 @@ def test_the_baseline_is_the_first_failure_of_cuts_of_a_fifth():
 
 def test_numbers_of_the_prediction_are_those_of_the_ladders():
     found = networks(FOLDER)
-    within = judged(found).set_index("features")["within"]
+    table = judged(found).query("n >= 5")
+    within = table.set_index("features")["within"]
     text = " ".join(PAGE.split())
     assert f"{len(found)} ladders" in text
     assert f"{found['target'].isna().sum()} that never lose a point are left out" in text

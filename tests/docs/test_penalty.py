@@ -66,4 +66,8 @@ def test_the_page_counts_the_intervals_below_1():
     ratios = re.findall(r"\| [\d.]+ \(([\d.]+) to ([\d.]+)\) \|", PAGE)
     assert len(ratios) == 6
     below = sum(float(high) < 1 for _, high in ratios)
-    assert re.search(rf"below 1 in {below} of 6", " ".join(PAGE.split()))
+    text = " ".join(PAGE.split())
+    assert f"below 1 in {below} of 6" in text
+    found = re.findall(r"\| CIFAR10 mlp \| ([\w ]+) \|.*\| ([\d.]+ %) \|[^|]*\|\n", PAGE)
+    none, decay, l1, _ = (value for _, value in found)
+    assert f"is {none} without a penalty, {decay} with weight decay and {l1} with $\\ell_1$" in text

@@ -48,7 +48,7 @@ def schedule_rows(mlp, linear):
 
 def prediction_rows(judged):
     """Share of networks predicted within the factor of the bar and, in brackets, the median factor."""
-    rows = []
+    rows, judged = [], judged[judged["n"] >= 5]
     for (_, value), part in judged.groupby(["left out", "value"], sort=False):
         cells = [
             f"{within:.0%} ({factor:.1f})"

@@ -43,7 +43,8 @@ class PQPenalty:
     >>> model.weight.grad  # pulls the smaller weight to zero, pushes the larger one away
     tensor([[0.2400, 0.0600, 0.0000]])
 
-    Diao et al. 2023, Appendix A, suggest it but do not test it.
+    Diao et al. 2023, Appendix A, suggest it but do not test it. In our study, results/penalty, it did not make
+    MLPs more prunable.
     """
 
     def __init__(
