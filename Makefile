@@ -14,7 +14,7 @@ run: $(RUNS)
 setup: $(READY)
 
 # To run takes far less than to test. uv where it is at hand, pip where it is not; the same pins either way.
-$(RUNS): EXTRA := figures
+$(RUNS): EXTRA := report
 $(READY): EXTRA := dev
 $(RUNS) $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -18,8 +18,10 @@ from dataclasses import astuple, dataclass, fields
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
 from marks import renewed
+from prediction.predict import crossing
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -137,17 +139,12 @@ def ladders_of(rows: Sequence[Row]) -> dict[str, Ladders]:
 
 
 def limit(ladder: Sequence[Row], least: float, score: str) -> float:
-    """Log density at which `score` falls below `least` for good, interpolated; 0 if it always is below."""
-    scores = [getattr(row, score) for row in ladder]
-    good = [t for t, value in enumerate(scores) if value >= least]
-    if not good:
+    """Log density at which `score` falls below `least` for good; 0 if it always is, the last if it never is."""
+    lost = np.array([least - getattr(row, score) for row in ladder])
+    if (lost > 1e-9).all():
         return 0.0
-    last = good[-1]
-    x, y = math.log(ladder[last].density), scores[last]
-    if last == len(ladder) - 1:
-        return x
-    share = (y - least) / (y - scores[last + 1])
-    return float(x + share * (math.log(ladder[last + 1].density) - x))
+    found = crossing(np.array([row.density for row in ladder]), lost, 0.0)
+    return math.log(ladder[-1].density) if math.isnan(found) else found
 
 
 def limits(ladders: Ladders, score: str) -> dict[tuple[str, float], list[float]]:

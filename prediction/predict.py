@@ -38,11 +38,19 @@ def target(ladder: pd.DataFrame) -> float:
     0.0316
     """
     lost = ladder["test_accuracy"].iloc[0] - ladder["test_accuracy"].to_numpy()
-    good = np.flatnonzero(lost <= LOST + 1e-9)[-1]
+    return crossing(ladder["density"].to_numpy(), lost, LOST)
+
+
+def crossing(densities: Floats, lost: Floats, most: float) -> float:
+    """Log density at which more than `most` is lost for good, interpolated; NaN if that never happens.
+
+    At least one density must lose no more.
+    """
+    good = np.flatnonzero(lost <= most + 1e-9)[-1]
     if good == len(lost) - 1:
         return float("nan")
-    x = np.log(ladder["density"].to_numpy())
-    share = (LOST - lost[good]) / (lost[good + 1] - lost[good])
+    x = np.log(densities)
+    share = (most - lost[good]) / (lost[good + 1] - lost[good])
     return float(x[good] + share * (x[good + 1] - x[good]))
 
 

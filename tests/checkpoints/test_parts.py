@@ -90,7 +90,7 @@ def test_command_writes_and_merges_parts(tmp_path):
     run(file, "--part", "2/3", "-o", other, "--gamma", "2")
     assert "agree in 'gamma'" in refused(files[0], other, files[2])
     for damage in ({"few": {"float32": "!!!"}}, {}):
-        part = json.loads(files[1].read_text()) | {"wide": damage}
+        part = json.loads(files[1].read_text()) | {"rest": damage}
         other.write_text(json.dumps(part))
         assert "other.json' is damaged; measure it again" in refused(files[0], other, files[2])
         other.write_text(json.dumps(part | {"sha256": parts._digest(part)}))
@@ -176,7 +176,7 @@ def test_every_changed_value_is_noticed(tmp_path):
 def test_spectra_of_more_numbers_than_there_are_are_damage(tmp_path):
     part = measure_part(checkpoint(tmp_path / "a.safetensors", KINDS["mixed"], layers=5), 1, 1)
     bomb = base64.b64encode(zlib.compress(bytes(1 << 24))).decode()
-    part["wide"]["few"] = {"float32": bomb}
+    part["rest"]["few"] = {"float32": bomb}
     with pytest.raises(ValueError, match="part 1 of 1 is damaged; measure it again"):
         merge_parts([part | {"sha256": parts._digest(part)}])
 

@@ -113,7 +113,7 @@ class Compressibility:
             "title": self.title,
             **{k: getattr(self.budget, k) for k in OF_SAP},
             "whole": asdict(self.whole),
-            "layers": [dict(vars(layer)) for layer in self.layers],
+            "layers": [dict(vars(layer)) for layer in self.layers],  # `asdict` copies deeply: slow
             "left_out": [asdict(tensor) for tensor in self.left_out],
             "verdict": list(self.verdict),
             "warnings": list(self.warnings),

@@ -25,6 +25,7 @@ from palmette.checkpoints.formats import safetensors, sharded
 from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import Bytes
 from palmette.errors import NotReadable, PalmetteError, extra, first_line, reason_of
+from palmette.pruning.masks import MASKS_SUFFIX
 
 SCHEME = "hf://"
 _FILES = ("model.safetensors", "model.safetensors.index.json")
@@ -114,7 +115,7 @@ def _main_file(repository: Repository, inside: str) -> str:
 
 
 def _is_read(name: str) -> bool:
-    return name.endswith(".safetensors") and not name.endswith(".masks.safetensors")
+    return name.endswith(".safetensors") and not name.endswith(MASKS_SUFFIX)
 
 
 class Repository:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from palmette.pruning.counting import CutPlan
 from palmette.pruning.methods import SCOPES, Zeros
 from palmette.pruning.sources.file import FileSource
 from palmette.pruning.sources.stored import CHUNK, StoredWeight
-from palmette.pruning.sources.survey import Survey, batches, one_below_another, plans, survey
+from palmette.pruning.sources.survey import Survey, one_below_another, survey
 
 _ROOM = 1 << 20
 """Distinct magnitudes of 16-bit layers that are kept at least; ten bytes each."""
@@ -68,9 +68,10 @@ class Layer:
     points: Points | None = None
 
     @staticmethod
-    def of(one: Survey, plan: CutPlan, budget: Sap, *, counts: Counts | None, exact: bool) -> Layer:
-        """The layer that a survey describes, with its plan in scope "layer"; with `exact`, keep its magnitudes."""
-        stored = one.stored
+    def of(one: Survey, budget: Sap, *, counts: Counts | None, exact: bool) -> Layer:
+        """The layer that a survey with plans describes; with `exact`, keep its magnitudes."""
+        stored, plan = one.stored, one.plan
+        assert plan is not None
         return Layer(
             name=stored.name,
             shape=stored.shape,
@@ -119,27 +120,23 @@ def look(weights: Sequence[StoredWeight], *, budget: Sap, zeros: Zeros = "count"
     sparse: dict[int, StoredWeight] = {}
     rest, room = Spectrum(), max(chunk, _ROOM)
 
-    def note(surveys: Iterable[tuple[int, Survey]]) -> None:
+    def note(number: int, one: Survey) -> None:
         nonlocal room
-        for batch in batches(surveys, lambda item: item[1].stored):
-            for (i, one), plan in zip(batch, plans(budget, [one.layer for _, one in batch]), strict=True):
-                counts = one.spectrum.counts() if one.spectrum.narrow else None
-                room -= sum(len(used) for used, _ in (counts or {}).values())
-                if counts is None or room < 0:
-                    rest.merge(one.spectrum)
-                    counts = None
-                layers[i] = Layer.of(one, plan, budget, counts=counts, exact=rest.exact)
+        counts = one.spectrum.counts() if one.spectrum.narrow else None
+        room -= sum(len(used) for used, _ in (counts or {}).values())
+        if counts is None or room < 0:
+            rest.merge(one.spectrum)
+            counts = None
+        layers[number] = Layer.of(one, budget, counts=counts, exact=rest.exact)
 
-    def first_pass() -> Iterator[tuple[int, Survey]]:
-        for i, one in enumerate(survey(weights, budget=budget, chunk=chunk)):
-            may = zeros == "pruned" and one.stored.kept is None and len(one.stored.shape) > 1
-            if may and are_pruned(one.spectrum.zeros, one.stored.entries):
-                sparse[i] = without_zeros(one.stored)
-            else:
-                yield i, one
-
-    note(first_pass())
-    note(zip(sparse, survey([*sparse.values()], budget=budget, chunk=chunk), strict=True))
+    for i, one in enumerate(survey(weights, budget=budget, chunk=chunk)):
+        may = zeros == "pruned" and one.stored.kept is None and len(one.stored.shape) > 1
+        if may and are_pruned(one.spectrum.zeros, one.stored.entries):
+            sparse[i] = without_zeros(one.stored)
+        else:
+            note(i, one)
+    for i, one in zip(sparse, survey([*sparse.values()], budget=budget, chunk=chunk), strict=True):
+        note(i, one)
     return Findings(tuple(layers[i] for i in range(len(weights))), rest)
 
 

@@ -21,6 +21,7 @@ from palmette.checkpoints.naming import sort_out
 from palmette.checkpoints.read_errors import check_downloaded, readable
 from palmette.pruning.choosing.coverage import LeftOut
 from palmette.pruning.choosing.names import gain_of
+from palmette.pruning.masks import MASKS_SUFFIX
 from palmette.pruning.sources.stored import StoredWeight
 
 WEIGHT_READERS: dict[str, Callable[[Path], Contents]] = {
@@ -113,7 +114,7 @@ def _main_file(path: Path) -> Path:
     if path.is_dir():
         found = [path / name for name in FOLDER if (path / name).is_file()]
         found = found or sorted(path.glob("*.safetensors")) or sorted(p for p in path.iterdir() if _suffix(p))
-        found = [file for file in found if not file.name.endswith(".masks.safetensors")]
+        found = [file for file in found if not file.name.endswith(MASKS_SUFFIX)]
         if not found:
             raise FileNotFoundError(
                 f"{str(path)!r} is a folder without weights; it has none of {', '.join(FOLDER)}"

@@ -83,7 +83,7 @@ def measure_part(
         "of": of,
         **{key: getattr(budget, key) for key in OF_SAP},
         "layers": [_layer_to_json(layer) for layer in found.layers],
-        "wide": _rest_to_json(found.rest),
+        "rest": _rest_to_json(found.rest),
         "left_out": [asdict(tensor) for tensor in checkpoint.left_out],
     }
     return result | {"sha256": _digest(result)}
@@ -172,7 +172,7 @@ def _opened(part: Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
 
 def _findings(part: Mapping[str, Any]) -> Findings:
     with _undamaged(part):
-        return Findings(tuple(map(_layer_from_json, part["layers"])), _rest_from_json(part["wide"]))
+        return Findings(tuple(map(_layer_from_json, part["layers"])), _rest_from_json(part["rest"]))
 
 
 def _settings(part: Mapping[str, Any]) -> tuple[list[LeftOut], Sap]:

@@ -19,6 +19,7 @@ from palmette.checkpoints.formats.safetensors import DTYPES, masks_file, seal_of
 from palmette.checkpoints.open import WEIGHT_READERS
 from palmette.errors import NotWritten, reason_of
 from palmette.files import replaced, sync
+from palmette.pruning.masks import MASKS_SUFFIX
 
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 _WEIGHT_FILES = (*WEIGHT_READERS, ".h5", ".msgpack")
@@ -74,8 +75,8 @@ def check_output(source: Path, out: Path, *, folder: bool) -> None:
         raise ValueError(f"{str(out)!r} exists; choose a new folder")
     if not folder and out.suffix != ".safetensors":
         raise ValueError(f"a cut checkpoint is written as .safetensors, got {str(out)!r}")
-    if not folder and out.name.endswith(".masks.safetensors"):
-        raise ValueError(f"a name ending in .masks.safetensors is for masks, got {str(out)!r}")
+    if not folder and out.name.endswith(MASKS_SUFFIX):
+        raise ValueError(f"a name ending in {MASKS_SUFFIX} is for masks, got {str(out)!r}")
     if not folder and out.is_dir():
         raise IsADirectoryError(f"{str(out)!r} is a folder; name a file")
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "digits-mlp.safetensors"
 MOST_LINES = 1000
+"""Layers in a printed table; laying out more takes longer than measuring them."""
 _FIRST_TO_GO = (("tail",), ("size", "after"), ("Hoyer",), ("Gini",))  # columns, to make room for long names
 
 

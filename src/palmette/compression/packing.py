@@ -24,7 +24,7 @@ from palmette.errors import PackedDamaged, reason_of
 from palmette.files import write_safetensors
 from palmette.measures.rows import INTEGER
 from palmette.pruning.holding import came_back
-from palmette.pruning.masks import check_match
+from palmette.pruning.masks import MOST_AXES, check_match
 from palmette.pruning.sources.sharding import check_whole
 from palmette.pruning.weights import is_torch_pruned, uncompiled
 
@@ -294,7 +294,7 @@ def _is_entry(entry: Any, before: Collection[str]) -> bool:
         and isinstance(dtype := entry.get("dtype"), str)
         and dtype in _DTYPES
         and isinstance(shape, list)
-        and len(shape) <= 64
+        and len(shape) <= MOST_AXES
         and all(type(n) is int and n >= 0 for n in shape)
         and math.prod(n or 1 for n in shape) < 1 << 60
         and type(low) is int

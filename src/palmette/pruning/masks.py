@@ -28,6 +28,10 @@ SEALED_FORMAT = "palmette-masks-2"
 """Value of the metadata key "format" in a file of masks; "sha256" seals the shapes and the bits."""
 WEIGHTS_SEAL = "palmette-seal"
 """Metadata key of a cut file of weights: its seal, which its masks have under "weights"."""
+MASKS_SUFFIX = ".masks.safetensors"
+"""End of the name of a file of masks, next to the weights that end in .safetensors."""
+MOST_AXES = 64
+"""Largest number of axes of a tensor, as in NumPy and torch."""
 _SHARDED = "palmette-masks-sharded-1"
 
 
@@ -265,7 +269,7 @@ def check_masks_file(path: Path) -> dict[str, str]:
             found = hashlib.file_digest(opened, lambda: seal_of(metadata.get("shapes", ""), ()))
         if found.hexdigest() != sealed or shapes_in(metadata).keys() != names:
             raise MaskMismatch("is damaged: its content does not fit its seal")
-    weights = path.with_name(path.name.removesuffix(".masks.safetensors") + ".safetensors")
+    weights = path.with_name(path.name.removesuffix(MASKS_SUFFIX) + ".safetensors")
     if kind in (MASKS_FORMAT, SEALED_FORMAT) and weights != path and weights.is_file():
         with suppress(SafetensorError), safe_open(weights, "np") as file:
             theirs = (file.metadata() or {}).get(WEIGHTS_SEAL)
@@ -302,7 +306,11 @@ def _packed(mask: Tensor) -> Tensor:
 
 
 def _unpacked(bits: Any, shape: Any, name: str) -> Tensor:
-    known = isinstance(shape, list | tuple) and len(shape) <= 64 and all(type(n) is int and n >= 0 for n in shape)
+    known = (
+        isinstance(shape, list | tuple)
+        and len(shape) <= MOST_AXES
+        and all(type(n) is int and n >= 0 for n in shape)
+    )
     if not (known and isinstance(bits, Tensor) and bits.dtype == torch.uint8):
         raise MaskMismatch(f"the mask of {name!r} is damaged: it has no shape or no bits")
     size = math.prod(shape)

@@ -23,6 +23,7 @@ from palmette.checkpoints.formats.contents import Contents, check_together
 from palmette.checkpoints.formats.inert import Call, Name, Persistent, read_inert
 from palmette.checkpoints.formats.raw import part_of
 from palmette.measures.rows import as_tensor
+from palmette.pruning.masks import MOST_AXES
 from palmette.pruning.sources.stored import StoredWeight, in_memory, unreadable
 
 # Keys under which training scripts save the weights, the most common first.
@@ -197,7 +198,7 @@ def _storage(id: Any) -> tuple[torch.dtype, str | bytes, Any]:
     return _dtype_of(id[1]), key, 0 if id[5:] in ((), (None,)) else id[5][1]
 
 
-def _is_size(value: Any, most: int = 64) -> bool:
+def _is_size(value: Any, most: int = MOST_AXES) -> bool:
     return (
         isinstance(value, tuple) and len(value) <= most and all(type(n) is int and 0 <= n < 1 << 63 for n in value)
     )

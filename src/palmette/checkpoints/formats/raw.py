@@ -15,6 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palmette.pruning.masks import MOST_AXES
+
 DONTCACHE = 0x80
 """RWF_DONTCACHE of Linux 6.14: bytes that are read do not stay in the page cache, unless they were there."""
 PAST_CACHE: float = (
@@ -22,9 +24,6 @@ PAST_CACHE: float = (
 )
 """Size in bytes from which files bypass the page cache, which takes time to fill: half of the machine's memory."""
 
-
-MOST_AXES = 64
-"""Largest number of axes of a tensor, as in NumPy and torch."""
 
 Bytes = Callable[[int, int], np.ndarray[Any, Any]]
 """Reader of a file: (start, count) -> bytes, fewer where the file ends."""

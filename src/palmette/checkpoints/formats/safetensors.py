@@ -23,7 +23,14 @@ from palmette.checkpoints.formats.contents import Contents
 from palmette.checkpoints.formats.raw import Bytes, check_shape, from_disk, part_from, part_of
 from palmette.compression.packing import load
 from palmette.errors import MaskMismatch
-from palmette.pruning.masks import MASKS_FORMAT, SEALED_FORMAT, WEIGHTS_SEAL, check_masks_file, shapes_in
+from palmette.pruning.masks import (
+    MASKS_FORMAT,
+    MASKS_SUFFIX,
+    SEALED_FORMAT,
+    WEIGHTS_SEAL,
+    check_masks_file,
+    shapes_in,
+)
 from palmette.pruning.sources.stored import StoredWeight, in_memory, unreadable
 
 DTYPES: Mapping[str, torch.dtype] = {
@@ -151,7 +158,7 @@ def header_of(file: Path) -> tuple[dict[str, Any], int]:
 
 def masks_file(file: Path) -> Path:
     """File of the masks of a pruned file: ``small.masks.safetensors`` next to ``small.safetensors``."""
-    return file.with_name(file.name.removesuffix(".safetensors") + ".masks.safetensors")
+    return file.with_name(file.name.removesuffix(".safetensors") + MASKS_SUFFIX)
 
 
 def _kept(masks: Path, shapes: Mapping[str, tuple[int, ...]]) -> Mapping[str, Callable[[int, int], Tensor]]:

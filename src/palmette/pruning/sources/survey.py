@@ -35,6 +35,7 @@ class Survey:
     Args:
         layer: power sums of the weight as one row.
         spectrum: magnitudes of the weight.
+        plan: the budget's plan for the weight as one row; None without `neurons`.
         neuron_cut: number of weights the budget prunes neuron by neuron; 0 without `neurons`.
         dead: neurons whose weights are all zero; 0 without `neurons`.
     """
@@ -42,6 +43,7 @@ class Survey:
     stored: StoredWeight
     layer: PowerSums
     spectrum: Spectrum
+    plan: CutPlan | None
     neuron_cut: int
     dead: int
 
@@ -53,7 +55,7 @@ def survey(
 
     Args:
         budget: its p and q define the power sums; with `neurons`, it must need power sums only.
-        neurons: whether to count the weights that the budget prunes in each neuron.
+        neurons: whether to plan the cuts of the weight and of its neurons.
         chunk: entries per read.
     """
     parts = (part for stored in weights for part in stored.parts(chunk))
@@ -80,8 +82,10 @@ def batches(items: Iterable[_Item], stored: Callable[[_Item], StoredWeight]) -> 
         yield batch
 
 
-def plans(budget: Budget, sums: Sequence[PowerSums]) -> list[CutPlan]:
-    """Plan of each, computed for all rows at once: a small weight would take longer than its share."""
+def _plans(budget: Budget, sums: Sequence[PowerSums]) -> list[CutPlan]:
+    """Plan of each, computed for all rows at once, since a small weight alone takes as long as many."""
+    if not sums:
+        return []
     whole = budget.plan_of_sums(one_below_another(sums))
     columns = (whole.index, whole.retained, whole.cut)
     parts = zip(*(column.split([len(one.d) for one in sums]) for column in columns), strict=True)
@@ -100,12 +104,9 @@ def in_order(work: Callable[[list[FilePart]], _Result], parts: Iterable[list[Fil
         with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
             for batch in parts:
                 small = batch[0].of.entries < _SMALL
-                if small and not waiting:
-                    yield work(batch)
-                    continue
                 waiting.append(_done(work(batch)) if small else pool.submit(work, batch))
                 del batch  # free it before the next one is read
-                if len(waiting) > threads:
+                while waiting and (len(waiting) > threads or waiting[0].done()):
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -132,25 +133,24 @@ class _Seen:
 
 def _look(budget: Budget, neurons: bool, batch: Sequence[FilePart]) -> list[_Seen]:
     p, q, seen = float(budget.p), float(budget.q), list[_Seen]()
-    for (quick, masked, *_), alike in groupby(batch, key=partial(_kind, q)):
-        parts = list(alike)
-        rows = [part.rows(part.values) for part in parts]
+    of_parts = [(part, part.rows(part.values)) for part in batch]
+    for (quick, masked, *_), alike in groupby(of_parts, key=lambda one: _kind(one[0], one[1], q)):
+        parts, rows = zip(*alike, strict=True)
         if quick:
             cuts = [_cut_and_dead(matrix, budget) if neurons else (0, 0) for matrix in rows]
             seen += [_Seen(part.of, _spectrum(part), None, *cut) for part, cut in zip(parts, cuts, strict=True)]
         else:
-            kept = [part.rows(part.kept) for part in parts if part.kept is not None]
-            whole = Rows.of(_concatenated(rows), _concatenated(kept) if masked else None)
-            of_parts = power_sums(whole, p=p, q=q).split([len(matrix) for matrix in rows])
-            seen += [_Seen(part.of, _spectrum(part), one) for part, one in zip(parts, of_parts, strict=True)]
+            kept = _concatenated([part.rows(part.kept) for part in parts]) if masked else None
+            sums = power_sums(Rows.of(_concatenated(rows), kept), p=p, q=q).split([len(one) for one in rows])
+            seen += [_Seen(part.of, _spectrum(part), one) for part, one in zip(parts, sums, strict=True)]
     return seen
 
 
-def _kind(q: float, part: FilePart) -> tuple[Any, ...]:
+def _kind(part: FilePart, rows: Tensor, q: float) -> tuple[Any, ...]:
     """What parts share that are measured together: whether without power sums, masked, and the kind of rows."""
-    values, masked = part.rows(part.values), part.kept is not None
-    quick = values.dtype in NARROW and values.device.type == "cpu" and not masked and q <= 2
-    return quick and not _in_parts(part.of), masked, values.shape[1], values.dtype, values.device
+    masked = part.kept is not None
+    quick = rows.dtype in NARROW and rows.device.type == "cpu" and not masked and q <= 2
+    return quick and not _in_parts(part.of), masked, rows.shape[1], rows.dtype, rows.device
 
 
 def _concatenated(matrices: Sequence[Tensor]) -> Tensor:
@@ -192,16 +192,17 @@ def _merged(seen: Iterator[_Seen]) -> list[_Seen]:
 def _together(batch: Sequence[Sequence[_Seen]], budget: Budget, neurons: bool) -> Iterator[Survey]:
     """Survey of each weight, from its parts."""
     rows = [_rows(parts) for parts in batch]
-    measured = [one for one in rows if one is not None]
-    cuts = iter([int(plan.cut.sum()) for plan in plans(budget, measured)] if neurons and measured else [])
-    for parts, sums in zip(batch, rows, strict=True):
-        stored, spectrum = parts[0].stored, parts[0].spectrum
-        if sums is None:
-            cut, dead = (sum(getattr(one, key) for one in parts) for key in ("neuron_cut", "dead"))
-            yield Survey(stored, _counted(spectrum, budget), spectrum, cut, dead)
-        else:
-            dead = int((sums.q_sum == 0).sum()) if neurons else 0
-            yield Survey(stored, sums.over_rows(), spectrum, next(cuts, 0), dead)
+    layers = [
+        _counted(parts[0].spectrum, budget) if sums is None else sums.over_rows()
+        for parts, sums in zip(batch, rows, strict=True)
+    ]
+    of_layers = _plans(budget, layers) if neurons else [None] * len(batch)
+    of_neurons = iter(_plans(budget, [sums for sums in rows if sums is not None]) if neurons else [])
+    for parts, sums, layer, plan in zip(batch, rows, layers, of_layers, strict=True):
+        cut, dead = (sum(getattr(one, key) for one in parts) for key in ("neuron_cut", "dead"))
+        if sums is not None and neurons:
+            cut, dead = int(next(of_neurons).cut.sum()), int((sums.q_sum == 0).sum())
+        yield Survey(parts[0].stored, layer, parts[0].spectrum, plan, cut, dead)
 
 
 def _rows(parts: Sequence[_Seen]) -> PowerSums | None:
