@@ -16,7 +16,7 @@ from palmette.pruning.saliency import BUILDERS
 from palmette.pruning.stopping import AtDensity, IndexTurnsUp, SmallCut
 from palmette.pruning.targets import Bisect
 from palmette.reports.comparison import name_of
-from palmette.studies import version1
+from palmette.studies.disk import version1
 from palmette.studies.experiment import Experiment, OwnExperiment, read_spec
 from palmette.studies.settings import seeds
 from palmette.studies.spec import ADDED, RunSpec

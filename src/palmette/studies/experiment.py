@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from palmette.measures.parameters import setting
 from palmette.pruning.methods import PARAMETER_FIELDS, Method, check_unrepaired, method_named
 from palmette.pruning.tolerance import Tolerance
-from palmette.studies import version1
+from palmette.studies.disk import version1
 from palmette.studies.settings import placed, slug, toml_at
 from palmette.studies.spec import TRAINED, RunSpec
 from palmette.training.data import canonical

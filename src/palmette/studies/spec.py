@@ -36,7 +36,7 @@ from palmette.pruning.methods import (
 from palmette.pruning.stopping import StopRule, read_rules
 from palmette.pruning.targets import target_of
 from palmette.pruning.tolerance import Tolerance
-from palmette.studies import version1
+from palmette.studies.disk import version1
 from palmette.studies.settings import placed, slug, toml_at, typed
 from palmette.training.rewinding import Rewind
 from palmette.words import did_you_mean
